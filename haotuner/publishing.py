@@ -225,6 +225,7 @@ def _plan_of(model: AskedModel, tuned: Sequence[Tuned], device: Device) -> dict[
         "requests": len(model.prices.requests),
         "predicted_us": {str(one.threads): predicted_us(model, tuned, device, one.threads) for one in tuned[0].tables},
         "regions": [one for one in told.regions if one["chosen"]],
+        **({"ways": told.ways} if told.ways else {}),
     }
 
 

@@ -14,6 +14,7 @@ from haotuner.trace import Arrivals
 from haotuner.words.op import Op
 
 if TYPE_CHECKING:
+    from haotuner.orchestrate.exact import Told
     from haotuner.orchestrate.tasks import AskedModel
     from haotuner.producing import Report
 
@@ -80,6 +81,7 @@ def _document(model: AskedModel, ops: Sequence[Op], report: Report) -> dict[str,
             "bound": told.bound_us,
             "greedy_us": told.greedy_us,
             "chosen_us": told.chosen_us,
+            "ways": told.ways,
         },
     }
 
@@ -94,8 +96,13 @@ def _orchestration(model: AskedModel) -> str:
     return (
         f"groups: {told.status} of {told.candidates} candidates in {told.windows} windows, {told.chosen_us:,.0f} us by "
         f"their prices (no plan of them under {told.bound_us:,.0f}); greedily {told.greedy_us:,.0f}; "
-        f"{told.measured or 'none'} of them measured"
+        f"{told.measured or 'none'} of them measured{_ways(told)}"
     )
+
+
+def _ways(told: Told) -> str:
+    """Plans by region of sizes, where there are several."""
+    return f"; {len(told.ways)} plans: {', '.join(str(way['where']) for way in told.ways)}" if told.ways else ""
 
 
 def _steps(model: AskedModel) -> Counter[str]:

@@ -32,6 +32,9 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
     how = f"{document['measured']} kernels measured" if document["measured"] else "expected, nothing measured"
     say(f"{document['model']}: groups of {len(document['regions'])} regions, us a request, mean over {document['requests']} "
         f"({how}), {document['status']}")  # fmt: skip
+    for way in document.get("ways", []):
+        say(f"plan for {way['where']}: {way['us']:,.0f} us of its {len(way['requests'])} requests, by the one plan "
+            f"{way['one_plan_us']:,.0f}; {way['own_kernels']} kernels of its own")  # fmt: skip
     apart = [one for one in document["regions"] if every or _said(one["chosen"]) != _said(one["greedy"])]
     for one in apart:
         rows = [(who, one_group["output"], f"{one_group['us']:.1f}", _short(one_group["primitives"]))

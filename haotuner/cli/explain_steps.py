@@ -42,10 +42,10 @@ def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> l
     rows: list[dict[str, Any]] = []
     for call in range(CALLS):
         place = 0
-        for part, times in model.step_times(feeds, seed=0):
-            for step, us in zip(part.schedule.steps, times, strict=True):
+        for part in model.step_times(feeds, seed=0):
+            for step, us in zip(part.steps, part.us, strict=True):
                 if call == 0:
-                    rows.append({"segment": part.name, "us": us, **_said(step)})
+                    rows.append({"segment": part.model.name, "sizes": part.where, "us": us, **_said(step)})
                 rows[place]["us"] = min(us, rows[place]["us"])
                 place += 1
     return [row for row in rows if row["do"] != "alias"]
@@ -70,5 +70,7 @@ def print_steps(document: Mapping[str, Any]) -> None:
             [("all steps of", "us", "share"), *((k, f"{us:,.1f}", f"{us / whole:.1%}") for k, us in kinds.most_common(12))]
         )
     )
+    for where in dict.fromkeys(row["sizes"] for row in document["steps"] if row["sizes"] != "any sizes"):
+        say(f"by the plan for {where}")
     rows = [(row["segment"], row["what"], row["makes"][:40], f"{row['us']:,.1f}") for row in document["steps"][:SHOWN]]
     say("\n" + columns([("slowest steps of", "what", "makes", "us"), *rows]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from haotuner.errors import UsageError
+from haotuner.generate.digits import Digits, apart, divisor_of
 from haotuner.generate.expressions import (
     INDEX,
     Apply,
@@ -23,11 +24,12 @@ from haotuner.generate.expressions import (
     index,
     sized,
 )
-from haotuner.graph.extents import Extent, canonical, product, same
+from haotuner.graph.extents import Extent, canonical, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.ops.functions import COMPARISONS
 
 Indices: TypeAlias = tuple[Expression, ...]
+LEAST_INSIDE = 16  # elements of an innermost loop: shorter ones cost more than a division of the index
 
 
 @dataclass(slots=True)
@@ -36,8 +38,10 @@ class Accesses:
 
     graph: Graph
     stored: Mapping[str, str] = field(default_factory=dict)  # tensors that lie in another one's memory, at the same indices
-    _known: dict[tuple[str, Indices], Expression] = field(default_factory=dict)
+    _known: dict[tuple[str, Indices, tuple[Extent, ...]], Expression] = field(default_factory=dict)
+    _digits: Digits = field(default_factory=Digits)
     _variables: int = 0
+    _held: tuple[Extent, ...] = ()  # where one of these is 0, nothing may be read
 
     def variable(self, stem: str) -> Variable:
         """A new loop variable."""
@@ -47,12 +51,12 @@ class Accesses:
     def element(self, tensor: str, indices: Indices) -> Expression:
         """The element of a tensor at these indices. UsageError for a primitive that programs cannot be made of."""
         if tensor in self.stored:
-            return Load(self.stored[tensor], indices, self.graph.types[tensor].dtype)
+            return Load(self.stored[tensor], indices, self.graph.types[tensor].dtype, self._held)
         return self.computed(tensor, indices)
 
     def computed(self, tensor: str, indices: Indices) -> Expression:
         """The same, computed even where the tensor is stored."""
-        key = (tensor, indices)
+        key = (tensor, indices, self._held)
         if key not in self._known:
             self._known[key] = self._made(tensor, indices)
         return self._known[key]
@@ -67,7 +71,7 @@ class Accesses:
                 f"tensor {tensor}: a group's constants are single numbers, got {graph.types[tensor]}; make it an input"
             )
         if tensor in graph.inputs:
-            return Load(tensor, indices, dtype)
+            return Load(tensor, indices, dtype, self._held)
         node = graph.producer(tensor)
         assert node is not None
         rule = getattr(self, f"_{node.primitive}", None)
@@ -75,6 +79,15 @@ class Accesses:
             raise UsageError(f"programs cannot be generated from the primitive {node.primitive!r} ({tensor})")
         made: Expression = rule(node, indices)
         return made
+
+    def _clamped(self, tensor: str, indices: Indices, *extents: Extent) -> Expression:
+        """An element at indices that were moved into these extents of the tensor, which hold none where one is 0."""
+        before = self._held
+        empty = [one for one in extents if not isinstance(one, int) and not one.is_positive]
+        self._held = tuple(dict.fromkeys((*before, *empty)))
+        found = self.element(tensor, indices)
+        self._held = before
+        return found
 
     # What computes
 
@@ -112,12 +125,24 @@ class Accesses:
         full: list[Expression] = []
         for place, extent in enumerate(shape):
             if place in axes:
-                variable = self.variable("k")
-                variables.append((variable, extent))
-                full.append(variable)
+                own = [(self.variable("k"), one) for one in self._apart(node.inputs[0], place, extent)]
+                variables += own
+                full.append(self._digits.place(own))
             else:
                 full.append(kept.pop(0))
         return variables, tuple(full)
+
+    def _apart(self, tensor: str, axis: int, extent: Extent) -> list[Extent]:
+        """Extents of the loops over an axis: where it is made by a reshape, of the parts that this puts together."""
+        node = None if tensor in self.stored else self.graph.producer(tensor)
+        while node is not None and node.primitive in ("map", "cast"):
+            shape = self.graph.types[node.output].shape
+            wide = [one for one in node.inputs if self.graph.types[one].shape == shape and one not in self.stored]
+            node = self.graph.producer(wide[0]) if wide else None
+        if node is None or node.primitive != "reshape":
+            return [extent]
+        found = apart(self.graph.types[node.inputs[0]].shape, self.graph.types[node.output].shape, axis)
+        return found if not isinstance(found[-1], int) or found[-1] >= LEAST_INSIDE else [extent]
 
     def _reduce(self, node: Node, indices: Indices) -> Expression:
         rank = self.graph.types[node.inputs[0]].rank
@@ -173,7 +198,8 @@ class Accesses:
 
     def _reshape(self, node: Node, indices: Indices) -> Expression:
         before, after = self.graph.types[node.inputs[0]].shape, self.graph.types[node.output].shape
-        return self.element(node.inputs[0], reshaped(before, after, indices))
+        found = self._digits.reshaped(before, after, indices, empty=bool(self._held))
+        return self.element(node.inputs[0], tuple(found))
 
     def _slice(self, node: Node, indices: Indices) -> Expression:
         found = list(indices)
@@ -196,13 +222,14 @@ class Accesses:
                 turned = arithmetic("sub", last, Apply("abs", (arithmetic("sub", last, up),), INDEX))
                 found.append(arithmetic("max", turned, index(0)))  # pads wider than the axis must not leave it
             elif mode == "wrap":
-                found.append(Apply("mod", (moved, sized(extent)), INDEX))
+                found.append(Apply("mod", (moved, divisor_of(extent)), INDEX))
             else:
                 found.append(arithmetic("max", arithmetic("min", moved, last), index(0)))
                 if mode == "constant":
                     inside.append(Apply("less_equal", (index(0), moved), "bool"))
                     inside.append(Apply("less_equal", (moved, last), "bool"))
-        value = self.element(node.inputs[0], tuple(found))
+        padded = [extent for extent, own, place in zip(shape, found, indices, strict=True) if own is not place]
+        value = self._clamped(node.inputs[0], tuple(found), *padded)
         if not inside:
             return value
         condition = inside[0]
@@ -222,7 +249,7 @@ class Accesses:
             last = arithmetic("sub", sized(extent), index(1))
             safe = arithmetic("max", arithmetic("min", moved, last), index(0))
             start = canonical(start + extent)
-            pieces.append((self.element(tensor, (*indices[:axis], safe, *indices[axis + 1 :])), sized(start)))
+            pieces.append((self._clamped(tensor, (*indices[:axis], safe, *indices[axis + 1 :]), extent), sized(start)))
         value = pieces[-1][0]
         for piece, stop in reversed(pieces[:-1]):
             value = Apply("select", (Apply("less", (indices[axis], stop), "bool"), piece, value), dtype_of(value))
@@ -237,7 +264,7 @@ class Accesses:
         chosen = Apply("select", (Apply("less", (chosen, index(0)), "bool"), behind, chosen), INDEX)
         last = arithmetic("sub", sized(extent), index(1))  # an index that no row has must not reach other memory
         chosen = arithmetic("max", arithmetic("min", chosen, last), index(0))
-        return self.element(node.inputs[0], (*indices[:axis], chosen, *indices[axis + width :]))
+        return self._clamped(node.inputs[0], (*indices[:axis], chosen, *indices[axis + width :]), extent)
 
     def _window(self, node: Node, indices: Indices) -> Expression:
         rank = self.graph.types[node.inputs[0]].rank
@@ -247,41 +274,3 @@ class Accesses:
             moved = arithmetic("mul", indices[axis % rank], index(stride))
             found[axis % rank] = arithmetic("add", moved, arithmetic("mul", indices[rank + place], index(dilation)))
         return self.element(node.inputs[0], tuple(found))
-
-
-def reshaped(before: Sequence[Extent], after: Sequence[Extent], indices: Indices) -> Indices:
-    """Indices into ``before`` of the element that lies at ``indices`` in ``after``: axis by axis where both agree."""
-    found: list[Expression] = []
-    i = j = 0
-    while i < len(before) or j < len(after):
-        i2, j2 = _group(before, after, i, j)
-        found += _unflattened(before[i:i2], _flattened(after[j:j2], indices[j:j2]))
-        i, j = i2, j2
-    return tuple(found)
-
-
-def _group(before: Sequence[Extent], after: Sequence[Extent], i: int, j: int) -> tuple[int, int]:
-    """The fewest axes from ``i`` and ``j`` on that hold as many elements; all that are left where none do."""
-    for total in range(1, len(before) - i + len(after) - j + 1):
-        for own in range(max(0, total - (len(after) - j)), min(total, len(before) - i) + 1):
-            if same(product(before[i : i + own]), product(after[j : j + total - own])):
-                return i + own, j + total - own
-    return len(before), len(after)
-
-
-def _flattened(shape: Sequence[Extent], indices: Indices) -> Expression:
-    flat: Expression = index(0)
-    for extent, one in zip(shape, indices, strict=True):
-        flat = arithmetic("add", arithmetic("mul", flat, sized(extent)), one)
-    return flat
-
-
-def _unflattened(shape: Sequence[Extent], flat: Expression) -> list[Expression]:
-    found: list[Expression] = []
-    for place in reversed(range(len(shape))):
-        if place == 0:
-            found.append(flat)
-        else:
-            found.append(index(0) if shape[place] == 1 else arithmetic("mod", flat, sized(shape[place])))
-            flat = arithmetic("floordiv", flat, sized(shape[place]))
-    return found[::-1]

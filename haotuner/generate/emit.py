@@ -31,6 +31,7 @@ from haotuner.generate.online_schedule import OnlinePlan
 from haotuner.generate.parted import emit_parted
 from haotuner.generate.places import extents_of, is_ready, maskable, offsets
 from haotuner.generate.schedule import FOLDS, Keep, Plan
+from haotuner.generate.tiled import emit_tiled
 from haotuner.generate.values import Frame, Values
 from haotuner.graph.extents import Extent
 
@@ -52,6 +53,8 @@ def emit(plan: AnyPlan, machine: Machine) -> None:
     """Say the program of a plan to a machine."""
     if isinstance(plan, OnlinePlan):
         emit_online(plan, machine)
+    elif plan.schedule.tiles:
+        emit_tiled(plan, machine)
     elif plan.schedule.parts > 1:
         emit_parted(plan, machine, lambda one: _Emitter(plan, one).run())
     else:

@@ -36,11 +36,12 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """An element of a tensor in memory."""
+    """An element of a tensor in memory; 0, and nothing is read, where one of the extents ``held`` is 0."""
 
     tensor: str
     indices: tuple[Expression, ...]
     dtype: str
+    held: tuple[Extent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +132,16 @@ def arithmetic(function: str, one: Expression, other: Expression) -> Expression:
         return one
     if a == 0 and function == "add" or a == 1 and function == "mul":
         return other
-    if function == "mul" and 0 in (a, b) or function == "mod" and b == 1:
+    if function == "mul" and 0 in (a, b) or function == "mod" and b == 1 or function in ("floordiv", "mod") and a == 0:
         return index(0)
     if isinstance(one, Size) and isinstance(other, (Size, Number)) and function in ("add", "sub", "mul"):
         right = other.extent if isinstance(other, Size) else int(other.value)
         return sized({"add": one.extent + right, "sub": one.extent - right, "mul": one.extent * right}[function])
+    if function == "floordiv" and isinstance(one, Apply) and one.function == "floordiv":
+        first = one.arguments[1]
+        if isinstance(first, (Size, Number)) and isinstance(other, (Size, Number)):  # extents, none of them under 0
+            both = (first, other) if isinstance(first, Size) else (other, first)
+            return arithmetic("floordiv", one.arguments[0], arithmetic("mul", *both))
     return Apply(function, (one, other), INDEX)
 
 
@@ -170,7 +176,7 @@ class Merged:
             return self._one(("variable", names.get(e.name, e).name), names.get(e.name, e))
         if isinstance(e, Load):
             indices = tuple(self.renamed(one, names) for one in e.indices)
-            return self._one((e.tensor, *map(id, indices)), Load(e.tensor, indices, e.dtype))
+            return self._one((e.tensor, e.held, *map(id, indices)), Load(e.tensor, indices, e.dtype, e.held))
         if isinstance(e, Apply):
             arguments = tuple(self.renamed(one, names) for one in e.arguments)
             return self._one((e.function, e.dtype, *map(id, arguments)), Apply(e.function, arguments, e.dtype))

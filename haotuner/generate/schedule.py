@@ -14,12 +14,13 @@ from math import prod
 
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
-from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variable, parts
+from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.generate.factor import joined
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
 
 FOLDS = ("reduce", "arg_reduce", "contract")  # primitives that combine many elements into one
+MOST_FLOATS = 1 << 14  # of a tile's sums: 64 KiB of a thread's stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class Schedule:
     ``held``: whether each pass over an axis has its first iteration, masked, outside of the loop, so that what it loads
     stays in registers from pass to pass.
     ``parts``: of the axis that the output is one fold over, which workers fold side by side (``parted.py``; Ansor's rule 6).
+    ``tiles``: of a fold whose operands are used again, blocks of rows and of vectors in a tile of the cache, and terms that
+    come at a time, 0 for all (``tiled.py``; Ansor's rule 3); empty: one level, in registers.
     """
 
     lane_axis: int
@@ -45,6 +48,7 @@ class Schedule:
     packed: int = 1
     held: bool = False
     parts: int = 1
+    tiles: tuple[int, ...] = ()
 
     @property
     def step(self) -> int:
@@ -129,6 +133,10 @@ def told(plan: Plan) -> dict[str, str]:
     kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
     kept += ["what a row's first iteration loads stays in registers"] if schedule.held else []
     again = [words for tensor, words in maps.items() if tensor not in schedule.kept and len(graph.readers(tensor)) > 1]
+    if schedule.tiles:
+        high, wide = schedule.tiles[0] * schedule.rows, schedule.tiles[1] * schedule.lanes * schedule.unroll
+        terms = f"{schedule.tiles[2]} terms at a time" if schedule.tiles[2] else "all terms at once"
+        end += f"; tiles of {high} x {wide} elements, {terms}"
     end += f"; workers fold {schedule.parts} parts" if schedule.parts > 1 else ""
     return {
         "parallel": merged + f"{schedule.lanes} lanes along {along}; threads share {' or '.join(shared) or 'nothing'}",
@@ -159,6 +167,29 @@ def shareable(graph: Graph, lane_axis: int) -> bool:
     return all(same(extent, 1) for extent in after) and bool(joined(graph))
 
 
+def tiled_fold(plan: Plan) -> Fold:
+    """The one fold that the tiles of a plan are of. UsageError where the output is not made of one that has tiles."""
+    schedule, out = plan.schedule, plan.output
+    folds = [part for part in parts(plan.value) if isinstance(part, Fold)]
+    if schedule.lane_axis < 0 or len(plan.loops) < 2 or schedule.kept or schedule.parts > 1 or schedule.loads_first:
+        raise UsageError(f"tiles of {out} want lanes along an axis of it, another axis, and nothing that is kept or shared")
+    if len(folds) != 1 or not free_variables(folds[0]) & {plan.loops[-1][0].name}:
+        raise UsageError(f"tiles are of one fold that differs from lane to lane; {out} is made of {len(folds)}")
+    rows, columns, terms = schedule.tiles
+    if terms and rows * schedule.rows * columns * schedule.lanes * schedule.unroll > MOST_FLOATS:
+        raise UsageError(f"a tile's sums are more than the {MOST_FLOATS} that scratch memory has: ask for smaller tiles")
+    return folds[0]
+
+
+def tileable(graph: Graph, lane_axis: int) -> bool:
+    """Whether programs with lanes along an axis may have tiles of two levels."""
+    try:
+        planned(graph, Schedule(lane_axis=lane_axis, lanes=2, unroll=1, tiles=(1, 1, 1)))
+    except UsageError:
+        return False
+    return True
+
+
 def planned(graph: Graph, schedule: Schedule) -> Plan:
     """The plan of a schedule. UsageError where a kept tensor is read at other places than where it is written."""
     if len(graph.outputs) != 1:
@@ -184,7 +215,10 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     if schedule.kept:
         keep, first = _kept(accesses, schedule, variables, value)
         keeps = (keep,)
-    return Plan(graph=graph, schedule=schedule, loops=loops, indices=variables, value=value, keeps=keeps, first=first)
+    plan = Plan(graph=graph, schedule=schedule, loops=loops, indices=variables, value=value, keeps=keeps, first=first)
+    if schedule.tiles:
+        tiled_fold(plan)  # refuses what has no tiles
+    return plan
 
 
 def _kept(

@@ -17,7 +17,7 @@ from haotuner.generate.online import online
 from haotuner.generate.schedule import FOLDS, Schedule, keepable, planned
 from haotuner.graph.graph import Graph, Node
 
-TILED = "SSRS"  # output axes of threads and loops, the fold's axes, output axes of rows and vectors in registers
+TILED = "SSRSRS"  # tiles of threads, of the cache, parts of the terms, blocks, terms, rows and vectors in registers
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, Schedule, planned, shareable
+from haotuner.generate.schedule import FOLDS, MOST_FLOATS, Schedule, planned, shareable, tileable
 from haotuner.generate.sketch import Sketch, lane_axes, sketches
 from haotuner.graph.graph import Graph
 
@@ -23,6 +24,9 @@ Point: TypeAlias = tuple[int, ...]  # the place of each hole's choice
 VECTORS = (1, 2, 4, 8)  # an iteration: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy
 ROWS = (1, 2, 4)
 SLICES = 2  # parts of a folded axis for each worker: a free one helps a late one (runtime/native/kinds/sliced.c)
+BLOCKS = (1, 4, 16)  # of rows, and of vectors, in a tile of the cache
+TERMS = (0, 64, 256)  # that come at a time; 0: all
+TILES = ("row blocks", "vector blocks", "terms")  # holes, in the order of ``Schedule.tiles``
 STRUCTURE = "structure"  # the node of holes that are the whole program's
 
 
@@ -37,11 +41,15 @@ class Hole:
 
 @dataclass(frozen=True)
 class Space:
-    """All schedules of a graph for vectors of so many lanes, and so many workers."""
+    """All schedules of a graph for vectors of so many lanes, and so many workers.
+
+    ``scratch``: whether sums may wait in memory of the thread's own.
+    """
 
     graph: Graph
     lanes: int
     workers: int = field(default=1, kw_only=True)
+    scratch: bool = field(default=True, kw_only=True)
 
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
@@ -72,7 +80,18 @@ class Space:
             Hole("rows", out, ROWS if rank > 1 else (1,)),
             Hole("masked", out, (1, 0)),
             *([Hole("parts", out, (1, SLICES * self.workers))] if self._shared_axes else []),
+            *(self._tile_holes(out) if self._tiled_axes else []),
         )
+
+    def _tile_holes(self, out: str) -> list[Hole]:
+        terms = TERMS if self.scratch else TERMS[:1]
+        return [Hole("row blocks", out, BLOCKS), Hole("vector blocks", out, BLOCKS[:2]), Hole("terms", out, terms)]
+
+    @cached_property
+    def _tiled_axes(self) -> frozenset[int]:
+        """Axes of lanes whose programs may be tiled in two levels."""
+        tiled = [axes for axes, one in zip(self.axes, self.sketches, strict=True) if one.tiled]
+        return frozenset(axis for axis in set().union(*tiled) if tileable(self.graph, axis))
 
     @cached_property
     def _shared_axes(self) -> frozenset[int]:
@@ -99,12 +118,25 @@ class Space:
                 found[place] = 0 if hole.node == self.graph.outputs[0] and hole.name == "rows" else found[place]
         if axis not in self._shared_axes:
             found = [0 if hole.name == "parts" else at for hole, at in zip(self.holes, found, strict=True)]
+        if axis not in self._tiled_axes or not self.sketches[point[0]].tiled:
+            found = [0 if hole.name in TILES else at for hole, at in zip(self.holes, found, strict=True)]
+        elif self._sums(found) > MOST_FLOATS:
+            return None
+        if any(at for hole, at in zip(self.holes, found, strict=True) if hole.name in TILES):  # tiles are one worker's
+            found = [0 if hole.name == "parts" else at for hole, at in zip(self.holes, found, strict=True)]
         return tuple(found)
+
+    def _sums(self, point: Sequence[int]) -> int:
+        """Sums of a tile that wait in memory for further terms."""
+        value = {hole.name: hole.choices[at] for hole, at in zip(self.holes, point, strict=True)}  # the output's come last
+        sums = prod(value[name] for name in ("row blocks", "vector blocks", "rows", "unroll")) * self.lanes
+        return sums if value["terms"] else 0
 
     def schedule(self, point: Point) -> Schedule:
         """The schedule of a point."""
         value = {(hole.name, hole.node): hole.choices[at] for hole, at in zip(self.holes, point, strict=True)}
         out = self.graph.outputs[0]
+        tiles = tuple(value.get((name, out), first) for name, first in zip(TILES, (1, 1, 0), strict=True))
         return Schedule(
             lane_axis=self.axes[point[0]][point[1]],
             lanes=self.lanes,
@@ -114,6 +146,7 @@ class Space:
             masked=bool(value["masked", out]),
             kept=self.sketches[point[0]].cached,
             parts=value.get(("parts", out), 1),
+            tiles=() if tiles == (1, 1, 0) else tiles,
         )
 
     def has_program(self, point: Point) -> bool:
@@ -138,7 +171,7 @@ class Space:
     def neighbours(self, point: Point) -> Iterator[Point]:
         """Points that differ in one decision, by one step of those that are sizes."""
         for place, hole in enumerate(self.holes):
-            sizes = hole.name in ("unroll", "rows")
+            sizes = hole.name in ("unroll", "rows", *TILES)
             for at in range(len(hole.choices)):
                 if at != point[place] and (not sizes or abs(at - point[place]) == 1):
                     found = self.canonical((*point[:place], at, *point[place + 1 :]))

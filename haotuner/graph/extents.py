@@ -59,9 +59,18 @@ def floor_division(extent: Extent, divisor: Extent) -> Extent:
         return extent // divisor
     import sympy
 
-    quotient = sympy.cancel(sympy.sympify(extent) / divisor)
-    denominator = sympy.fraction(sympy.together(quotient))[1]
-    return canonical(quotient if denominator == 1 else sympy.floor(sympy.sympify(extent) / divisor))
+    exact = quotient(extent, divisor)
+    return exact if exact is not None else canonical(sympy.floor(sympy.sympify(extent) / divisor))
+
+
+def quotient(extent: Extent, divisor: Extent) -> Extent | None:
+    """``extent / divisor`` where it is whole whatever the dimensions are, as far as cancelling shows; else None."""
+    if divisor == 0 or isinstance(extent, int) and isinstance(divisor, int):
+        return None if divisor == 0 or extent % divisor else extent // divisor
+    import sympy
+
+    found = sympy.cancel(sympy.sympify(extent) / divisor)
+    return canonical(found) if sympy.fraction(sympy.together(found))[1] == 1 else None
 
 
 def ceiling_division(extent: Extent, divisor: Extent) -> Extent:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
+from haotuner.generate.digits import merged
 from haotuner.generate.expressions import (
     Apply,
     Expression,
@@ -20,6 +22,7 @@ from haotuner.generate.expressions import (
     Number,
     Size,
     Variable,
+    children,
     dtype_of,
     free_variables,
     parts,
@@ -86,9 +89,17 @@ def again_and_again(graph: Graph) -> str | None:
         inner = free - set(order)
         own = [place for place, name in enumerate(order) if name in free]
         skipped = [place for place in range(max(own, default=-1)) if order[place] not in free and extents[place] != 1]
-        if skipped or inner:
+        if skipped or inner or free - _named(part):
             return part.tensor.split(" ")[0]
     return _largest(graph) if count > LARGEST else None
+
+
+@lru_cache(maxsize=100_000)
+def _named(e: Expression) -> frozenset[str]:
+    """Variables that an expression depends on but by a quotient, which many values of them share."""
+    if isinstance(e, Apply) and e.function == "floordiv" and isinstance(e.arguments[1], (Number, Size)):
+        return frozenset()
+    return frozenset({e.name}) if isinstance(e, Variable) else frozenset().union(*map(_named, children(e)))
 
 
 def _largest(graph: Graph) -> str | None:
@@ -246,9 +257,13 @@ class LoopsWriter:
         if isinstance(e, Fold):
             return self._fold(e, stack, scope)
         if isinstance(e, Load):
-            indices = [self._value(one, stack) for one in e.indices]
-            place = self._offset(self.graph.types[e.tensor].shape, indices, stack, e.indices)
-            return self._once(loaded(f"{self._pointer(e.tensor)}[{place}]", e.dtype), C_TYPES[e.dtype], scope)
+            digits = merged(list(zip(e.indices, self.graph.types[e.tensor].shape, strict=True)))
+            place = self._offset([extent for _, extent in digits], [self._value(one, stack) for one, _ in digits], stack)
+            found = loaded(f"{self._pointer(e.tensor)}[{place}]", e.dtype)
+            if e.held:
+                some = " && ".join(f"{self._wide(one, stack)} > 0" for one in e.held)
+                found = f"{some} ? {found} : {number(0, e.dtype)}"
+            return self._once(found, C_TYPES[e.dtype], scope)
         assert isinstance(e, Apply)
         arguments = [self._value(one, stack) for one in e.arguments]
         try:
@@ -264,9 +279,7 @@ class LoopsWriter:
             scope.lines.append(f"const {kind} v{self.count} = {text};")
         return scope.by_text[text]
 
-    def _offset(
-        self, shape: Sequence[Extent], indices: Sequence[str], stack: Sequence[Scope], known: Sequence[Expression] = ()
-    ) -> str:
+    def _offset(self, shape: Sequence[Extent], indices: Sequence[str], stack: Sequence[Scope]) -> str:
         """The place of an element, row by row (Horner)."""
         found = "0"
         for extent, place in zip(shape, indices, strict=True):

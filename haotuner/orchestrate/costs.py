@@ -50,22 +50,31 @@ class Prices:
     def __init__(self, requests: Sequence[Mapping[str, int]], rates: Rates = CORE) -> None:
         self.requests, self.rates = requests, rates
         self.count = 0  # kernels whose price is a time
+        self.are_times = False  # whether prices are times, where they are known
         self._extents: dict[Extent, tuple[int, ...]] = {}
 
     def loops_us(self, graph: Graph) -> float:
         """Microseconds of a group with one output, the mean over the requests."""
         return float(np.mean(self.each_us(graph)))
 
-    def usual_us(self, graph: Graph) -> float:
-        """What is expected of a group, the mean over the requests, whatever is known of it."""
-        return float(np.mean(Prices.each_us(self, graph)))
+    def usual_us(self, graph: Graph) -> tuple[float, ...]:
+        """What is expected of a group at each request, whatever is known of it."""
+        return tuple(Prices.each_us(self, graph))
 
-    def price_of(self, output: str, nodes: frozenset[str], usual_us: float) -> float:
-        """The price of a kernel of which ``usual_us`` is expected."""
+    def each_of(self, output: str, nodes: frozenset[str], usual_us: Sequence[float]) -> Sequence[float]:
+        """The price at each request of a kernel of which ``usual_us`` is expected."""
         return usual_us
+
+    def price_of(self, output: str, nodes: frozenset[str], usual_us: Sequence[float]) -> float:
+        """The mean of that."""
+        return float(np.mean(self.each_of(output, nodes, usual_us)))
 
     def measure(self, graphs: Sequence[Graph]) -> bool:
         """Time kernels that a plan wants, where prices are times; False: nothing is known now that was not before."""
+        return False
+
+    def more(self) -> bool:
+        """Whether kernels can still be timed."""
         return False
 
     def settle(self, graphs: Sequence[Graph]) -> bool:

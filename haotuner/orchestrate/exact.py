@@ -34,14 +34,14 @@ WINDOW_S, AGAIN_S = 20.0, 1.0  # for a window's program; again, when some of its
 class Candidate:
     """``output`` and the primitives that one kernel computes, by the tensors they make; ``reads`` of the window.
 
-    ``us``: its price; ``usual_us``: what is expected of it without a time.
+    ``us``: its price; ``usual_us``: what is expected of it at each request without a time.
     """
 
     output: str
     nodes: frozenset[str]
     reads: frozenset[str]
     us: float
-    usual_us: float = 0.0
+    usual_us: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -56,6 +56,7 @@ class Told:
     bound_us: float = 0.0
     measured: int = 0  # kernels that were timed, of the candidates
     regions: list[dict[str, Any]] = field(default_factory=list)  # of each window its kernels beside greedy fusion's
+    ways: list[dict[str, Any]] = field(default_factory=list)  # plans by region of sizes, where there are several
 
     @property
     def status(self) -> str:
@@ -65,8 +66,9 @@ class Told:
 
 def together(every: Sequence[Told]) -> Told:
     """What was done for all segments of a model."""
-    numbers = {one.name: sum(getattr(told, one.name) for told in every) for one in fields(Told) if one.name != "regions"}
-    return Told(**numbers, regions=[one for told in every for one in told.regions])
+    lists: dict[str, Any] = {name: [one for told in every for one in getattr(told, name)] for name in ("regions", "ways")}
+    numbers = {one.name: sum(getattr(told, one.name) for told in every) for one in fields(Told) if one.name not in lists}
+    return Told(**numbers, **lists)
 
 
 @dataclass(slots=True)
@@ -87,7 +89,6 @@ class Exact(Greedy):
     ) -> None:
         self.prices, self.told = prices, Told()
         super().__init__(graph, tuned=tuned, serves=serves)
-        self.order = {node.output: place for place, node in enumerate(graph.nodes)}
 
     def prefers(self, one: Product, parts: Sequence[Product]) -> bool:
         """Whether the one kernel is priced below the products and the loops that they leave."""
@@ -105,7 +106,8 @@ class Exact(Greedy):
                 replace(one, us=prices.price_of(one.output, one.nodes, one.usual_us)) for one in window.candidates
             ]
         self.prices, self.told = prices, Told()
-        self.__dict__.pop("steps", None)
+        for made in ("steps", "solved"):
+            self.__dict__.pop(made, None)
 
     @cached_property
     def windows(self) -> list[_Window]:
@@ -115,27 +117,36 @@ class Exact(Greedy):
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Windows are solved one by one; the greedy plan is the incumbent of each."""
-        greedy_stored = self.chosen[0]
-        required = self.required()
-        stored = {name for name in required if name in self.made}
-        # A reshape of what lies in memory is that memory: no kernel makes it, and whoever reads it finds it there.
-        stored |= {name for name in self._live(required) if self._alias(self.made[name], required) is not None}
+        """The steps of the cheapest plan over all requests."""
+        return self.steps_of(self.solved)
+
+    @cached_property
+    def solved(self) -> list[list[Candidate] | None]:
+        """Of each window its kernels; None: those of the greedy plan, which is the incumbent of each."""
         self.told.candidates = sum(len(window.candidates) for window in self.windows)
         plans = self._priced(self.windows)
-        groups: dict[str, Graph] = {}
-        for window, found in zip(self.windows, plans, strict=True):
+        for place, (window, found) in enumerate(zip(self.windows, plans, strict=True)):
             base_us = sum(self.prices.loops_us(group) for group in window.base.values())
             self.told.windows += 1
             self.told.greedy_us += base_us
-            lost = found is None or sum(one.us for one in found) > base_us  # candidates were left out
-            self.told.regions.append(self._region(window, None if lost else found))
-            if found is None or lost:
+            if found is None or sum(one.us for one in found) > base_us:  # candidates were left out
+                plans[place] = None
+            self.told.regions.append(self._region(window, plans[place]))
+            self.told.chosen_us += base_us if plans[place] is None else sum(one.us for one in found or ())
+        return plans
+
+    def steps_of(self, plans: Sequence[Sequence[Candidate] | None]) -> tuple[Step, ...]:
+        """The steps of a plan, which has kernels for each window; None: those of the greedy plan."""
+        greedy_stored, required = self.chosen[0], self.required()
+        stored = {name for name in required if name in self.made}
+        # A reshape of what lies in memory is that memory: no kernel makes it, and whoever reads it finds it there.
+        stored |= {name for name in self._live(required) if self._alias(self.made[name], required) is not None}
+        groups: dict[str, Graph] = {}
+        for window, found in zip(self.windows, plans, strict=True):
+            if found is None:
                 groups |= window.base
                 stored |= {name for name in greedy_stored if name in window.inside}
-                self.told.chosen_us += base_us
                 continue
-            self.told.chosen_us += sum(one.us for one in found)
             for one in found:
                 stored.add(one.output)
                 groups[one.output] = self.subgraph(one.output, one.nodes)
@@ -271,12 +282,15 @@ class Exact(Greedy):
 
 
 def solve(
-    candidates: Sequence[Candidate], outputs: Sequence[str], limit_s: float = WINDOW_S
+    candidates: Sequence[Candidate],
+    outputs: Sequence[str],
+    limit_s: float = WINDOW_S,
+    prices: Sequence[float] | None = None,
 ) -> tuple[list[Candidate] | None, float, bool]:
     """The binary program by HiGHS: the plan, a lower bound on any plan's cost, and whether the plan meets it.
 
     ``y_t`` is the number of chosen kernels that make tensor t; at most one, one for each output, and one wherever a chosen
-    kernel reads t.
+    kernel reads t. ``prices``: of the candidates, where they are others than their own.
     """
     makers: dict[str, list[int]] = {}
     for place, one in enumerate(candidates):
@@ -295,7 +309,7 @@ def solve(
             rows[row, place] = 1
         rows[row, reader] -= 1
     solution = milp(
-        [one.us for one in candidates],
+        [one.us for one in candidates] if prices is None else prices,
         constraints=LinearConstraint(rows.tocsr(), low, high),
         bounds=Bounds(0, 1),
         integrality=np.ones(len(candidates)),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.c_ordered import ORDERED
@@ -40,6 +41,19 @@ class Loops:
 Step = Product | Loops | Alias
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The steps that serve requests at which ``extent`` is at most ``most``; None: requests of any sizes."""
+
+    steps: tuple[Step, ...]
+    extent: Extent | None = None
+    most: int = 0
+
+    def serves(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it serves a request of these sizes."""
+        return self.extent is None or evaluate(self.extent, sizes) <= self.most
+
+
 class Greedy:
     """The steps of a graph in an order in which they can run. Without ``tuned`` everything runs as plain loops.
 
@@ -50,6 +64,7 @@ class Greedy:
         self.graph = graph
         self.finder = Finder(graph, serves)
         self.made = self.finder.made
+        self.order = {node.output: place for place, node in enumerate(graph.nodes)}
         self.products = {one.output: one for one in self.finder.products()} if tuned else {}
         for one in online_products(self.finder) if tuned and serves is None else ():
             parts = [name for name in self.products if name in one.nodes]
@@ -165,14 +180,14 @@ class Greedy:
     def subgraph(self, root: str, names: Iterable[str]) -> Graph:
         """The graph of some primitives, by the tensors that they make; it gives ``root`` alone."""
         made = set(names)
-        kept = [node for node in self.graph.nodes if node.output in made]
+        kept = [self.made[name] for name in sorted(made, key=self.order.__getitem__)]
         needed = {root}.union(*(node.inputs for node in kept))
         inputs = []
         for name in needed - made:
             value = self.graph.constants.get(name)
             if value is None or value.size != 1:
                 inputs.append(name)
-        constants = {name: value for name, value in self.graph.constants.items() if name in needed and name not in inputs}
+        constants = {name: self.graph.constants[name] for name in sorted(needed - made) if name not in inputs}
         return replace(
             self.graph,
             inputs=tuple(sorted(inputs)),

@@ -52,6 +52,7 @@ class Measured(Prices):
         goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(requests)
+        self.are_times = True
         self._until = time.monotonic() + limit_s
         self._records, self._goes_on = records or GroupRecords(), goes_on
         self._known: dict[Key, list[float]] = {}
@@ -68,14 +69,22 @@ class Measured(Prices):
         """Measured, or what the bound is a bound of."""
         return self._known.get(_key(graph)) or super().each_us(graph)
 
-    def price_of(self, output: str, nodes: frozenset[str], usual_us: float) -> float:
+    def each_of(self, output: str, nodes: frozenset[str], usual_us: Sequence[float]) -> Sequence[float]:
         """Measured, or a bound of what is expected; that itself once nothing more will be timed."""
-        known = self._known.get((output, nodes))
-        return float(np.mean(known)) if known else usual_us * (1.0 if self._settled else BOUND)
+        share = 1.0 if self._settled else BOUND
+        return self._known.get((output, nodes)) or [share * one for one in usual_us]
 
     def knows(self, output: str, nodes: frozenset[str]) -> bool:
         """Whether this kernel has a time."""
         return (output, nodes) in self._known
+
+    def allow(self, seconds: float) -> None:
+        """As much time from now on."""
+        self._until = time.monotonic() + seconds
+
+    def more(self) -> bool:
+        """Whether there is time for more."""
+        return time.monotonic() < self._until and self._goes_on()
 
     def settle(self, graphs: Sequence[Graph]) -> bool:
         """From now on what has no time counts with what is expected of it; whether that changes anything."""

@@ -25,10 +25,13 @@ def predicted_us(model: AskedModel, tuned: Iterable[Tuned], device: Device, thre
     by_name = {one.task.op.name: one for one in tuned}
     products, groups = [0.0] * len(sizes), [0.0] * len(sizes)
     shapes: dict[str, list[tuple[int, Shape]]] = {}
+    for ways in model.ways:
+        expected = [[model.prices.expected_us(one.graph) for one in way.steps if isinstance(one, Loops)] for way in ways]
+        for place, one in enumerate(sizes):
+            taken = next(at for at, way in enumerate(ways) if way.serves(one))
+            groups[place] += sum(us[place] for us in expected[taken])
     for step in model.steps:
-        if isinstance(step, Loops):
-            groups = [sum(pair) for pair in zip(groups, model.prices.expected_us(step.graph), strict=True)]
-        elif isinstance(step, Product):
+        if isinstance(step, Product):
             for place, one in enumerate(sizes):
                 extents = {axis: evaluate(extent, one) for axis, extent in step.extents.items()}
                 if min(extents.values(), default=1) > 0:

@@ -13,12 +13,13 @@ from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.exact import Exact, Told, together
-from haotuner.orchestrate.greedy import Step
+from haotuner.orchestrate.greedy import Step, Way
 from haotuner.orchestrate.lacking import check_sizes, check_steps
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.segments import counts, cut, data_dimensions, origins
-from haotuner.orchestrate.written import WrittenModel, written, written_chain
+from haotuner.orchestrate.ways import ways_of
+from haotuner.orchestrate.written import WrittenModel, written_chain, written_ways
 from haotuner.search.task_scheduler import Shared
 from haotuner.trace import Arrivals
 from haotuner.words.op import Op
@@ -34,7 +35,8 @@ class AskedModel:
 
     graph: Graph
     spans: Mapping[str, Span]
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # for any sizes; products and what they carry are the same in all ways
+    ways: tuple[tuple[Way, ...], ...]  # of its segments: plans by region of sizes
     written: WrittenModel
     parts: tuple[WrittenModel, ...]  # what is compiled: its segments, or itself
     told: Told  # how the plan was found
@@ -114,14 +116,15 @@ def _assembled(
     on_device: bool,
 ) -> AskedModel:
     """The model of these plans, one for each segment that runs anything."""
-    segments, parts, left = cut(graph), list[WrittenModel](), iter(plans)
+    ways = tuple(ways_of(plan) for plan in plans)
+    segments, parts, left = cut(graph), list[WrittenModel](), iter(ways)
     for place, segment in enumerate(segments):
         if segment.graph is not None:
             called = f"{name}.{place}" if len(segments) > 1 else name
             groups = first_group + sum(len(one.functions) for one in parts)
-            parts.append(written(called, segment.graph, next(left).steps, groups, on_device=on_device))
+            parts.append(written_ways(called, segment.graph, next(left), groups, on_device=on_device))
     return AskedModel(
-        graph=graph, spans=spans, steps=tuple(step for plan in plans for step in plan.steps), parts=tuple(parts),
+        graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
         written=parts[0] if len(segments) == 1 else written_chain(name, graph, segments, parts),
         told=together([plan.told for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
         on_device=on_device,

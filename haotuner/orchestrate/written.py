@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.graph.extents import text
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import dtype_named
 from haotuner.orchestrate.agreements import agreements
@@ -19,7 +20,7 @@ from haotuner.orchestrate.c_math import PRELUDE
 from haotuner.orchestrate.chain import chain_document
 from haotuner.orchestrate.cuda_loops import PRELUDE as CUDA_PRELUDE
 from haotuner.orchestrate.cuda_loops import device_loops_of
-from haotuner.orchestrate.greedy import Alias, Loops, Step
+from haotuner.orchestrate.greedy import Alias, Loops, Step, Way
 from haotuner.orchestrate.products import Product, View
 from haotuner.orchestrate.segments import Segment
 from haotuner.orchestrate.sizes import SizeTable
@@ -78,6 +79,7 @@ class _Writer:
     by_content: dict[tuple[str, str, tuple[int, ...]], str] = field(default_factory=dict)
     functions: list[Function] = field(default_factory=list)
     known_groups: dict[tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
+    way: int = 0  # whose steps are written: tensors of the second way and on have names of their own
 
     def weight(self, value: Any, name: str) -> str:
         """The name under which an array lies in the blob; equal ones lie there once."""
@@ -91,13 +93,18 @@ class _Writer:
         return self.by_content[content]
 
     def tensor(self, name: str) -> str:
-        """The tensor's entry: in memory, or a weight. Returns its name."""
+        """The tensor's entry: in memory, or a weight. Returns its name in the schedule."""
         if name in self.graph.constants:
             return self.weight(self.graph.constants[name], name)
-        if name not in self.tensors:
+        called = name
+        if self.way and name not in self.graph.inputs:
+            called = f"{name}@{self.way}"
+            while called in self.graph.types:
+                called += "'"
+        if called not in self.tensors:
             kind = self.graph.types[name]
-            self.tensors[name] = {"dtype": kind.dtype, "shape": self.sizes.places(kind.shape)}
-        return name
+            self.tensors[called] = {"dtype": kind.dtype, "shape": self.sizes.places(kind.shape)}
+        return called
 
     def end(self, name: str) -> dict[str, Any]:
         """An input or output."""
@@ -150,9 +157,21 @@ def written(
     name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0, *, on_device: bool = False
 ) -> WrittenModel:
     """The model of these steps. ``first_group``: how many groups other models of the pack have."""
+    return written_ways(name, graph, [Way(tuple(steps))], first_group, on_device=on_device)
+
+
+def written_ways(
+    name: str, graph: Graph, ways: Sequence[Way], first_group: int = 0, *, on_device: bool = False
+) -> WrittenModel:
+    """The model of these ways, of which the first that serves a request's sizes is gone; the last serves any."""
     writer = _Writer(name, graph, first_group, on_device)
-    told = [writer.step(step) for step in steps]
+    told = [writer.step(step) for step in ways[0].steps]
     ends = [[writer.end(one) for one in names] for names in (graph.inputs, graph.outputs)]
+    places = [_way(writer, ways[0], told, 0)]
+    for writer.way, way in enumerate(ways[1:], 1):
+        first = len(told)
+        told += [writer.step(step) for step in way.steps]
+        places.append(_way(writer, way, told, first))
     lost = [str(one["name"]) for one in ends[1] if one["tensor"] not in writer.tensors]
     if lost:
         raise UsageError(f"outputs {', '.join(lost)} do not depend on any input")
@@ -161,8 +180,18 @@ def written(
         "equal": equal,
         "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
         "weights": writer.held, "steps": told, "inputs": ends[0], "outputs": ends[1],
+        **({"ways": places} if len(ways) > 1 else {}),
     }  # fmt: skip
     return WrittenModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))
+
+
+def _way(writer: _Writer, way: Way, told: Sequence[object], first: int) -> dict[str, Any]:
+    """Which steps of the schedule a way has, what it makes of the outputs, and which requests it serves."""
+    found = {"first": first, "end": len(told), "outputs": [writer.tensor(one) for one in writer.graph.outputs]}
+    if way.extent is None:
+        return found | {"line": None, "most": 0, "where": "any sizes"}
+    place = writer.sizes.place(way.extent)
+    return found | {"line": place, "most": way.most, "where": f"{text(way.extent)} <= {way.most}"}
 
 
 def written_chain(name: str, graph: Graph, segments: Sequence[Segment], parts: Sequence[WrittenModel]) -> WrittenModel:
@@ -182,26 +211,32 @@ def device_source_of(models: Sequence[WrittenModel]) -> str:
 def source_of(models: Sequence[WrittenModel]) -> str:
     """C of all groups and schedules, in the tables of runtime/native/loops.h and model/words.h."""
     functions = [one for model in models for one in model.functions]
-    text = [PRELUDE, '#include "loops.h"', '#include "model/words.h"']
-    text += [one.source for one in functions if not one.lanes]
+    lines = [PRELUDE, '#include "loops.h"', '#include "model/words.h"']
+    lines += [one.source for one in functions if not one.lanes]
     for one in functions:
         for word, places in (("extents", one.extents), ("shape", one.shape)):
-            text.append(f"static const int32_t {one.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
+            lines.append(f"static const int32_t {one.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
     rows = [
         f"  {{{'0' if one.lanes else one.name}, {len(one.extents)}, {one.tensors}, {len(one.shape)}, {one.name}_extents, "
         f"{one.name}_shape}},"
         for one in functions
     ]
-    text += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0},", "};"]
-    text.append(f"const int ht_group_count = {len(functions)};")
+    lines += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0},", "};"]
+    lines.append(f"const int ht_group_count = {len(functions)};")
     for place, model in enumerate(models):
         words = model.words
-        text.append(f"static const int64_t words_{place}[] = {{")
-        text += [", ".join(_literal(one) for one in words[at : at + 16]) + "," for at in range(0, len(words), 16)]
-        text.append("};")
+        lines.append(f"static const int64_t words_{place}[] = {{")
+        lines += [", ".join(_literal(one) for one in words[at : at + 16]) + "," for at in range(0, len(words), 16)]
+        lines.append("};")
     rows = [f"  {{words_{place}, {len(model.words)}}}," for place, model in enumerate(models)]
-    text += ["const ht_model_source ht_models[] = {", *rows, "  {0, 0},", "};", f"const int ht_model_count = {len(models)};"]
-    return "\n".join(text) + "\n"
+    lines += [
+        "const ht_model_source ht_models[] = {",
+        *rows,
+        "  {0, 0},",
+        "};",
+        f"const int ht_model_count = {len(models)};",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _literal(number: int) -> str:

@@ -17,7 +17,7 @@ from haotuner.ops.host_steps import counted, nonzero, random_numbers
 from haotuner.runtime.schedule import sizes_of
 
 if TYPE_CHECKING:
-    from haotuner.runtime.model import Model
+    from haotuner.runtime.model import Model, Ran
     from haotuner.runtime.pack import Pack
 
 
@@ -77,13 +77,13 @@ class Chain:
         """
         return self._walked(inputs, out, seed, lambda model, given, placed: model.run(given, placed))
 
-    def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[tuple[Model, list[float]]]:
-        """Of each segment, in the order they ran, the microseconds of each step of its schedule in one call."""
-        found: list[tuple[Model, list[float]]] = []
+    def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[Ran]:
+        """Of each segment, in the order they ran, its steps and their microseconds in one call."""
+        found: list[Ran] = []
 
         def timed(model: Model, given: Mapping[str, Any], placed: Mapping[str, Any] | None) -> dict[str, Any]:
             made, us = model.timed(given)
-            found.append((model, us))
+            found.append(model.ran(given, us))
             return made
 
         self._walked(inputs, None, seed, timed)

@@ -4,47 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.fused import FusedLinear, fused_bound
 from haotuner.runtime.linear import Bound, Linear
+from haotuner.runtime.linear_op import LinearOp
 from haotuner.runtime.typed import TypedBound, TypedLinear, is_typed
-from haotuner.words.composition import WAYS, Composition, Part
-from haotuner.words.limits import MAX_PARTS
+from haotuner.words.composition import WAYS, Composition
 from haotuner.words.op import Op
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
 
-class DenseOp:
+class DenseOp(LinearOp):
     """One op of an open pack."""
 
     def __init__(self, pack: Pack, op: PackOp) -> None:
-        self._pack, self._op = pack, op
+        super().__init__(pack, op)
         self._fused = bool(Op.parse(op.name).epilogue)
-
-    @property
-    def name(self) -> str:
-        """Canonical name."""
-        return self._op.name
-
-    @property
-    def entry(self) -> PackOp:
-        """The op's entry in the manifest."""
-        return self._op
-
-    @property
-    def n(self) -> int:
-        """Columns of the output."""
-        return self._op.n
-
-    @property
-    def k(self) -> int:
-        """Columns of the input."""
-        return self._op.k
 
     def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **constants: Any) -> Linear:
         """Pack a weight once; see ``Linear``. Weight and bias (n,) are copied: later changes to them do not show.
@@ -70,14 +48,8 @@ class DenseOp:
 
     def composition(self, m: Any, threads: int | None = None) -> Composition:
         """How m rows are served, from the library's own look-up."""
-        if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
-            raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
         if threads is not None and threads not in self._op.threads:
             raise UsageError(f"{self.name}: threads={threads!r} has no plan; it has plans for {self._op.threads}")
         index = self._pack.plan_index(self._op) if threads is None else self._op.threads.index(threads)
-        values = np.zeros(2 + 2 * MAX_PARTS, np.int64)
-        place = self._pack.place(self._op)
-        self._pack.library().function("ht_look_up")(place, index, int(m), values)
-        pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
-        parts = tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs)
-        return Composition(parts, tuple(WAYS)[int(values[1])])
+        parts, way = self._look_up(index, m)
+        return Composition(parts, tuple(WAYS)[way])

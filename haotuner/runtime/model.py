@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -124,9 +124,20 @@ class Model:
         us = self._native.times_us(given, found, len(self.schedule.steps))
         return {end.name: array for end, array in zip(self._outputs, found, strict=True)}, us
 
-    def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[tuple[Model, list[float]]]:
-        """The model itself with the microseconds of its steps in one call; of one in segments see ``Chain``."""
-        return [(self, self.timed(inputs)[1])]
+    def ran(self, inputs: Mapping[str, Any], us: list[float]) -> Ran:
+        """Which steps a request of such inputs runs, with their times out of those of all."""
+        dims = {
+            str(name): size
+            for end in self._inputs
+            for name, size in zip(end.shape, np.shape(inputs[end.name]), strict=True)
+            if isinstance(name, str)
+        }
+        way = self.schedule.way_of(dims)
+        return Ran(self, self.schedule.steps[way.first : way.end], us[way.first : way.end], way.where)
+
+    def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[Ran]:
+        """The model's steps with their microseconds in one call; of one in segments see ``Chain``."""
+        return [self.ran(inputs, self.timed(inputs)[1])]
 
     def _out(self, key: tuple[tuple[int, ...], ...]) -> bool:
         """Whether inputs of these shapes have a dimension out of its range."""
@@ -198,6 +209,15 @@ class Model:
             f"{self.name} takes the inputs {', '.join(names)}; "
             + "; ".join([f"{one} is missing" for one in lacking] + [f"there is no {one}" for one in unknown])
         )
+
+
+class Ran(NamedTuple):
+    """Steps of a model that ran in a call, what each took, and for which sizes they are."""
+
+    model: Model
+    steps: tuple[Mapping[str, Any], ...]
+    us: list[float]
+    where: str
 
 
 class Session:

@@ -12,11 +12,11 @@ from haotuner.errors import UsageError
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.linear import Closed
+from haotuner.runtime.linear_op import LinearOp
 from haotuner.runtime.on_device import check_lazy, empty_like, exchange_of, explained, stream_for
 from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.streams import kind_of, still
-from haotuner.words.composition import Composition, Part
-from haotuner.words.limits import MAX_PARTS
+from haotuner.words.composition import Composition
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -24,31 +24,8 @@ if TYPE_CHECKING:
 ALIGNMENT = 128  # of what the library works out once for a weight (native/ht.h, HT_BOUND_ALIGNMENT)
 
 
-class PlacedOp:
+class PlacedOp(LinearOp):
     """One op of a pack that was opened for a device."""
-
-    def __init__(self, pack: Pack, op: PackOp) -> None:
-        self._pack, self._op = pack, op
-
-    @property
-    def name(self) -> str:
-        """Canonical name."""
-        return self._op.name
-
-    @property
-    def entry(self) -> PackOp:
-        """The op's entry in the manifest."""
-        return self._op
-
-    @property
-    def n(self) -> int:
-        """Columns of the output."""
-        return self._op.n
-
-    @property
-    def k(self) -> int:
-        """Columns of the input."""
-        return self._op.k
 
     def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> PlacedLinear:
         """Serve a weight (n, k) ((k, n) for weight=kn) and a bias (n,) that lie on the pack's device; nothing is copied.
@@ -65,13 +42,8 @@ class PlacedOp:
 
     def composition(self, m: Any, threads: int | None = None) -> Composition:
         """How m rows are served, from the library's own look-up; its share is k4 where k is summed in four parts."""
-        if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
-            raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
-        values = np.zeros(2 + 2 * MAX_PARTS, np.int64)
-        self._pack.library().function("ht_look_up")(self._pack.place(self._op), 0, int(m), values)
-        pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
-        parts = tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs)
-        return Composition(parts, f"k{int(values[1])}" if values[1] > 1 else "serial")
+        parts, splits = self._look_up(0, m)
+        return Composition(parts, f"k{splits}" if splits > 1 else "serial")
 
 
 class PlacedLinear:

@@ -45,6 +45,17 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class WayOf:
+    """``steps[first:end]`` serve requests at which a line of the size table is at most ``most``; None: the rest."""
+
+    line: int | None
+    most: int
+    first: int
+    end: int
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """``sizes``: the table of extents; ``tensors``: element type and shape (lines); ``steps`` in the order they run."""
 
@@ -57,6 +68,7 @@ class Schedule:
     inputs: tuple[End, ...]
     outputs: tuple[End, ...]
     equal: tuple[tuple[int, int], ...] = ()  # lines that a request must make equal
+    ways: tuple[WayOf, ...] = ()  # of a model with several plans, in the order they are tried
 
     @staticmethod
     def of(raw: bytes, where: str) -> Schedule:
@@ -80,6 +92,7 @@ class Schedule:
                 inputs=tuple(_end(one) for one in document["inputs"]),
                 outputs=tuple(_end(one) for one in document["outputs"]),
                 equal=tuple((int(one), int(other)) for one, other in document.get("equal", [])),
+                ways=tuple(_way(one, len(sizes)) for one in document.get("ways", [])),
             )
             schedule._check()
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -95,6 +108,14 @@ class Schedule:
         for end in (*self.inputs, *self.outputs):
             if end.tensor not in self.tensors:
                 raise ValueError(f"{end.name} is no tensor")
+
+    def way_of(self, dims: Mapping[str, int]) -> WayOf:
+        """The way that serves a request."""
+        values = sizes_of(self.sizes, dims) if self.ways else []
+        for way in self.ways:
+            if way.line is None or values[way.line] <= way.most:
+                return way
+        return WayOf(None, 0, 0, len(self.steps), "any sizes")
 
     def values(self, dims: Mapping[str, int]) -> list[int]:
         """Every size for a request. UsageError where an extent comes out negative or absurd."""
@@ -112,6 +133,12 @@ class Schedule:
                     f"{self.name}: {dims} make the tensor {name} of the shape {extents}; this model takes no such request"
                 )
         return found
+
+
+def _way(one: Mapping[str, Any], lines: int) -> WayOf:
+    if one["line"] is not None and not 0 <= one["line"] < lines:
+        raise ValueError("a way is for a size that is not there")
+    return WayOf(one["line"], int(one["most"]), int(one["first"]), int(one["end"]), str(one["where"]))
 
 
 def _end(one: Mapping[str, Any]) -> End:

@@ -11,6 +11,7 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.convolution import AFTER, ConvOp
 from haotuner.runtime.pack import Pack
+from haotuner.torch.defining import define_pair, refuse_grad
 from haotuner.words.op import Op
 
 
@@ -25,14 +26,10 @@ def define(library: torch.library.Library, pack: Pack, op: ConvOp) -> None:
     kind = getattr(torch, DTYPES[op.entry.output.dtype].numpy)
     beside = any(operand.optional for operand in op.entry.operands)
     words = "".join(f", Tensor {operand.name}" for operand in extra) or (", Tensor? bias=None" if beside else "")
-    tags = (torch.Tag.pt2_compliant_tag,)
-    library.define(f"{name}(Tensor x, Tensor packed{words}) -> Tensor", tags=tags)
-    library.define(f"{name}.out(Tensor x, Tensor packed{words}, *, Tensor(a!) out) -> ()", tags=tags)
 
     def into(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None, out: torch.Tensor) -> None:
         there = [one for one in given if one is not None]
-        if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *there)):
-            raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
+        refuse_grad(name, x, *there)
         image, *more = (_inner(one) for one in (x, *there))
         call(setting, image, packed, *(more if extra else ()), out, *(() if extra else more))
 
@@ -47,10 +44,8 @@ def define(library: torch.library.Library, pack: Pack, op: ConvOp) -> None:
     def nothing(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None, out: torch.Tensor) -> None:
         size(x)
 
-    library.impl(name, fresh, "CPU")
-    library.impl(f"{name}.out", into, "CPU")
-    torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
-    torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)
+    takes = f"Tensor x, Tensor packed{words}"
+    define_pair(library, name, takes, "CPU", fresh=fresh, into=into, shape=shape, nothing=nothing)
 
 
 def _inner(tensor: torch.Tensor) -> torch.Tensor:

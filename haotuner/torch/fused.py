@@ -10,6 +10,7 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.refusal import REFUSED
+from haotuner.torch.defining import define_pair, refuse_grad
 
 
 def define_fused(library: Any, pack: Pack, entry: PackOp) -> None:
@@ -17,14 +18,10 @@ def define_fused(library: Any, pack: Pack, entry: PackOp) -> None:
     call, setting = pack.entry(entry)
     name, n, k = entry.name, entry.n, entry.k
     kind: torch.dtype = getattr(torch, DTYPES[entry.output.dtype].numpy)
-    tags = (torch.Tag.pt2_compliant_tag,)
     extra = "".join(f", Tensor {operand.name}" for operand in entry.extra)
-    library.define(f"{name}(Tensor x, Tensor packed{extra}) -> Tensor", tags=tags)
-    library.define(f"{name}.out(Tensor x, Tensor packed{extra}, *, Tensor(a!) out) -> ()", tags=tags)
 
     def into(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor, out: torch.Tensor) -> None:
-        if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *given)):
-            raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
+        refuse_grad(name, x, *given)
         try:
             call(x, packed, out, setting, *given)
         except ValueError:
@@ -56,7 +53,5 @@ def define_fused(library: Any, pack: Pack, entry: PackOp) -> None:
     def nothing(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor, out: torch.Tensor) -> None:
         check(x)
 
-    library.impl(name, fresh, "CPU")
-    library.impl(f"{name}.out", into, "CPU")
-    torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
-    torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)
+    takes = f"Tensor x, Tensor packed{extra}"
+    define_pair(library, name, takes, "CPU", fresh=fresh, into=into, shape=shape, nothing=nothing)

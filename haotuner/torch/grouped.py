@@ -8,7 +8,8 @@ import torch
 
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
-from haotuner.torch.placed import PlacedCall, refuse_grad
+from haotuner.torch.defining import define_pair, refuse_grad
+from haotuner.torch.placed import PlacedCall
 from haotuner.words.op import Op
 
 
@@ -71,12 +72,8 @@ def define_grouped(library: Any, call: GroupedCall) -> None:
 
     An op with an epilogue takes what that reads in the place of the bias.
     """
-    name, tags = call.name, (torch.Tag.pt2_compliant_tag,)
+    name = call.name
     extra = "".join(f", Tensor {one.name}" for one in call.entry.extra)
     takes = f"Tensor x, Tensor weight, Tensor offsets{extra if Op.parse(name).epilogue else ', Tensor? bias=None'}"
-    library.define(f"{name}({takes}) -> Tensor", tags=tags)
-    library.define(f"{name}.out({takes}, *, Tensor(a!) out) -> ()", tags=tags)
-    library.impl(name, call.fresh_groups, "CUDA")
-    library.impl(f"{name}.out", call.into_groups, "CUDA")
-    torch.library.register_fake(f"haotuner::{name}", call.shape_of_groups, lib=library)
-    torch.library.register_fake(f"haotuner::{name}.out", call.nothing_of_groups, lib=library)
+    shape, nothing = call.shape_of_groups, call.nothing_of_groups
+    define_pair(library, name, takes, "CUDA", fresh=call.fresh_groups, into=call.into_groups, shape=shape, nothing=nothing)

@@ -9,8 +9,7 @@ import torch
 from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed_operator import PlacedOperator
-
-_TAGS = (torch.Tag.pt2_compliant_tag,)
+from haotuner.torch.defining import define_pair, refuse_grad
 
 
 def define_operator(library: Any, op: Operator) -> None:
@@ -20,8 +19,7 @@ def define_operator(library: Any, op: Operator) -> None:
     operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
 
     def into(*given: Any, out: Any) -> None:
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
-            raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
+        refuse_grad(name, *given)
         rows = [tensor if tensor.dim() == 0 or tensor.stride(-1) == 1 else tensor.contiguous() for tensor in given]
         op.run(*rows, out=out)
 
@@ -50,10 +48,4 @@ def define_operator(library: Any, op: Operator) -> None:
     def nothing(*given: Any, out: Any) -> None:
         return None
 
-    library.define(f"{name}({operands}) -> Tensor", tags=_TAGS)
-    # Returns nothing: torch.compile cannot functionalize an operator that returns one of its arguments.
-    library.define(f"{name}.out({operands}, *, Tensor(a!) out) -> ()", tags=_TAGS)
-    library.impl(name, fresh, key)
-    library.impl(f"{name}.out", into, key)
-    torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
-    torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)
+    define_pair(library, name, operands, key, fresh=fresh, into=into, shape=shape, nothing=nothing)

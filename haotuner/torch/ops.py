@@ -24,6 +24,7 @@ from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.typed import is_typed, typed_weight
 from haotuner.torch import conv_ops
+from haotuner.torch.defining import define_pair, refuse_grad
 from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.operators import define_operator
@@ -104,15 +105,11 @@ class Registered:
     def _define(self, op: DenseOp) -> None:
         call, setting = self._pack.entry(op.entry)
         name, n, k, kind = op.name, op.n, op.k, torch_type(op.entry.output.dtype)
-        tags = (torch.Tag.pt2_compliant_tag,)
-        self._library.define(f"{name}(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", tags=tags)
-        # Returns nothing: torch.compile cannot functionalize an operator that returns one of its arguments.
-        self._library.define(f"{name}.out(Tensor x, Tensor packed, Tensor? bias=None, *, Tensor(a!) out) -> ()", tags=tags)
 
         # The usual call comes first and says nothing twice: each name and each Python frame is a twentieth of the call.
         def into(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
             if x.requires_grad or (bias is not None and bias.requires_grad):
-                _refuse_grad(name)
+                refuse_grad(name, x, bias)
             try:
                 call(x, packed, out, setting) if bias is None else call(x, packed, out, setting, bias)
             except ValueError:
@@ -122,7 +119,7 @@ class Registered:
 
         def fresh(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
             if x.requires_grad or (bias is not None and bias.requires_grad):
-                _refuse_grad(name)
+                refuse_grad(name, x, bias)
             try:
                 return call(x, packed, None, setting) if bias is None else call(x, packed, None, setting, bias)
             except REFUSED:  # or torch has no exchange table, and the output comes from here
@@ -139,20 +136,13 @@ class Registered:
         def nothing(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
             torch._check(x.dim() >= 1 and x.shape[-1] == k, lambda: f"{name}: x must be (..., {k})")
 
-        self._library.impl(name, fresh, "CPU")
-        self._library.impl(f"{name}.out", into, "CPU")
-        torch.library.register_fake(f"haotuner::{name}", shape, lib=self._library)
-        torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=self._library)
+        takes = "Tensor x, Tensor packed, Tensor? bias=None"
+        define_pair(self._library, name, takes, "CPU", fresh=fresh, into=into, shape=shape, nothing=nothing)
 
 
 def _placed(pack: Pack, name: str) -> PlacedCall:
     entry = pack.op_entry(name)
     return (GroupedCall if entry.kind == "grouped" else FusedCall if entry.extra else PlacedCall)(pack, name)
-
-
-def _refuse_grad(name: str) -> None:
-    if torch.is_grad_enabled():
-        raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
 
 
 def share_threads(pack: Pack, share: bool = True) -> bool:

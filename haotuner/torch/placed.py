@@ -12,6 +12,7 @@ from haotuner.runtime.pack import Pack
 from haotuner.runtime.placed import PlacedBound
 from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.streams import stream_of
+from haotuner.torch.defining import define_pair, refuse_grad
 from haotuner.words.op import Op
 
 if TYPE_CHECKING:
@@ -103,15 +104,10 @@ def define(library: Any, call: PlacedCall | PlacedConvCall) -> None:
 
     An op with an epilogue takes what that reads in the place of the bias.
     """
-    name, tags = call.name, (torch.Tag.pt2_compliant_tag,)
+    name = call.name
     extra = "".join(f", Tensor {one.name}" for one in call.entry.extra)
     taken = f"Tensor x, Tensor weight{extra if Op.parse(name).epilogue else ', Tensor? bias=None'}"
-    library.define(f"{name}({taken}) -> Tensor", tags=tags)
-    library.define(f"{name}.out({taken}, *, Tensor(a!) out) -> ()", tags=tags)
-    library.impl(name, call.fresh, "CUDA")
-    library.impl(f"{name}.out", call.into, "CUDA")
-    torch.library.register_fake(f"haotuner::{name}", call.shape, lib=library)
-    torch.library.register_fake(f"haotuner::{name}.out", call.nothing, lib=library)
+    define_pair(library, name, taken, "CUDA", fresh=call.fresh, into=call.into, shape=call.shape, nothing=call.nothing)
 
 
 class PlacedLayer(torch.nn.Linear):  # type: ignore[misc]
@@ -170,9 +166,3 @@ def _linear(weight: torch.nn.Parameter, bias: torch.nn.Parameter | None, trainin
     if bias is not None:
         layer.bias = bias
     return layer.train(training)
-
-
-def refuse_grad(name: str, *inputs: torch.Tensor | None) -> None:
-    """ValueError where torch would want a gradient of an input."""
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs):
-        raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")

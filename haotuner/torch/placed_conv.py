@@ -8,7 +8,8 @@ from haotuner.runtime.convolution import weight_shape
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
 from haotuner.torch.conv_ops import result_size
-from haotuner.torch.placed import WeightCall, refuse_grad
+from haotuner.torch.defining import refuse_grad
+from haotuner.torch.placed import WeightCall
 from haotuner.words.op import Op
 
 

@@ -6,7 +6,8 @@ import torch
 
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
-from haotuner.torch.placed import PlacedCall, refuse_grad
+from haotuner.torch.defining import refuse_grad
+from haotuner.torch.placed import PlacedCall
 
 
 class FusedCall(PlacedCall):

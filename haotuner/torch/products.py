@@ -9,8 +9,8 @@ import torch
 from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
+from haotuner.torch.defining import define_pair, refuse_grad
 
-_TAGS = (torch.Tag.pt2_compliant_tag,)
 _BESIDE = "Tensor? bias=None, Tensor? scale=None, Tensor? mask=None"
 
 
@@ -20,9 +20,7 @@ def define_product(library: Any, op: ProductOp | PlacedProductOp) -> None:
     name, across = op.name, {operand.name: operand.dims.index("k") == 1 for operand in op.entry.inputs}
 
     def into(x: Any, w: Any, bias: Any = None, scale: Any = None, mask: Any = None, *, out: Any) -> None:
-        given = [tensor for tensor in (x, w, bias, scale, mask) if tensor is not None]
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
-            raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
+        refuse_grad(name, x, w, bias, scale, mask)
         op.run(x, w, out=out, bias=bias, scale=scale, mask=mask)
 
     def fresh(x: Any, w: Any, bias: Any = None, scale: Any = None, mask: Any = None) -> Any:
@@ -38,10 +36,5 @@ def define_product(library: Any, op: ProductOp | PlacedProductOp) -> None:
     def nothing(x: Any, w: Any, bias: Any = None, scale: Any = None, mask: Any = None, *, out: Any) -> None:
         return None
 
-    library.define(f"{name}(Tensor x, Tensor w, {_BESIDE}) -> Tensor", tags=_TAGS)
-    # Returns nothing: torch.compile cannot functionalize an operator that returns one of its arguments.
-    library.define(f"{name}.out(Tensor x, Tensor w, {_BESIDE}, *, Tensor(a!) out) -> ()", tags=_TAGS)
-    library.impl(name, fresh, key)
-    library.impl(f"{name}.out", into, key)
-    torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
-    torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)
+    takes = f"Tensor x, Tensor w, {_BESIDE}"
+    define_pair(library, name, takes, key, fresh=fresh, into=into, shape=shape, nothing=nothing)

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MAGIC, VERSION = 0x4C45444F4D5448, 1
+MAGIC, VERSION = 0x4C45444F4D5448, 2
 _SIZES = {op: place for place, op in enumerate(("dim", "number", "+", "-", "*", "//", "%", "max", "min"))}
 _ALIAS, _LOOPS, _OP = 0, 1, 2
 _X, _WEIGHT, _OUT, _NAMED = 0, 1, 2, 3
@@ -37,9 +37,13 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     for ends in (document["inputs"], document["outputs"]):
         words.append(len(ends))
         words += [word for end in ends for word in (*_text(end["name"]), places[end["tensor"]])]
-    words.append(len(document["steps"]))
-    for step in document["steps"]:
-        words += _step(step, places)
+    ways = document.get("ways") or [{"first": 0, "end": len(document["steps"]), "line": None, "most": 0}]
+    words.append(len(ways))
+    for place, way in enumerate(ways):
+        words += [-1 if way["line"] is None else way["line"], way["most"]]
+        words += [places[one] for one in way["outputs"]] if place else []
+        words.append(way["end"] - way["first"])
+        words += [word for step in document["steps"][way["first"] : way["end"]] for word in _step(step, places)]
     return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
 
 

@@ -18,7 +18,7 @@ from haotuner.errors import UsageError
 from haotuner.generate.factor import joined
 from haotuner.generate.in_place import in_place
 from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, planned, told
+from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, planned, tileable, told
 from haotuner.generate.space import Space
 from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated_demand import Levels, count, counts_of
@@ -35,6 +35,8 @@ FP32_BYTES = 4
 # Vectors an iteration: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy.
 UNROLLS = (1, 2, 4, 8)
 ROWS = (1, 4)  # that an iteration writes
+TILED = ((2, 4), (4, 4), (4, 2))  # vectors and rows of a block of registers, where operands are used again
+TILES = ((4, 1, 0), (16, 1, 256), (16, 4, 256))  # blocks of rows and of vectors in a tile, terms at a time; 0: all
 
 
 class CpuGenerated:
@@ -43,7 +45,8 @@ class CpuGenerated:
     Parameters: vl (lanes of a vector), u (vectors an iteration), ax (the output's axis along the lanes, from 1 on; 0: none),
     kp (the tensor that is kept in the output's rows, from 1 on; 0: none); oa, ob, …: the op's options, in the kind's order.
     Only where they differ from the first choice: fu (vectors an iteration of each fold, powers of two as digits behind a 1;
-    first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked). On GPUs
+    first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked); tr, tv, tt
+    (blocks of rows and of vectors in a tile, terms that come at a time; none: no tiles). On GPUs
     pk (neighbours that a thread takes at a time; 1), hd (1: a row's first iteration stays in registers).
     """
 
@@ -104,6 +107,8 @@ class CpuGenerated:
                     kernel = self._kernel(device.wave_width, vectors, axis, keep, options)
                     if self._plan(kernel) is not None:
                         yield kernel
+        for schedule in _tiled(space):
+            yield self.kernel_of(schedule, op)
         yield self._kernel(1, 1, rank, 0, options)
 
     def space(self, op: Op, device: Device) -> Space:
@@ -122,6 +127,8 @@ class CpuGenerated:
             more.append(("rw", schedule.rows))
         if not schedule.masked:
             more.append(("sc", 1))
+        if schedule.tiles:
+            more += zip(("tr", "tv", "tt"), schedule.tiles, strict=True)
         if schedule.packed > 1:
             more.append(("pk", schedule.packed))
         if schedule.held:
@@ -171,6 +178,7 @@ class CpuGenerated:
             masked=not given.get("sc", 0),
             packed=given.get("pk", 1),
             held=bool(given.get("hd", 0)),
+            tiles=tuple(given[name] for name in ("tr", "tv", "tt")) if "tr" in given else (),
         )
         try:
             return planned(graph, schedule)
@@ -269,6 +277,18 @@ class CpuGenerated:
         if plan is None:
             raise UsageError(f"micro-kernel {kernel.name}: the operator cannot be run with this schedule")
         return tvm.IRModule({symbol: program(plan, symbol)})
+
+
+def _tiled(space: Space) -> Iterator[Schedule]:
+    """Some tiles of two levels along the innermost axis, of folds whose operands are used again."""
+    graph = space.graph
+    axis = graph.types[graph.outputs[0]].rank - 1
+    if any(one.tiled for one in space.sketches) and tileable(graph, axis):
+        many = sum(node.primitive in FOLDS for node in graph.nodes)
+        for unroll, rows in TILED:
+            one = Schedule(lane_axis=axis, lanes=space.lanes, unroll=unroll, rows=rows, folds=(unroll,) * many)
+            for tiles in TILES:
+                yield replace(one, tiles=tiles)
 
 
 @cache

@@ -88,7 +88,7 @@ def _count(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) ->
     top = tally(known.plan, dict(sizes))
     loaded, stored = register_bytes(top)
     plain = known
-    if isinstance(known.plan, Plan):
+    if isinstance(known.plan, Plan) and not known.plan.schedule.tiles:
         plain = _Known(planned(known.plan.graph, replace(known.plan.schedule, unroll=1, folds=(), masked=True)))
     least, l1, l2, l3 = _moved(plain, sizes, levels)
     return Count(cycles(top, Core(levels.vector)), sum(loaded.values()) + sum(stored.values()), least, l1, l2, l3)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, Schedule, merges, planned
+from haotuner.generate.schedule import FOLDS, Schedule, merges, planned, tileable
 from haotuner.generate.space import Space
 from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph, Node
@@ -35,6 +36,7 @@ from haotuner.words.op import Op
 GROUPS = (4, 8, WARP, 128, 512)  # threads of a group where rows are folded: very short, short, usual and long ones
 UNROLLS = (1, 2, 4, 8)
 HELD = {4: (4, 8), 8: (1, 2, 4, 8), WARP: (1, 2, 4, 8, 16), 128: (2, 4, 8, 16), 512: (2, 4, 8, 16)}  # vectors, in registers
+TILES = ((1, 1, 0), (4, 1, 0))  # blocks of rows that a group takes in turn, where operands are used again
 WIDEST = 16  # bytes that a thread moves at once
 SHORT = ("fp16", "bf16")
 LOAD_CYCLES = 500.0  # from asking to the value, between L2 and memory
@@ -94,6 +96,7 @@ class CudaGenerated(CpuGenerated):
         """Every axis along a warp's lanes; along the innermost one groups of all sizes where rows are folded.
 
         What a row's first iteration loads stays in registers there; elsewhere with and without neighbours as one access.
+        Where operands are used again also blocks of rows and vectors in a thread's registers.
         """
         graph = self._graph(op.all_options())
         folds = sum(node.primitive in FOLDS for node in graph.nodes)
@@ -101,6 +104,10 @@ class CudaGenerated(CpuGenerated):
             kernel = self.kernel_of(replace(schedule, folds=(schedule.unroll,) * folds), op)
             if self.text(kernel, "f") is not None:
                 yield kernel
+
+    def space(self, op: Op, device: Device) -> Space:
+        """The same without sums that wait in memory: a thread keeps them in registers."""
+        return replace(super().space(op, device), scratch=False)
 
     def _schedules(self, graph: Graph, folds: int, space: Space) -> Iterator[Schedule]:
         rank = graph.types[graph.outputs[0]].rank
@@ -123,6 +130,9 @@ class CudaGenerated(CpuGenerated):
                 yield replace(last, lane_axis=axis - 1, unroll=unroll)
                 if unroll > 1 and axis == rank:
                     yield replace(last, unroll=unroll, packed=min(unroll, near))
+        if any(one.tiled for one in space.sketches) and tileable(graph, rank - 1):
+            for unroll, rows, tiles in product(UNROLLS[:3], (2, 4, 8), TILES):
+                yield replace(last, unroll=unroll, rows=rows, tiles=tiles)
 
     def text(self, kernel: MicroKernel, symbol: str) -> str | None:
         """CUDA C++ of a kernel; None where there is none."""
@@ -202,6 +212,10 @@ class CudaGenerated(CpuGenerated):
         shared = LOAD_CYCLES * (1.0 + passes * behind) + joins + passes * np.maximum(np.ceil(folded / width), 1.0) * issue
         alone = len(folds) * folded * (LOAD_CYCLES / AHEAD + issue) + LOAD_CYCLES
         issued = ISSUED * passes * np.where(held, np.maximum(np.ceil(folded / width), 1.0) * asked.param("u"), folded)
+        blocks = asked.param("tr", 0.0) > 0  # of registers: rows and vectors are loaded, their products are one step each
+        loaded, summed = asked.param("u") + asked.param("rw", 1.0), asked.param("u") * asked.param("rw", 1.0)
+        alone = np.where(blocks, folded * (LOAD_CYCLES / AHEAD + 2.0 * loaded + summed) + LOAD_CYCLES, alone)
+        issued = np.where(blocks, folded * (2.0 * loaded + summed), issued)
         return np.asarray(np.where(held, shared, alone), np.float64), issued
 
     def _terms(self, asked: Asked, extents: Any, folds: Sequence[Node], graph: Graph) -> Any:
@@ -228,8 +242,10 @@ class CudaGenerated(CpuGenerated):
             whole = whole * extents[axis]
         for place, kernel in enumerate(asked.kernels):
             along = whole * 0 + (extents[output[kernel["ax"] - 1]] if kernel["ax"] else 1)
-            pieces = 1.0 if folds else np.ceil(along / (kernel["vl"] * kernel["u"]))
-            found = np.where(asked.kernel_at == place, whole / np.maximum(along, 1) * pieces, found)
+            given = dict(kernel.params)
+            pieces = 1.0 if folds and "tr" not in given else np.ceil(along / (kernel["vl"] * kernel["u"]))
+            points = whole / np.maximum(along, 1) / (given.get("rw", 1) if "tr" in given else 1)
+            found = np.where(asked.kernel_at == place, points * pieces, found)
         return found
 
     def joins(self, kernel: MicroKernel) -> dict[str, str]:

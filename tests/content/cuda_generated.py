@@ -11,9 +11,12 @@ import numpy as np
 
 from haotuner import judge
 from haotuner.generate.emit import AnyPlan
+from haotuner.generate.group import kinds_of
 from haotuner.generate.kinds import graph_of
 from haotuner.generate.online_schedule import DEPTH, OnlineSchedule
 from haotuner.generate.schedule import Plan, Schedule, planned
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cuda.online import CudaOnline
 from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
@@ -57,6 +60,17 @@ def attention_plan(spec: str, rows: int, block: int, keys: int) -> AnyPlan:
     return found
 
 
+def product_plan(tiles: tuple[int, ...]) -> tuple[str, AnyPlan]:
+    """A product behind a bias, as a kind of its own."""
+    g, (m, n, k) = GraphBuilder(), map(dimension, "mnk")
+    product = g.add("contract", g.input("a", (m, k)), g.input("b", (k, n)), labels="mk,kn->mn")
+    (kind,) = kinds_of(g.finish(g.map("max", g.map("add", product, g.input("bias", (n,))), 0.0)), "product")
+    spec = f"{kind.name}:"
+    op = Op.parse(spec)
+    schedule = Schedule(lane_axis=1, lanes=WARP, unroll=2, rows=4, tiles=tiles)
+    return spec, planned(graph_of(op.meaning, op.all_options()), schedule)
+
+
 PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
     "attention": ("attention:d=40", attention_plan("attention:d=40", 4, 4, 64)),
     "attention_causal": ("attention:d=64,causal=end,mask=keys",
@@ -93,6 +107,8 @@ PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
     "max_last": ("reduce_max:", plan_of("reduce_max:", axis=0)),
     "max_pool": ("max_pool:kernel=3,stride=2,pad=1", plan_of("max_pool:kernel=3,stride=2,pad=1")),
     "resize": ("resize:mode=linear", plan_of("resize:mode=linear")),
+    "product": product_plan((1, 1, 0)),
+    "product_blocks": product_plan((4, 1, 0)),
 }  # fmt: skip
 
 
@@ -106,6 +122,7 @@ QUICK = (
     "transpose",
     "sum_first",
     "max_pool",
+    "product_blocks",
 )  # a form of code each
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -14,7 +15,11 @@ from tvm.target import Target
 from haotuner import judge
 from haotuner.backends.cpu.compile import PASSES
 from haotuner.backends.shallow import shallow
+from haotuner.generate.group import kinds_of
 from haotuner.generate.kinds import has_graph
+from haotuner.generate.schedule import Schedule, planned
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.ops.dense import DENSE
@@ -84,6 +89,29 @@ def test_a_program_computes_its_kind_on_any_extents_and_strides(name: str) -> No
                 programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in (*apart.values(), output.inner)))
                 verdict = judge.compare(output.inner, want, allowed)
                 assert verdict.wrong == 0 and not output.touched(), (kernel.name, extents, str(verdict))
+
+
+def test_tiles_of_a_product_are_right_on_any_extents_and_strides() -> None:
+    g, (m, n, k) = GraphBuilder(), map(dimension, "mnk")
+    product = g.add("contract", g.input("a", (m, k)), g.input("b", (k, n)), labels="mk,kn->mn")
+    (kind,) = kinds_of(g.finish(g.map("max", g.map("add", product, g.input("bias", (n,))), 0.0)), "tiled")
+    family, op = CpuGenerated(kind), Op.parse(f"{kind.name}:")
+    every = list(family.points(op, BIG_CORE))
+    tiled = [point for point in every if "tt" in dict(point.params)]
+    assert {point["tt"] for point in tiled} == {0, 256} and all(MicroKernel.parse(one.name) == one for one in tiled)
+    schedules = [replace(planned(family._graph({}), Schedule(lane_axis=1, lanes=4, unroll=2, rows=2)).schedule, tiles=tiles)
+                 for tiles in ((2, 1, 0), (2, 2, 5))]  # fmt: skip
+    chosen, rng = [family.kernel_of(one, op) for one in schedules], np.random.default_rng(0)
+    programs = built(kind, chosen)
+    for extents in ({"m": 1, "n": 1, "k": 1}, {"m": 7, "n": 35, "k": 13}, {"m": 4, "n": 16, "k": 10}):
+        inputs = {o.name: rng.standard_normal(o.shape(extents, {}), dtype=np.float32) for o in kind.inputs}
+        apart = [judge.spaced(values, 3) for values in inputs.values()]
+        want = np.maximum(inputs["a"].astype(np.float64) @ inputs["b"] + inputs["bias"], 0)
+        for kernel in chosen:
+            output = judge.Guarded(want.shape)
+            programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in (*apart, output.inner)))
+            np.testing.assert_allclose(output.inner, want, rtol=1e-5, atol=1e-5, err_msg=kernel.name)
+            assert not output.touched()
 
 
 def test_rows_of_infinity_and_nan_come_out_as_numpy_has_them() -> None:

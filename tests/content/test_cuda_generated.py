@@ -51,7 +51,7 @@ def test_the_unit_compiles(unit, arch, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     spilled = re.findall(r"(\d+) bytes spill stores", done.stderr)
-    assert len(spilled) == len(PROGRAMS) and max(map(int, spilled)) <= 16
+    assert len(spilled) == len(PROGRAMS) and max(map(int, spilled)) <= 24
 
 
 def test_what_the_text_is(unit):

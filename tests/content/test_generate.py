@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
-from haotuner.generate.access import reshaped
 from haotuner.generate.counted import run
-from haotuner.generate.expressions import Variable, index
+from haotuner.generate.digits import Digits, apart, merged
+from haotuner.generate.expressions import Apply, Variable, arithmetic, index, parts
 from haotuner.generate.schedule import Schedule, keepable, planned
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension, evaluate
@@ -116,8 +116,34 @@ def test_reductions_are_computed_where_their_variables_are_known() -> None:
 
 def test_reshapes_keep_axes_that_agree() -> None:
     i, j, k = Variable("i"), Variable("j"), Variable("k")
-    assert reshaped((M, N), (M, 1, N), (i, index(0), j)) == (i, j)
-    assert reshaped((M, 4 * K), (M, 4, K), (i, j, k))[0] == i
+    assert Digits().reshaped((M, N), (M, 1, N), (i, index(0), j)) == [i, j]
+    assert Digits().reshaped((M, 4 * K), (M, 4, K), (i, j, k))[0] == i
+
+
+def test_reshapes_divide_only_what_they_cut() -> None:
+    """Groups of channels: the channel alone is divided, and the way back finds every axis whole."""
+    c, y, x, k = (Variable(name) for name in "cyxk")
+    image, groups = (12, M, N), (4, 3 * M * N)
+    digits = Digits()
+    group, inside = digits.reshaped(groups, image, (c, y, x))
+    assert group == arithmetic("floordiv", c, index(3)) and arithmetic("mod", c, index(3)) in parts(inside)
+    assert not any(isinstance(one, Apply) and one.function == "mod" and one.arguments[0] != c for one in parts(inside))
+    assert digits.reshaped(image, groups, (group, inside)) == [c, y, x]
+    assert apart(image, groups, 1) == [3, M, N] and apart(image, groups, 0) == [4]
+    loose = digits.reshaped(image, groups, (c, k))  # one index over three axes is divided, but lies in memory as it is
+    ((whole, extent),) = merged(list(zip(loose, image, strict=True)))
+    assert extent == 12 * M * N and not {"mod", "floordiv"} & {
+        one.function for one in parts(whole) if isinstance(one, Apply)
+    }
+
+
+@pytest.mark.parametrize(
+    "before, after", [((6, 10), (4, 15)), ((4, 6, 5), (2, 12, 5)), ((2, 3, 4, 5), (6, 20)), ((7,), (7, 1))]
+)
+def test_reshapes_find_every_element(before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    for place in np.ndindex(after):
+        found = Digits().reshaped(before, after, [index(one) for one in place])
+        assert found == [index(one) for one in map(int, np.unravel_index(np.ravel_multi_index(place, after), before))]
 
 
 def test_what_has_no_program_is_told() -> None:

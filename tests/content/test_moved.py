@@ -125,6 +125,41 @@ def test_predicted_bytes_are_counted_bytes(seed: int) -> None:
         assert moved_bytes(top, Level(size, line)) == moved([seen], size, line), (size, line, plan.schedule)
 
 
+TILED: dict[str, Callable[[GraphBuilder], str]] = {
+    "product": lambda g: g.add("contract", g.input("a", (M, K)), g.input("b", (K, N)), labels="mk,kn->mn"),
+    "convolution": lambda g: g.add(
+        "contract", g.add("window", g.input("x", (2, K, N)), axes=(2,), sizes=(3,), strides=(1,), dilations=(1,)),
+        g.input("w", (M, K, 3)), labels="bcwr,fcr->bfw"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tiles", "masked"), [((2, 1, 0), True), ((1, 2, 3), False), ((2, 2, 4), True)])
+@pytest.mark.parametrize("name", TILED)
+def test_bytes_of_tiles_are_counted(name: str, tiles: tuple[int, ...], masked: bool) -> None:
+    g = GraphBuilder()
+    graph = g.finish(g.map("max", TILED[name](g), 0.0))
+    rank = graph.types[graph.outputs[0]].rank
+    plan = planned(graph, Schedule(lane_axis=rank - 1, lanes=4, unroll=2, rows=2, masked=masked, tiles=tiles))
+    for sizes in ({"m": 5, "n": 21, "k": 7}, {"m": 8, "n": 16, "k": 8}, {"m": 1, "n": 3, "k": 1}, {"m": 3, "n": 5, "k": 0}):
+        inputs: dict[str, Any] = drawn(graph, sizes)
+        found, counted = run(plan, inputs)
+        np.testing.assert_allclose(found, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
+        top, seen = tally(plan, graph.sizes(inputs)), witness(plan, inputs)
+        assert register_bytes(top) == (counted.loaded, counted.stored)
+        for size, line in ((64, 1), (1024, 4)):
+            assert Moved(top, every=10**6).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
+
+
+def test_tiles_save_bytes_beyond_a_cache() -> None:
+    g = GraphBuilder()
+    graph = g.finish(TILED["product"](g))
+    flat = planned(graph, Schedule(lane_axis=1, lanes=16, unroll=2, rows=4))
+    tiled = planned(graph, replace(flat.schedule, tiles=(16, 4, 256)))
+    sizes, level = {"m": 512, "n": 512, "k": 2048}, Level(1 << 19, 16)
+    once, again = (Moved(tally(plan, sizes), every=1).bytes(level) for plan in (tiled, flat))
+    assert once < 0.5 * again
+
+
 def softmax(kept: bool = False) -> Plan:
     g = GraphBuilder()
     graph = g.finish(composites.softmax(g, g.input("x", (M, N))))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from haotuner.errors import UsageError
 from haotuner.generate.attention import attention
 from haotuner.generate.counted import run
-from haotuner.generate.schedule import planned
+from haotuner.generate.schedule import Schedule, planned
 from haotuner.generate.sketch import lane_axes, sketches
-from haotuner.generate.space import Space
+from haotuner.generate.space import TILES, Space
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
@@ -82,6 +84,31 @@ def test_workers_may_share_what_is_one_fold() -> None:
     assert {shared.schedule(point).parts for point in shared.points} == {1, 4}
     assert {Space(GROUPS["sum_last"], 4).schedule(point).parts for point in Space(GROUPS["sum_last"], 4).points} == {1}
     assert all(hole.name != "parts" for hole in Space(GROUPS["softmax"], 4, workers=2).holes)  # its fold is not its result
+
+
+TILED = ["matmul", "matmul_relu", "convolution", "transpose_transpose_product"]
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_tiles_of_two_levels_compute_the_graph(name: str) -> None:
+    space, rng = Space(CASES[name], 4, workers=2), np.random.default_rng(1)
+    inputs: dict[str, Any] = drawn(space.graph, {"m": 11, "n": 13, "k": 6, "b": 2})
+    want = interpret(space.graph, inputs)[space.graph.outputs[0]]
+    tiled = [space.schedule(point) for point in space.points if space.schedule(point).tiles]
+    assert tiled and all(one.parts == 1 for one in tiled)
+    for at in rng.choice(len(tiled), 3, replace=False):
+        found, _ = run(planned(space.graph, replace(tiled[at], tiles=(*tiled[at].tiles[:2], at % 5))), inputs)
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(tiled[at]))
+
+
+def test_only_what_uses_operands_again_has_tiles() -> None:
+    for name, graph in CASES.items():
+        names = {hole.name for hole in Space(graph, 4).holes}
+        assert names >= set(TILES) if name in TILED else not names & set(TILES)
+    with pytest.raises(UsageError, match="one fold"):
+        planned(CASES["softmax"], Schedule(lane_axis=1, lanes=4, unroll=1, tiles=(1, 1, 8)))
+    with pytest.raises(UsageError, match="smaller tiles"):
+        planned(CASES["matmul"], Schedule(lane_axis=1, lanes=16, unroll=8, rows=4, tiles=(16, 4, 64)))
 
 
 def test_equal_programs_are_equal_points() -> None:

@@ -1,14 +1,16 @@
-"""Runs the command line as a user does, in a process of its own."""
+"""Runs the command line as a user does, each command in a process; see warm.py for where that comes from."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.doors.warm import run_warm
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--op", "dense:n=48,k=32", "--shapes", "m=1..24", "--against", "none", "--threads", "1")
@@ -35,7 +37,9 @@ def command(*words: str) -> list[str]:
 
 
 def haotuner(*words: str, cache: Path, cwd: Path, timeout_s: float = 100) -> Answer:
-    done = subprocess.run(
-        command(*words), cwd=cwd, env=environment(cache), capture_output=True, text=True, timeout=timeout_s, check=False
-    )
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return run_command(words, cwd, environment(cache), timeout_s)
+
+
+def run_command(words: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout_s: float = 100) -> Answer:
+    """What ``haotuner words`` says in an environment."""
+    return Answer(*run_warm(words, cwd, environment, timeout_s))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 
 from haotuner.bench.field import GPU
 from tests.conftest import has_gpu
-from tests.doors.command import Answer, command
+from tests.doors.command import Answer, run_command
 from tests.doors.command import environment as of_commands
 from tests.serving.cuda_packs import GROUPED_FP32, PRODUCT_FP16, SIMT, build_pack
 from tests.serving.test_bench_gpu import Whole
@@ -42,11 +40,7 @@ def raced(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 def bench(raced: tuple[Path, dict[str, str]], *words: str) -> Answer:
     folder, environment = raced
-    done = subprocess.run(
-        command("bench", "pack", "--device", "cuda:0", *words), cwd=folder, env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return run_command(("bench", "pack", "--device", "cuda:0", *words), folder, environment, 150)
 
 
 def test_rows_hold_ours_and_the_peers_that_are_absent_are_named(raced: tuple[Path, dict[str, str]]) -> None:

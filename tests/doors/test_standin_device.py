@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from haotuner.words.device import is_standin
-from tests.standin import ROOT, environment, toolchain_missing
+from tests.doors.command import environment as of_commands
+from tests.doors.command import run_command
+from tests.standin import environment, toolchain_missing
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 
@@ -20,15 +19,11 @@ def haotuner(tmp_path_factory):
     folder = tmp_path_factory.mktemp("doors")
     # NVML, where this host has it, knows nothing of the stand-in's place on the bus.
     where = environment(folder / "images", device="sm_90a", more_devices=["sm_80"])
-    where |= {"XDG_CACHE_HOME": str(folder), "PYTHONPATH": str(ROOT), "COLUMNS": "200", "NO_COLOR": "1"}
 
     def call(*words: str) -> str:
-        command = [sys.executable, "-m", "haotuner", *words]
-        done = subprocess.run(
-            command, cwd=folder, env={**os.environ, **where}, capture_output=True, text=True, timeout=100, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        done = run_command(words, folder, of_commands(folder) | where)
+        assert done.code == 0, done.err
+        return done.out
 
     return call
 

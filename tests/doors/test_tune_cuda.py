@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.command import Answer, command
+from tests.doors.command import Answer, command, haotuner, run_command
 from tests.doors.command import environment as of_commands
 from tests.standin import environment as of_driver
 from tests.standin import toolchain_missing
@@ -34,10 +34,7 @@ class Host:
         self.environment = {**of_commands(cache), **of_driver(images, device=device, sources=code, execute="demand", **how)}
 
     def run(self, cwd: Path, *words: str, seconds: float = 200) -> Answer:
-        done = subprocess.run(
-            command(*words), cwd=cwd, env=self.environment, capture_output=True, text=True, timeout=seconds, check=False
-        )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return run_command(words, cwd, self.environment, seconds)
 
 
 @pytest.fixture(scope="module")
@@ -72,26 +69,21 @@ def test_a_stand_in_is_tuned_packed_and_its_pack_verified(ampere: tuple[Host, Pa
 
 def test_without_the_device_verify_says_what_it_could_not_check(ampere: tuple[Host, Path, Any], cache: Path) -> None:
     _, folder, _ = ampere
-    done = subprocess.run(
-        command("verify", "pack", "--json"), cwd=folder, env=of_commands(cache), capture_output=True, text=True, check=False
-    )
-    found = json.loads(done.stdout)
-    assert done.returncode == 0 and found["ok"] and "no device of this host runs sm_80" in found["not_checked"][0]
+    done = haotuner("verify", "pack", "--json", cache=cache, cwd=folder)
+    found = done.json()
+    assert done.code == 0 and found["ok"] and "no device of this host runs sm_80" in found["not_checked"][0]
 
 
 def test_explain_and_inspect_read_the_pack_alone(ampere: tuple[Host, Path, Any], cache: Path) -> None:
     _, folder, _ = ampere
-    words = command("explain", "pack", "--op", OP, "--shape", "m=7")
-    plain = subprocess.run(words, cwd=folder, env=of_commands(cache), capture_output=True, text=True, check=True)
-    assert "kept" in plain.stdout and "one region" in plain.stdout
-    told = subprocess.run([*words, "--json"], cwd=folder, env=of_commands(cache), capture_output=True, text=True, check=True)
-    found = json.loads(told.stdout)
+    words = ("explain", "pack", "--op", OP, "--shape", "m=7")
+    plain = haotuner(*words, cache=cache, cwd=folder)
+    assert plain.code == 0 and "kept" in plain.out and "one region" in plain.out
+    found = haotuner(*words, "--json", cache=cache, cwd=folder).json()
     assert found["considered"][0]["composition"].startswith("cuda_") and found["cell"][0] <= 7 <= found["cell"][1]
     assert {one["from"] for one in found["considered"]} <= {"measured", "predicted"}
-    listed = subprocess.run(
-        command("inspect", "pack"), cwd=folder, env=of_commands(cache), capture_output=True, text=True, check=True
-    )
-    assert "stand-in" in listed.stdout and "sm_80" in listed.stdout
+    listed = haotuner("inspect", "pack", cache=cache, cwd=folder)
+    assert listed.code == 0 and "stand-in" in listed.out and "sm_80" in listed.out
 
 
 def test_records_hold_how_a_time_was_taken_and_what_the_compiler_made(ampere: tuple[Host, Path, Any]) -> None:
@@ -263,11 +255,9 @@ def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any],
 
 def test_a_pack_for_an_absent_device_comes_from_predictions(cache: Path, tmp_path: Path) -> None:
     asked = ("--op", "dense:n=64,k=64,dtype=bf16", "--shapes", "m=1..16", "--device", "h200", "--zero-measure", "--json")
-    done = subprocess.run(
-        command("tune", *asked), cwd=tmp_path, env=of_commands(cache), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 3, done.stderr
-    document = json.loads(done.stdout)
+    done = haotuner("tune", *asked, cache=cache, cwd=tmp_path)
+    assert done.code == 3, done.err
+    document = done.json()
     assert document["unverified"] and document["device"] == "h200" and document["ops"][0]["kernels"]
     assert "runs sm_90a" in document["verification"]["why"]
 

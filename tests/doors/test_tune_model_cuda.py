@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from haotuner.pack.manifest import read_manifest  # noqa: E402
-from tests.doors.command import command  # noqa: E402
-from tests.doors.command import environment as of_commands  # noqa: E402
+from tests.doors.command import haotuner  # noqa: E402
 from tests.doors.test_tune_cuda import Host  # noqa: E402
 from tests.standin import toolchain_missing  # noqa: E402
 
@@ -99,11 +97,9 @@ def two_steps(path: Path) -> Path:
 
 def test_a_model_for_an_absent_gpu_comes_from_predictions(cache: Path, tmp_path: Path) -> None:
     asked = (str(two_steps(tmp_path / "net.onnx")), "--shapes", "rows=1..64", "--device", "h200", "--zero-measure")
-    done = subprocess.run(
-        command("tune", *asked), cwd=tmp_path, env=of_commands(cache), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 3, done.stderr
-    assert "2 steps; 1 by 1 tuned ops, 1 by launches of generated kernels" in done.stdout
+    done = haotuner("tune", *asked, cache=cache, cwd=tmp_path)
+    assert done.code == 3, done.err
+    assert "2 steps; 1 by 1 tuned ops, 1 by launches of generated kernels" in done.out
     manifest = read_manifest(tmp_path / "pack")
     assert manifest.placed and list(manifest.models) == ["net"] and manifest.arch == "sm_90a"
     told = {}
@@ -112,10 +108,8 @@ def test_a_model_for_an_absent_gpu_comes_from_predictions(cache: Path, tmp_path:
         ("explain", "pack", "--only", "net", "--shape", "rows=3"),
     )
     for words in (("verify", "pack"), ("inspect", "pack"), *asked_for):
-        ran = subprocess.run(
-            command(*words), cwd=tmp_path, env=of_commands(cache), capture_output=True, text=True, check=False
-        )
-        told[words[0]] = ran.returncode, ran.stdout + ran.stderr
+        ran = haotuner(*words, cache=cache, cwd=tmp_path)
+        told[words[0]] = ran.code, ran.out + ran.err
     assert told["verify"][0] == 0 and "no device of this host runs sm_90a" in told["verify"][1]
     assert "model net" in told["inspect"][1]
     assert told["bench"][0] == 2 and "pack is for sm_90a: whole models are raced on CPUs" in told["bench"][1]

@@ -30,6 +30,8 @@ from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.run_folder import toolchain
 from tests.serving.cuda_packs import document, family, packed_conv, packed_op, packed_product
+from tests.serving.empty_models import NAME as CACHED
+from tests.serving.empty_models import cached
 from tests.serving.test_models import GRAPHS as GRAPHS_OF_LOOPS
 from tests.serving.test_models_ordered import GRAPHS as ORDERED
 from tests.standin.cubins import cubin_of
@@ -145,7 +147,7 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
     """Inputs of a request; the last tokens of a mask are hidden."""
     draw, found = np.random.default_rng(batch * 100 + seq), dict[str, Any]()
     for name in graph.inputs:
-        shape = [{"batch": batch, "seq": seq}.get(str(extent), extent) for extent in graph.types[name].shape]
+        shape = [{"batch": batch, "seq": seq, "past": seq}.get(str(extent), extent) for extent in graph.types[name].shape]
         if name == "mask":
             found[name] = np.ones((batch, seq), np.int64)
             found[name][:, seq - seq // 3 :] = 0
@@ -158,7 +160,8 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
 
 
 GRAPHS = {"encoder": encoder(), "images": images(), "types": types(), "halves": halves(), "image": GRAPHS_OF_LOOPS["image"],
-          "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"]}  # fmt: skip
+          "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"],
+          CACHED: cached()}  # fmt: skip
 
 
 def serves(op: Op) -> bool:

@@ -16,7 +16,8 @@ import tvm_ffi
 import haotuner
 from haotuner.errors import HaotunerError, PackClosed, PackInvalid, UsageError
 from haotuner.graph.interpret import interpret
-from tests.serving.cuda_memory import Device
+from tests.serving import empty_models
+from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_model_packs import GRAPHS, given
 from tests.serving.cuda_served import counts
 from tests.standin.apart import failure_of
@@ -83,6 +84,27 @@ def loops(path: str) -> None:
         server = Server(path, name=name)
         for batch, seq in ((1, 2), (3, 7), (2, 33)):
             server.ask(batch, seq)
+
+
+def empty(path: str) -> None:
+    """Nothing is read of what has no elements, which lies where nobody may read; outputs without elements go there, too."""
+    server = Server(path, name=empty_models.NAME)
+    page, kinds = empty_models.nowhere(), {"fp32": "float32", "int64": "int64"}
+
+    def tensor(shape: tuple[int, ...], dtype: str) -> Any:
+        return server.device.empty(shape, dtype) if 0 not in shape else tvm_ffi.from_dlpack(Capsule(page, shape, dtype, 0))
+
+    for sizes in empty_models.SIZES:
+        arrays = empty_models.given(sizes)
+        inputs = {name: tensor(one.shape, one.dtype.name) for name, one in arrays.items()}
+        for name, one in arrays.items():
+            if one.size:
+                server.device.put(inputs[name], one)
+        shapes = server.model.shapes(inputs)
+        out = {name: tensor(tuple(shapes[name]), kinds[server.graph.types[name].dtype]) for name in shapes}
+        found = server.model.run(inputs, out=out, stream=server.stream)
+        server.device.wait(server.stream)
+        server.judge(arrays, {name: one for name, one in found.items() if 0 not in one.shape}, sizes)
 
 
 def steady(path: str) -> None:
@@ -351,7 +373,7 @@ def devices(path: str) -> None:
         second.model.run(tensors, out=second.outputs(2, 7), stream=second.stream)
 
 
-ALL = (numbers, loops, steady, captured, streams, many, refusals, faults, doors, driven, freed, devices)
+ALL = (numbers, loops, empty, steady, captured, streams, many, refusals, faults, doors, driven, freed, devices)
 SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.backends.cpu.pack_source import pack_library
+from haotuner.graph.extents import dimension, product
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Greedy
+from haotuner.orchestrate.greedy import Greedy, Way
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.segments import cut, data_dimensions
-from haotuner.orchestrate.written import WrittenModel, source_of, written, written_chain
+from haotuner.orchestrate.written import WrittenModel, source_of, written_chain, written_ways
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
 from tests.serving.online_packs import online_op
@@ -23,9 +24,12 @@ ANY = "dense:n=16,k=16"  # a pack holds an op at least
 
 
 def planned(
-    graphs: dict[str, Graph], lanes: int, *, tuned: bool = True, exact: bool = True
+    graphs: dict[str, Graph], lanes: int, *, tuned: bool = True, exact: bool = True, small: int = 0
 ) -> tuple[list[WrittenModel], list[WrittenModel], list[Any]]:
-    """The models of these graphs, segments each by itself; how those are gone through; the ops that they call."""
+    """The models of these graphs, segments each by itself; how those are gone through; the ops that they call.
+
+    ``small``: up to this product of their dimensions a way of its own, by the exact plan.
+    """
     models, chains = list[WrittenModel](), list[WrittenModel]()
     ops: dict[str, None] = {ANY: None}
     for name, graph in graphs.items():
@@ -38,7 +42,11 @@ def planned(
             steps = (Exact(segment.graph, prices, tuned=tuned) if exact else Greedy(segment.graph, tuned=tuned)).steps
             ops |= {one.op: None for one in steps if isinstance(one, Product)}
             first = sum(len(one.functions) for one in (*models, *parts))
-            parts.append(written(f"{name}.{place}" if len(segments) > 1 else name, segment.graph, steps, first))
+            ways = [Way(tuple(steps))]
+            if small:
+                own = Exact(segment.graph, prices, tuned=tuned).steps
+                ways = [Way(own, product(map(dimension, segment.graph.dimensions)), small), *ways]
+            parts.append(written_ways(f"{name}.{place}" if len(segments) > 1 else name, segment.graph, ways, first))
         models += parts
         if len(segments) > 1:
             chains.append(written_chain(name, graph, segments, parts))
@@ -49,10 +57,10 @@ def planned(
     )
 
 
-def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True) -> Path:
+def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True, small: int = 0) -> Path:
     """A pack that serves these graphs; products are dense layers, or plain loops without ``tuned``."""
     level = best_level()
-    models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact)
+    models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact, small=small)
     library = out.with_suffix(".so")
     pack_library(packed, level, toolchain(), library, groups=source_of(models))
     held = {one.name: one for one in (*models, *chains)}

@@ -54,6 +54,7 @@ def test_an_encoder_computes_what_its_graph_says_at_any_size(folder, apart, mode
 def test_groups_of_all_kinds_and_convolutions_compute_what_their_graphs_say(folder, apart):
     model_pack(folder / "packs", ARCH, folder / "code", {name: graph for name, graph in GRAPHS.items() if name != "encoder"})
     run(folder, apart, "loops", "packs")
+    run(folder, apart, "empty", "packs")
 
 
 def test_a_model_is_queued_and_captured_from_c(folder, tmp_path):

@@ -296,3 +296,25 @@ def test_a_trace_of_a_model_that_makes_no_sense_is_refused(name, tmp_path):
         requests_of(str(tmp_path / "trace.csv"), ("batch", "seq"))
     with pytest.raises(UsageError, match="the model has the dimensions batch, seq"):
         requests_of("batch=1..4", ("batch", "seq"))
+
+
+def test_sizes_of_a_region_go_their_own_way(tmp_path, capsys):
+    """Two plans in one model: each computes the same, from one arena, and times are those of the steps that ran."""
+    graph = GRAPHS["encoder"]
+    served = model_pack(tmp_path / "pack", {"encoder": graph}, exact=False, small=20)
+    assert verify(served) == []
+    with haotuner.load(served, threads=2) as pack:
+        model = pack.model("encoder")
+        small, rest = model.schedule.ways
+        for sizes in (*SIZES, *SIZES[::-1]):
+            inputs = given(graph, **sizes)
+            right(model, graph, inputs)
+            us = model.timed(inputs)[1]
+            taken = small if sizes["batch"] * sizes["seq"] <= 20 else rest
+            assert sum(us[taken.first : taken.end]) == pytest.approx(sum(us)) and sum(us) > 0
+            assert model.ran(inputs, us).where == taken.where
+        assert model.memory_bytes(batch=2, seq=7) < model.memory_bytes(batch=3, seq=7)
+    document = steps_document(served, "encoder", "seq=7;batch=2", "", 1)
+    print_steps(document)
+    assert "by the plan for batch*seq <= 20" in capsys.readouterr().out
+    assert len(document["steps"]) == sum(step["do"] != "alias" for step in model.schedule.steps[small.first : small.end])

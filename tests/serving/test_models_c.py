@@ -38,6 +38,7 @@ def encoder() -> Graph:
 
 
 GRAPH = {"encoder": encoder()}
+SMALL = 20  # tokens, up to which the model goes another way
 
 
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -51,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def program(folder: Path, sanitizers: tuple[str, ...]) -> tuple[Path, Path]:
     """The program, built with sanitizers, and its model's weights."""
-    written, _, ops = planned(GRAPH, LANES, exact=False)
+    written, _, ops = planned(GRAPH, LANES, exact=False, small=SMALL)
     weights = folder / "weights"
     weights.write_bytes(written[0].weights)
     flags = ("-g", "-O1", *sanitizers, *LOOSE, *WRAPPED)
@@ -87,7 +88,7 @@ def test_callers_at_once_race_for_nothing(tmp_path):
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    written, _, ops = planned(GRAPH, LANES, exact=False)
+    written, _, ops = planned(GRAPH, LANES, exact=False, small=SMALL)
     return c_pack(tmp_path_factory.mktemp("c") / "pack", ops, models=written)
 
 
@@ -119,7 +120,7 @@ def test_c_answers_what_python_does(pack, tmp_path):
 
 def test_the_library_holds_the_documents_words(pack):
     library = Mapped(next((pack / "lib").iterdir()))
-    written, _, _ = planned(GRAPH, LANES, exact=False)
+    written, _, _ = planned(GRAPH, LANES, exact=False, small=SMALL)
     assert library.words(library.find("encoder")) == schedule_words(written[0].document, len(written[0].weights))
     with pytest.raises(PackInvalid, match="holds no model"):
         library.find("other")

@@ -31,6 +31,7 @@ KIND_SOURCES = (
     "cuda_conv.c",
     "cuda_conv_transposed.c",
     "cuda_generated.c",
+    "cuda_kind.c",
     "product_check.c",
 )
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KIND_SOURCES),

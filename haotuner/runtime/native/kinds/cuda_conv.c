@@ -5,6 +5,7 @@
 
 #include "cuda/workspace.h"
 #include "cuda_dense.h"
+#include "cuda_kind.h"
 #include "cuda_product.h"
 #include "door.h"
 
@@ -329,19 +330,12 @@ static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_
   return rc;
 }
 
-static int no_run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) { /* it is launched instead */
-  (void)op, (void)plan, (void)call, (void)threads;
-  return -1;
-}
-
 static const char* kernel_name(const ht_op* op, int32_t index) {
   return ht_cuda_pack_code.kernels[((const ht_cuda_conv*)op->data)->kernels[index]].name;
 }
 
 static void describe(const ht_op* op, ht_door_op* out) { out->n = ((const ht_cuda_conv*)op->data)->conv.features; }
 
-static int open_device(int device, ht_error* error) { return ht_cuda_load(device, error) == NULL ? -1 : 0; }
+static const ht_placed placed = {ht_cuda_open_device, bound_bytes, bind, prepare, launch};
 
-static const ht_placed placed = {open_device, bound_bytes, bind, prepare, launch};
-
-const ht_kind ht_cuda_conv_kind = {.name = "conv", .check = check, .run = no_run, .kernel_name = kernel_name, .describe = describe, .placed = &placed};
+const ht_kind ht_cuda_conv_kind = {.name = "conv", .check = check, .run = ht_cuda_no_run, .kernel_name = kernel_name, .describe = describe, .placed = &placed};

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cuda/workspace.h"
+#include "cuda_kind.h"
 #include "cuda_queue.h"
 #include "door.h"
 
@@ -226,11 +227,6 @@ static int prepare(const ht_op* op, const void* memory, void* stream, ht_error* 
   return rc;
 }
 
-static int no_run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) { /* it is launched instead */
-  (void)op, (void)plan, (void)call, (void)threads;
-  return -1;
-}
-
 static const char* kernel_name(const ht_op* op, int32_t index) {
   return ht_cuda_pack_code.kernels[((const ht_cuda_dense*)op->data)->kernels[index]].name;
 }
@@ -255,11 +251,9 @@ static void describe(const ht_op* op, ht_door_op* out) {
   out->weight_kn = dense->kn;
 }
 
-static int open_device(int device, ht_error* error) { return ht_cuda_load(device, error) == NULL ? -1 : 0; }
+static const ht_placed placed = {ht_cuda_open_device, bound_bytes, bind, prepare, ht_cuda_dense_launch};
 
-static const ht_placed placed = {open_device, bound_bytes, bind, prepare, ht_cuda_dense_launch};
-
-const ht_kind ht_cuda_dense_kind = {.name = "dense", .check = check, .run = no_run, .kernel_name = kernel_name, .look_up = look_up,
+const ht_kind ht_cuda_dense_kind = {.name = "dense", .check = check, .run = ht_cuda_no_run, .kernel_name = kernel_name, .look_up = look_up,
                                      .describe = describe, .placed = &placed};
-const ht_kind ht_cuda_grouped_kind = {.name = "grouped", .check = check, .run = no_run, .kernel_name = kernel_name, .look_up = look_up,
+const ht_kind ht_cuda_grouped_kind = {.name = "grouped", .check = check, .run = ht_cuda_no_run, .kernel_name = kernel_name, .look_up = look_up,
                                       .describe = describe, .placed = &placed};

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cuda_dense.h"
+#include "cuda_kind.h"
 
 static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
   DLTensor seen[HT_MAX_OPERANDS];
@@ -80,32 +81,10 @@ static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_
   return rc;
 }
 
-static int no_run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) { /* it is launched instead */
-  (void)op, (void)plan, (void)call, (void)threads;
-  return -1;
-}
-
 static const char* kernel_name(const ht_op* op, int32_t index) {
   return ht_cuda_pack_code.kernels[((const ht_cuda_generated*)op->data)->kernels[index]].name;
 }
 
-static int open_device(int device, ht_error* error) { return ht_cuda_load(device, error) == NULL ? -1 : 0; }
+static const ht_placed placed = {ht_cuda_open_device, ht_cuda_no_bytes, ht_cuda_no_bind, ht_cuda_no_prepare, launch};
 
-static int64_t bound_bytes(const ht_op* op) { /* nothing is bound */
-  (void)op;
-  return 0;
-}
-
-static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* const* channels, int32_t count, void* bound, ht_error* error) {
-  (void)weight, (void)channels, (void)count, (void)bound;
-  return ht_refuse(error, "ValueError", "%s has no weight to bind: all operands come with the call", op->name);
-}
-
-static int prepare(const ht_op* op, const void* bound, void* stream, ht_error* error) {
-  (void)op, (void)bound, (void)stream, (void)error;
-  return 0;
-}
-
-static const ht_placed placed = {open_device, bound_bytes, bind, prepare, launch};
-
-const ht_kind ht_cuda_generated_kind = {.name = "sliced", .check = check, .run = no_run, .kernel_name = kernel_name, .placed = &placed};
+const ht_kind ht_cuda_generated_kind = {.name = "sliced", .check = check, .run = ht_cuda_no_run, .kernel_name = kernel_name, .placed = &placed};

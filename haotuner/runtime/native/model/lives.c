@@ -8,10 +8,10 @@ static ht_model_tensor* root_of(const ht_model* m, int32_t tensor) { return &m->
 /* Inputs lie where the caller has them, and outputs that are no shape of an input or of a weight are made in the caller's arrays. */
 static void settle_ends(ht_model* m) {
   for (int32_t i = 0; i < m->input_count; ++i) root_of(m, m->inputs[i].tensor)->external = i;
-  for (int32_t i = 0; i < m->output_count; ++i) {
+  for (int32_t i = 0; i < m->output_count * m->way_count; ++i) {
     ht_model_tensor* root = root_of(m, m->outputs[i].tensor);
     m->outputs[i].direct = root->weight < 0 && root->external < 0;
-    if (m->outputs[i].direct) root->external = m->input_count + i;
+    if (m->outputs[i].direct) root->external = m->input_count + i % m->output_count;
   }
 }
 
@@ -31,7 +31,8 @@ static void live_through(ht_model* m) {
       if (tensor >= 0) touch(m, tensor, s);
     }
   }
-  for (int32_t i = 0; i < m->output_count; ++i) touch(m, m->outputs[i].tensor, m->step_count);
+  for (const ht_model_way* way = m->ways; way < m->ways + m->way_count; ++way)
+    for (int32_t i = 0; i < m->output_count; ++i) touch(m, way->outputs[i].tensor, way->end);
 }
 
 static int together(const ht_model_tensor* a, const ht_model_tensor* b) { return a->first <= b->last && b->first <= a->last; }
@@ -67,13 +68,17 @@ static int settle_arena(ht_model* m) {
 static int settle_fixes(ht_model* m) {
   m->fixes = calloc((size_t)(m->operand_count + m->loop_count) + 1, sizeof *m->fixes);
   if (m->fixes == NULL) return -1;
-  for (int32_t i = 0; i < m->operand_count; ++i) {
-    int32_t tensor = m->operands[i].tensor, external = tensor < 0 ? -1 : root_of(m, tensor)->external;
-    if (external >= 0) m->fixes[m->fix_count++] = (ht_model_fix){0, i, external};
-  }
-  for (int32_t i = 0; i < m->loop_count; ++i) {
-    int32_t external = root_of(m, m->loops[i])->external;
-    if (external >= 0) m->fixes[m->fix_count++] = (ht_model_fix){1, i, external};
+  for (ht_model_way* way = m->ways; way < m->ways + m->way_count; ++way) {
+    way->first_fix = m->fix_count;
+    for (int32_t s = way->first; s < way->end; ++s) {
+      const ht_model_step* step = &m->steps[s];
+      int loops = step->kind == STEP_LOOPS;
+      for (int32_t i = step->first; step->kind != STEP_ALIAS && i < step->first + step->count; ++i) {
+        int32_t tensor = loops ? m->loops[i] : m->operands[i].tensor, external = tensor < 0 ? -1 : root_of(m, tensor)->external;
+        if (external >= 0) m->fixes[m->fix_count++] = (ht_model_fix){loops, i, external};
+      }
+    }
+    way->fix_end = m->fix_count;
   }
   return 0;
 }

@@ -16,6 +16,7 @@
 
 #define HT_MODEL_AXES 16                      /* of a tensor, at most */
 #define HT_MODEL_ENDS 256                     /* inputs and outputs, at most */
+#define HT_MODEL_WAYS 16                      /* of a model, at most */
 #define HT_MODEL_CONTEXTS 256                 /* calls at once */
 #define HT_MODEL_PLANS 8                      /* of different sizes that a context keeps */
 #define HT_MODEL_EXTENT ((int64_t)1 << 40)    /* elements; what a shape comes to beyond it cannot be meant */
@@ -66,6 +67,14 @@ typedef struct {
   int64_t setting;
 } ht_model_step;
 
+typedef struct { /* the steps that serve requests of some sizes */
+  int32_t line; /* of the size table; -1: requests of any sizes */
+  int64_t most; /* that the line may be */
+  int32_t first, end; /* its steps */
+  int32_t first_fix, fix_end;
+  ht_model_end* outputs;
+} ht_model_way;
+
 typedef struct { /* a weight as the op reads it: laid out anew, or bound on a device with its bias */
   int32_t op, tensor, bias; /* bias: a tensor, -1: none is bound */
   void* data;
@@ -85,7 +94,7 @@ typedef struct ht_loaded_model {
   const char* name;
   int threads; /* on a device as a call's setting has it: 1, or 2 where plans were made for another one */
   int32_t device; /* its number, of those of where.h's kind */
-  int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, step_count;
+  int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, way_count, step_count;
   int32_t operand_count, loop_count, op_steps, fix_count, packed_count;
   int32_t axes; /* of all operands together */
   int64_t weights_bytes;
@@ -93,7 +102,8 @@ typedef struct ht_loaded_model {
   ht_size_line* sizes;
   int32_t* equal; /* pairs */
   ht_model_tensor* tensors;
-  ht_model_end *inputs, *outputs;
+  ht_model_end *inputs, *outputs; /* outputs: of the first way, then of the others */
+  ht_model_way* ways;
   ht_model_step* steps;
   ht_model_operand* operands;
   int32_t* loops; /* tensors of groups, one group after the other */
@@ -130,14 +140,18 @@ int ht_model_sizes(const ht_model* model, const int64_t* dims, int64_t* sizes, h
 int ht_model_extents(const ht_model* model, const ht_model_tensor* t, const int64_t* sizes, int64_t* out, int64_t* count, ht_error* error);
 void ht_model_words(const ht_model* model, const ht_model_tensor* t, char* text, size_t room); /* a shape: "(batch, seq, 32)" */
 
-/* place.c: offsets in the arena of every root there, and the arena's bytes. `scratch`: ht_model_scratch(model) words. */
-int64_t ht_model_place(const ht_model* model, const int64_t* sizes, int64_t* offsets, int64_t* scratch);
+/* The way that serves a request of these sizes. */
+const ht_model_way* ht_model_way_of(const ht_model* model, const int64_t* sizes);
+
+/* place.c: offsets in the arena of every root of a way's steps there, and the arena's bytes. `scratch`: ht_model_scratch(model) words. */
+int64_t ht_model_place(const ht_model* model, const ht_model_way* way, const int64_t* sizes, int64_t* offsets, int64_t* scratch);
 int64_t ht_model_scratch(const ht_model* model);
 
 /* plan.c: the calls of a request of these sizes, with tensors at these offsets of the arena. One block of ht_plan_bytes(model). */
 typedef struct {
   int64_t used;             /* when it was wanted last; 0: it is empty */
   int64_t *dims, *sizes;
+  const ht_model_way* way;
   DLTensor* tensors;        /* one an operand */
   int64_t* extents;         /* shapes and strides of those */
   const DLTensor** given;   /* HT_MAX_OPERANDS a step that calls an op */
@@ -158,7 +172,7 @@ int ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_err
 int ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error); /* of all outputs, one after the other */
 /* `stream`: of the device, on which all is queued; NULL on the host. */
 int ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error);
-/* The same on the device's legacy stream; `ns`: NULL, or an element a step for the nanoseconds that it took, 0 of steps that had nothing to do. */
+/* The same on the device's legacy stream; `ns`: NULL, or an element a step for the nanoseconds that it took, 0 of steps that had nothing to do or are of another way. */
 int ht_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, ht_error* error);
 void ht_model_held(ht_model* model, int64_t out[HT_MODEL_FACTS]); /* calls, plans made, contexts, bytes of their arenas, of packed weights */
 void ht_model_trim(ht_model* model); /* give back the memory of contexts that are not in use */

@@ -16,7 +16,7 @@ static int larger_first(const void* a, const void* b) {
 
 int64_t ht_model_scratch(const ht_model* m) { return 4 * (int64_t)m->slot_count + 2 * (int64_t)m->most_beside + 2; }
 
-int64_t ht_model_place(const ht_model* m, const int64_t* sizes, int64_t* offsets, int64_t* scratch) {
+int64_t ht_model_place(const ht_model* m, const ht_model_way* way, const int64_t* sizes, int64_t* offsets, int64_t* scratch) {
   need* needs = (need*)scratch;             /* by size */
   int64_t* ends = scratch + 2 * (int64_t)m->slot_count; /* by slot: 0 until it has its place */
   int64_t* taken = ends + m->slot_count;    /* begin and end of each neighbour, in order */
@@ -25,7 +25,7 @@ int64_t ht_model_place(const ht_model* m, const int64_t* sizes, int64_t* offsets
   for (int32_t i = 0; i < m->slot_count; ++i) {
     const ht_model_tensor* t = &m->tensors[m->slots[i]];
     if (ht_model_extents(m, t, sizes, extents, &count, &unused) != 0) return -1; /* ht_model_sizes has refused it already */
-    int64_t bytes = count * (t->bits / 8);
+    int64_t bytes = t->first < way->first || t->first >= way->end ? 0 : count * (t->bits / 8);
     needs[i] = (need){(bytes + HT_MODEL_ALIGNMENT - 1) / HT_MODEL_ALIGNMENT * HT_MODEL_ALIGNMENT, i};
     ends[i] = offsets[i] = 0;
   }

@@ -82,7 +82,7 @@ static int fill_op(const ht_model* m, ht_model_plan* plan, const ht_model_step* 
 
 int ht_plan_fill(const ht_model* m, ht_model_plan* plan, char* arena, const int64_t* offsets, ht_error* error) {
   int64_t *extents = plan->extents, shape[HT_MODEL_AXES], count, of;
-  for (int32_t s = 0; s < m->step_count; ++s) {
+  for (int32_t s = plan->way->first; s < plan->way->end; ++s) {
     const ht_model_step* step = &m->steps[s];
     if (ht_model_extents(m, &m->tensors[step->out], plan->sizes, shape, &count, error) != 0) return -1;
     plan->skipped[s] = step->kind == STEP_ALIAS || count == 0;
@@ -95,6 +95,7 @@ int ht_plan_fill(const ht_model* m, ht_model_plan* plan, char* arena, const int6
       return ht_refuse(error, "ValueError", "%s: tensor %.60s has %lld elements and is read as one of %lld", m->name, m->tensors[step->index].name,
                        (long long)of, (long long)count);
   }
-  for (int32_t i = 0; i < m->output_count; ++i) plan->results[i] = m->outputs[i].direct ? NULL : address(m, m->outputs[i].tensor, arena, offsets);
+  const ht_model_end* outputs = plan->way->outputs;
+  for (int32_t i = 0; i < m->output_count; ++i) plan->results[i] = outputs[i].direct ? NULL : address(m, outputs[i].tensor, arena, offsets);
   return 0;
 }

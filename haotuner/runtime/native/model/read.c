@@ -114,10 +114,13 @@ static void read_tensors(reader* r, ht_model* m) {
   }
 }
 
+/* Whether a tensor is there to be read: a weight, an input (1), or made by the way whose steps are read. */
+static int there(const ht_model* m, const char* made, int32_t tensor) { return made[tensor] == 1 || made[tensor] == m->way_count + 2; }
+
 static ht_model_end* read_ends(reader* r, ht_model* m, int32_t* count, char* made) {
   *count = count_of(r, 3);
   if (*count > HT_MODEL_ENDS) fail(r, "more inputs or outputs than any model has");
-  ht_model_end* ends = table(r, *count, sizeof *ends);
+  ht_model_end* ends = table(r, *count * (int64_t)(made == NULL ? HT_MODEL_WAYS : 1), sizeof *ends);
   for (int32_t i = 0; ends != NULL && i < *count && !r->bad; ++i) {
     ends[i].name = text(r);
     ends[i].tensor = below(r, m->tensor_count);
@@ -170,7 +173,7 @@ static void read_operand(reader* r, ht_model* m, ht_model_step* step, const ht_o
   if (role == ROLE_OUT) {
     if (o->tensor < 0 || m->tensors[o->tensor].weight >= 0 || made[o->tensor]) return (void)fail(r, "a tensor is made twice");
     step->out = o->tensor;
-  } else if (o->tensor >= 0 && !made[o->tensor]) {
+  } else if (o->tensor >= 0 && !there(m, made, o->tensor)) {
     return (void)fail(r, "a tensor is read before it is made");
   }
   if (o->place + 1 > step->given && !(placed_layer(op) && o->place == HT_MODEL_BOUND_BIAS)) step->given = o->place + 1;
@@ -211,7 +214,7 @@ static void read_loops(reader* r, ht_model* m, ht_model_step* step, const char* 
     int32_t tensor = below(r, m->tensor_count);
     if (r->bad) return;
     m->loops[m->loop_count++] = step->out = tensor;
-    if (i + 1 < step->count && !made[tensor]) fail(r, "a tensor is read before it is made");
+    if (i + 1 < step->count && !there(m, made, tensor)) fail(r, "a tensor is read before it is made");
   }
   const ht_model_tensor* out = &m->tensors[step->out];
   if (out->weight >= 0 || made[step->out]) return (void)fail(r, "a tensor is made twice");
@@ -222,12 +225,9 @@ static void read_loops(reader* r, ht_model* m, ht_model_step* step, const char* 
 }
 
 static void read_steps(reader* r, ht_model* m, char* made) {
-  int64_t rest = r->end - r->at; /* an operand takes five words, a tensor of a group one */
-  m->step_count = count_of(r, 3);
-  m->steps = table(r, m->step_count, sizeof *m->steps);
-  m->operands = table(r, rest / 5, sizeof *m->operands);
-  m->loops = table(r, rest, sizeof *m->loops);
-  for (int32_t i = 0; i < m->step_count && !r->bad; ++i) {
+  int32_t first = m->step_count, count = count_of(r, 3);
+  m->step_count += count;
+  for (int32_t i = first; i < first + count && !r->bad; ++i) {
     ht_model_step* step = &m->steps[i];
     step->kind = below(r, STEP_KINDS);
     if (step->kind == STEP_LOOPS) read_loops(r, m, step, made);
@@ -237,10 +237,45 @@ static void read_steps(reader* r, ht_model* m, char* made) {
       step->index = below(r, m->tensor_count);
       if (r->bad) return;
       ht_model_tensor *out = &m->tensors[step->out], *of = &m->tensors[step->index];
-      if (!made[step->index] || made[step->out] || out->weight >= 0 || out->bits != of->bits) return (void)fail(r, "a shape of what is not there");
+      if (!there(m, made, step->index) || made[step->out] || out->weight >= 0 || out->bits != of->bits) return (void)fail(r, "a shape of what is not there");
       out->root = of->root;
     }
-    if (!r->bad) made[step->out] = 1;
+    if (!r->bad) made[step->out] = (char)(m->way_count + 2);
+  }
+}
+
+/* The outputs of a way: of the same types and shapes as the first's, whose names they have. */
+static void read_outputs(reader* r, ht_model* m, ht_model_end* outputs) {
+  for (int32_t i = 0; i < m->output_count && !r->bad; ++i) {
+    const ht_model_tensor* first = &m->tensors[m->outputs[i].tensor];
+    outputs[i] = (ht_model_end){m->outputs[i].name, below(r, m->tensor_count), 0};
+    if (r->bad) return;
+    const ht_model_tensor* t = &m->tensors[outputs[i].tensor];
+    int same = t->code == first->code && t->bits == first->bits && t->rank == first->rank && (t->weight < 0) == (first->weight < 0);
+    for (int32_t a = 0; same && a < t->rank; ++a) same = t->shape[a] == first->shape[a];
+    if (!same) fail(r, "two ways make an output of different types or shapes");
+  }
+}
+
+static void read_ways(reader* r, ht_model* m, char* made) {
+  int64_t rest = r->end - r->at; /* a step takes three words, an operand five, a tensor of a group one */
+  int32_t count = (int32_t)word(r, 1, HT_MODEL_WAYS);
+  m->ways = table(r, count, sizeof *m->ways);
+  m->steps = table(r, rest / 3, sizeof *m->steps);
+  m->operands = table(r, rest / 5, sizeof *m->operands);
+  m->loops = table(r, rest, sizeof *m->loops);
+  for (; m->way_count < count && !r->bad; ++m->way_count) {
+    int32_t own = m->way_count, last = own + 1 == count;
+    ht_model_way* way = &m->ways[own];
+    way->line = last ? (int32_t)word(r, -1, -1) : below(r, m->size_count);
+    way->most = last ? word(r, 0, 0) : word(r, INT64_MIN, INT64_MAX);
+    way->outputs = m->outputs + (size_t)own * (size_t)m->output_count;
+    if (own > 0 && !r->bad) read_outputs(r, m, way->outputs);
+    way->first = m->step_count;
+    read_steps(r, m, made);
+    way->end = m->step_count;
+    for (int32_t i = 0; i < m->output_count && !r->bad; ++i)
+      if (!there(m, made, way->outputs[i].tensor)) fail(r, "an output is never made");
   }
 }
 
@@ -264,16 +299,14 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
   for (int32_t i = 0; made != NULL && i < m->tensor_count && !r.bad; ++i) made[i] = m->tensors[i].weight >= 0;
   m->inputs = read_ends(&r, m, &m->input_count, made);
   m->outputs = read_ends(&r, m, &m->output_count, NULL);
-  if (!r.bad) read_steps(&r, m, made);
-  for (int32_t i = 0; i < m->output_count && !r.bad; ++i)
-    if (!made[m->outputs[i].tensor]) fail(&r, "an output is never made");
+  if (!r.bad) read_ways(&r, m, made);
   free(made);
   if (!r.bad && r.at != r.end) fail(&r, "something follows its end");
   return r.bad ? -1 : 0;
 }
 
 void ht_model_clear(ht_model* m) {
-  void* const all[] = {m->dims, m->sizes, m->equal, m->tensors, m->inputs, m->outputs, m->steps, m->operands, m->loops,
+  void* const all[] = {m->dims, m->sizes, m->equal, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
                        m->fixes, m->packed, m->slots, m->beside_at, m->beside};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
 }

@@ -98,7 +98,8 @@ static ht_model_plan* plan_of(ht_model* m, ht_model_context* c, const ht_model_q
   for (int i = 0; i < HT_MODEL_PLANS; ++i)
     if (c->plans[i].used != 0 && memcmp(c->plans[i].dims, c->dims, bytes) == 0) return c->plans[i].used = ++c->tick, &c->plans[i];
   if (ht_model_sizes(m, c->dims, c->sizes, error) != 0) return NULL;
-  int64_t need = ht_model_place(m, c->sizes, c->offsets, c->scratch);
+  const ht_model_way* way = ht_model_way_of(m, c->sizes);
+  int64_t need = ht_model_place(m, way, c->sizes, c->offsets, c->scratch);
   if (need < 0 || grow(m, c, need, q, error) != 0) return NULL;
   int oldest = 0;
   for (int i = 1; i < HT_MODEL_PLANS; ++i)
@@ -109,6 +110,7 @@ static ht_model_plan* plan_of(ht_model* m, ht_model_context* c, const ht_model_q
     ht_plan_lay(m, plan, c->blocks[oldest]);
   }
   plan->used = 0;
+  plan->way = way;
   memcpy(plan->dims, c->dims, bytes);
   memcpy(plan->sizes, c->sizes, (size_t)m->size_count * sizeof *c->sizes);
   if (ht_plan_fill(m, plan, c->arena, c->offsets, error) != 0) return NULL;
@@ -153,7 +155,7 @@ static int check_outputs(const ht_model* m, const ht_model_plan* plan, const DLT
 }
 
 static void connect(const ht_model* m, ht_model_plan* plan, const DLTensor* inputs, const DLTensor* outputs) {
-  for (int32_t i = 0; i < m->fix_count; ++i) {
+  for (int32_t i = plan->way->first_fix; i < plan->way->fix_end; ++i) {
     const ht_model_fix* fix = &m->fixes[i];
     const DLTensor* given = fix->external < m->input_count ? &inputs[fix->external] : &outputs[fix->external - m->input_count];
     if (fix->loops) plan->loops[fix->at] = ht_data(given);
@@ -169,9 +171,9 @@ static int64_t now_ns(void) {
 
 /* `ns`: NULL, or what each step took. */
 static int run_steps(const ht_model* m, ht_model_plan* plan, void* stream, int64_t* ns, ht_error* error) {
-  for (int32_t s = 0; s < m->step_count; ++s) {
+  if (ns != NULL) memset(ns, 0, (size_t)m->step_count * sizeof *ns);
+  for (int32_t s = plan->way->first; s < plan->way->end; ++s) {
     const ht_model_step* step = &m->steps[s];
-    if (ns != NULL) ns[s] = 0;
     if (plan->skipped[s]) continue;
     int64_t begin = ns == NULL ? 0 : now_ns();
     int rc = step->kind == STEP_LOOPS ? ht_where_group(m, plan, step, stream, error)
@@ -189,9 +191,10 @@ static int run_steps(const ht_model* m, ht_model_plan* plan, void* stream, int64
 }
 
 static int deliver(const ht_model* m, const ht_model_plan* plan, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error) {
+  const ht_model_end* made = plan->way->outputs;
   for (int32_t i = 0; i < m->output_count; ++i) {
-    if (m->outputs[i].direct) continue;
-    int32_t external = m->tensors[m->tensors[m->outputs[i].tensor].root].external;
+    if (made[i].direct) continue;
+    int32_t external = m->tensors[m->tensors[made[i].tensor].root].external;
     const char* from = external < 0                 ? plan->results[i]
                        : external < m->input_count ? ht_data(&inputs[external])
                                                     : ht_data(&outputs[external - m->input_count]);
@@ -246,7 +249,7 @@ static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, 
     if ((c->dims[i] = dims[i]) < 0 || dims[i] > HT_MODEL_EXTENT) rc = ht_refuse(error, "ValueError", "%s: %s=%lld is no extent", m->name, m->dims[i], (long long)dims[i]);
   if (inputs != NULL) rc = ht_model_dims(m, inputs, c->dims, error);
   if (rc == 0) rc = ht_model_sizes(m, c->dims, c->sizes, error);
-  if (rc == 0 && bytes != NULL) *bytes = ht_model_place(m, c->sizes, c->offsets, c->scratch);
+  if (rc == 0 && bytes != NULL) *bytes = ht_model_place(m, ht_model_way_of(m, c->sizes), c->sizes, c->offsets, c->scratch);
   for (int32_t i = 0; i < m->output_count && shapes != NULL && rc == 0; ++i) {
     const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
     int64_t count;

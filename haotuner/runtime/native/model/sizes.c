@@ -118,6 +118,12 @@ int ht_model_extents(const ht_model* m, const ht_model_tensor* t, const int64_t*
   return 0;
 }
 
+const ht_model_way* ht_model_way_of(const ht_model* m, const int64_t* sizes) {
+  const ht_model_way* way = m->ways;
+  while (way->line >= 0 && sizes[way->line] > way->most) ++way; /* the last one has no line */
+  return way;
+}
+
 int ht_model_sizes(const ht_model* m, const int64_t* dims, int64_t* sizes, ht_error* error) {
   for (int32_t i = 0; i < m->size_count; ++i)
     if (line_value(&m->sizes[i], dims, sizes, &sizes[i]))

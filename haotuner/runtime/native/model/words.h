@@ -8,6 +8,8 @@
  *   tensors: count, each: name, code, bits, offset among the weights or -1, rank, lines (of a weight: extents)
  *   inputs:  count, each: name, tensor
  *   outputs: as inputs
+ *   ways:    count, each: a line and the most that it may be (the last way: -1, 0), [its outputs' tensors, but of the first way,] steps.
+ *            The first way whose line is at most that serves a request. Ways share weights and inputs, no other tensor
  *   steps:   count, each: kind, then
  *            STEP_ALIAS: tensor, the tensor that it is another shape of
  *            STEP_LOOPS: group, count, tensors (the output last)
@@ -20,7 +22,7 @@
 #include <stdint.h>
 
 #define HT_MODEL_MAGIC 0x4c45444f4d5448 /* "HTMODEL" */
-#define HT_MODEL_VERSION 1
+#define HT_MODEL_VERSION 2
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 
 enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, SIZE_MAXIMUM, SIZE_MINIMUM, SIZE_OPS };

@@ -1,0 +1,145 @@
+"""Indices as numbers of mixed radix: a reshape groups the digits of an element's place anew.
+
+A digit is an index and the extent under which it stays. Where the parts of a reshape fall on digits, nothing is divided;
+where one must be cut, it alone is divided, not the whole place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from haotuner.generate.expressions import Apply, Expression, arithmetic, index, sized
+from haotuner.graph.extents import Extent, largest, product, quotient, same
+
+Digit: TypeAlias = tuple[Expression, Extent | None]  # None: the extent is not known
+Divisor: TypeAlias = Callable[[Extent], Expression]
+
+
+@dataclass(slots=True)
+class Digits:
+    """Regroups digits; remembers what its sums are made of, so that a reshape and the one back undo each other."""
+
+    _made_of: dict[Expression, tuple[Digit, ...]] = field(default_factory=dict)
+
+    def reshaped(
+        self, before: Sequence[Extent], after: Sequence[Extent], indices: Sequence[Expression], *, empty: bool = False
+    ) -> list[Expression]:
+        """Indices into ``before`` of the element at ``indices`` in ``after``: axis by axis where both agree.
+
+        ``empty``: they are computed even where there are no elements, so that no extent may divide as it is.
+        """
+        found: list[Expression] = []
+        i = j = 0
+        while i < len(before) or j < len(after):
+            i2, j2 = _group(before, after, i, j)
+            digits = merged(self._known(zip(indices[j:j2], after[j:j2], strict=True)))
+            found += self._cut(before[i:i2], digits, divisor_of if empty else sized)
+            i, j = i2, j2
+        return found
+
+    def place(self, digits: Sequence[Digit]) -> Expression:
+        """The number that some digits make, the first one counting most."""
+        found = digits[0][0] if digits else index(0)
+        for one, extent in digits[1:]:
+            found = arithmetic("add", arithmetic("mul", found, sized(extent)), one)
+        if len(digits) > 1 and all(extent is not None for _, extent in digits):
+            self._made_of[found] = tuple(digits)
+        return found
+
+    def _known(self, digits: Iterable[tuple[Expression, Extent]]) -> list[Digit]:
+        """The same digits, those that were made here as what they are made of; a digit of one value counts nothing."""
+        found: list[Digit] = []
+        for one, extent in digits:
+            parts = self._made_of.get(one)
+            whole = parts is not None and same(product(width for _, width in parts), extent)
+            if not same(extent, 1):
+                found += parts if parts is not None and whole else [(one, extent)]
+        return found
+
+    def _cut(self, shape: Sequence[Extent], digits: list[Digit], divisor: Divisor) -> list[Expression]:
+        """The indices of a shape of as many elements as the digits count."""
+        found: list[Expression] = []
+        for place in reversed(range(len(shape))):
+            if place == 0:
+                found.append(self.place(digits))
+            elif same(shape[place], 1):
+                found.append(index(0))
+            else:
+                low, digits = self._last(shape[place], digits, divisor)
+                found.append(low)
+        return found[::-1]
+
+    def _last(self, extent: Extent, digits: list[Digit], divisor: Divisor) -> tuple[Expression, list[Digit]]:
+        """The index under ``extent`` that the last digits make, and the digits that are left."""
+        factor: Extent | None = extent  # what lacks to the last ``count`` digits
+        for count in range(len(digits)):
+            one, width = digits[-1 - count]
+            above, low = digits[: -1 - count], digits[len(digits) - count :]
+            if factor is None or width is None:
+                break
+            if same(factor, 1):
+                return self.place(low), digits[: len(digits) - count]
+            if (high := quotient(width, factor)) is not None and not same(high, 1):
+                rest: Digit = (arithmetic("mod", one, divisor(factor)), factor)
+                return self.place([rest, *low]), [*above, (arithmetic("floordiv", one, divisor(factor)), high)]
+            factor = quotient(factor, width)
+        if factor is not None and same(factor, 1):
+            return self.place(digits), []
+        flat = self.place(digits)  # the extents have nothing in common that shows
+        return arithmetic("mod", flat, divisor(extent)), [(arithmetic("floordiv", flat, divisor(extent)), None)]
+
+
+def divisor_of(extent: Extent) -> Expression:
+    """An extent, or 1 where it is 0."""
+    return sized(extent if isinstance(extent, int) else largest((extent, 1)))
+
+
+def apart(before: Sequence[Extent], after: Sequence[Extent], axis: int) -> list[Extent]:
+    """Extents of the digits that an axis of ``after`` has if it is made from ``before``; itself if it is not cut."""
+    i = j = i2 = j2 = 0
+    while not j <= axis < j2:
+        i, j = i2, j2
+        i2, j2 = _group(before, after, i, j)
+    behind, cuts = product(after[axis + 1 : j2]), [1]
+    for place in reversed(range(i, i2)):
+        inside = quotient(product(before[place:i2]), behind)
+        if inside is not None and not same(inside, cuts[-1]) and quotient(inside, cuts[-1]) is not None:
+            cuts += [inside] if quotient(after[axis], inside) is not None else []
+    cuts += [] if same(cuts[-1], after[axis]) else [after[axis]]
+    return [quotient(one, other) for one, other in zip(cuts[:0:-1], cuts[-2::-1], strict=True)] or [after[axis]]
+
+
+def merged(digits: Sequence[Digit]) -> list[Digit]:
+    """The same number with digits put together again that are the quotient and the rest of one."""
+    found: list[Digit] = []
+    for one, extent in digits:
+        found.append((one, extent))
+        while len(found) > 1 and (whole := _whole(found[-2], found[-1])) is not None:
+            found[-2:] = [whole]
+    return found
+
+
+def _whole(high: Digit, low: Digit) -> Digit | None:
+    (above, width), (below, extent) = high, low
+    if not (isinstance(below, Apply) and below.function == "mod" and below.arguments[1] == sized(extent)):
+        return None
+    number, both = below.arguments[0], product((width, extent))
+    divided = arithmetic("floordiv", number, sized(extent))
+    if above == divided:
+        return number, both
+    if above == arithmetic("mod", divided, sized(width)):
+        return arithmetic("mod", number, sized(both)), both
+    if isinstance(above, Apply) and above.function == "add" and above.arguments[1] == divided:
+        return arithmetic("add", arithmetic("mul", above.arguments[0], sized(extent)), number), both
+    return None
+
+
+def _group(before: Sequence[Extent], after: Sequence[Extent], i: int, j: int) -> tuple[int, int]:
+    """The fewest axes from ``i`` and ``j`` on that hold as many elements; all that are left where none do."""
+    for total in range(1, len(before) - i + len(after) - j + 1):
+        for own in range(max(0, total - (len(after) - j)), min(total, len(before) - i) + 1):
+            if same(product(before[i : i + own]), product(after[j : j + total - own])):
+                return i + own, j + total - own
+    return len(before), len(after)

@@ -1,0 +1,51 @@
+"""What a dense op of an open pack tells about itself, wherever the pack computes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.pack.op import PackOp
+from haotuner.words.composition import Part
+from haotuner.words.limits import MAX_PARTS
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+
+class LinearOp:
+    """One op of an open pack whose weight is bound once."""
+
+    def __init__(self, pack: Pack, op: PackOp) -> None:
+        self._pack, self._op = pack, op
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        return self._op.name
+
+    @property
+    def entry(self) -> PackOp:
+        """The op's entry in the manifest."""
+        return self._op
+
+    @property
+    def n(self) -> int:
+        """Columns of the output."""
+        return self._op.n
+
+    @property
+    def k(self) -> int:
+        """Columns of the input."""
+        return self._op.k
+
+    def _look_up(self, plan: int, m: Any) -> tuple[tuple[Part, ...], int]:
+        """How m rows are served by a plan, from the library's own look-up: kernels with their tiles, the way's number."""
+        if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
+            raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
+        values = np.zeros(2 + 2 * MAX_PARTS, np.int64)
+        self._pack.library().function("ht_look_up")(self._pack.place(self._op), plan, int(m), values)
+        pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
+        return tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs), int(values[1])

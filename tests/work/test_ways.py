@@ -1,0 +1,94 @@
+"""Plans by region of sizes: when there are several, what they say of themselves, and when there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension, evaluate
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.orchestrate.costs import CORE, Prices, Rates
+from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Loops, Way
+from haotuner.orchestrate.ways import ways_of
+from haotuner.orchestrate.written import written_ways
+from haotuner.runtime.schedule import Schedule
+from haotuner.words.schedule_words import schedule_words
+
+B, T = dimension("batch"), dimension("seq")
+REQUESTS = [{"batch": 1, "seq": 8}, {"batch": 2, "seq": 16}, {"batch": 8, "seq": 512}, {"batch": 4, "seq": 900}]
+DEAR = replace(CORE, step_us=500.0)  # a step costs more than anything that is computed
+
+
+def softmax_of_rows() -> Graph:
+    g = GraphBuilder()
+    return g.finish(composites.softmax(g, g.map("mul", g.input("x", (B, T)), 0.5)))
+
+
+class Times(Prices):
+    """Prices that count as times: of small requests by other rates than of large ones."""
+
+    def __init__(self, requests: Sequence[Mapping[str, int]], small: Rates, known: bool = True) -> None:
+        super().__init__(requests)
+        self.are_times, self.known = True, known
+        self.of = [small if one["batch"] * one["seq"] < 100 else CORE for one in requests]
+
+    def each_us(self, graph: Graph) -> list[float]:
+        return [Prices([one], rates).each_us(graph)[0] for one, rates in zip(self.requests, self.of, strict=True)]
+
+    def each_of(self, output: str, nodes: frozenset[str], usual_us: Sequence[float]) -> Sequence[float]:
+        steps = [own.step_us - self.rates.step_us for own in self.of]
+        return [us + more for us, more in zip(usual_us, steps, strict=True)]
+
+    def knows(self, output: str, nodes: frozenset[str]) -> bool:
+        return self.known
+
+
+def kernels(way: Way) -> list[int]:
+    return sorted(len(step.graph.nodes) for step in way.steps if isinstance(step, Loops))
+
+
+def test_small_requests_have_a_plan_of_their_own_where_steps_cost_them_more():
+    plan = Exact(softmax_of_rows(), Times(REQUESTS, DEAR, known=True))
+    plan.prices.of = [CORE] * 4  # type: ignore[attr-defined]  # the one plan is for large ones
+    assert len(kernels(Way(plan.steps))) > 1
+    plan.prices.of = [DEAR, DEAR, CORE, CORE]  # type: ignore[attr-defined]
+    small, rest = ways_of(plan)
+    assert len(kernels(small)) < len(kernels(rest)) and rest.steps == plan.steps
+    assert rest.extent is None and small.extent is not None
+    served = [evaluate(small.extent, one) <= small.most for one in REQUESTS]
+    assert served == [small.serves(one) for one in REQUESTS] == [True, True, False, False]
+    first, last = plan.told.ways
+    assert first["where"].endswith(f"<= {small.most}") and last["where"] == "any sizes"
+    assert first["us"] < first["one_plan_us"] and last["us"] == pytest.approx(last["one_plan_us"])
+    assert (first["own_kernels"], last["own_kernels"]) == (1, 0) and first["requests"] == REQUESTS[:2]
+
+
+@pytest.mark.parametrize("why", ["expected", "equal", "untimed", "alone"])
+def test_there_is_one_plan_where_nothing_is_gained(why):
+    """Prices that are no times; large requests alone; kernels without times; a single request."""
+    asked = {"alone": REQUESTS[:1], "equal": REQUESTS[2:]}.get(why, REQUESTS)
+    prices = Times(asked, DEAR, known=why != "untimed")
+    prices.are_times = why != "expected"
+    plan = Exact(softmax_of_rows(), prices)
+    assert plan.steps
+    (only,) = ways_of(plan)
+    assert only == Way(plan.steps) and plan.told.ways == []
+
+
+def test_ways_share_inputs_and_weights_and_no_other_tensor():
+    graph = softmax_of_rows()
+    fused, apart = (Exact(graph, Prices(REQUESTS, rates)).steps for rates in (DEAR, CORE))
+    model = written_ways("m", graph, [Way(fused, B * T, 50), Way(apart)])
+    schedule = Schedule.of(model.schedule, "m")
+    small, rest = (schedule.steps[way.first : way.end] for way in schedule.ways)
+    assert len(small) == 1 < len(rest)
+    held = [{name for step in steps for name in step["tensors"]} for steps in (small, rest)]
+    assert held[0] & held[1] == {"x"}
+    assert schedule.way_of({"batch": 5, "seq": 10}).where == "batch*seq <= 50"
+    assert schedule.way_of({"batch": 5, "seq": 11}).where == "any sizes"
+    words = schedule_words(model.document, 0)
+    assert len(words) > len(schedule_words({**model.document, "ways": []}, 0)), "a line, its most and outputs of the second"
