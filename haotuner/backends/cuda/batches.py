@@ -50,7 +50,7 @@ def cases(op: Op, launch: Launch, depth: int) -> Iterator[tuple[Op, Shape, bool]
 
 
 def verify(
-    op: Op, loaded: Loaded, launch: Launch, depth: int, native: TimingLibrary, rng: np.random.Generator, *, signs: str
+    op: Op, loaded: Loaded, launch: Launch, depth: int, native: TimingLibrary, rng: np.random.Generator, *, signs: str = "us"
 ) -> float:
     """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output.
 
