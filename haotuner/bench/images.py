@@ -24,10 +24,14 @@ DIRECT_FLOPS = 2**26  # of the images that are checked element by element
 
 
 def raceable(op: Op) -> bool:
-    """Whether peers are set up for the op: a convolution in fp32, not transposed, with the same pads on both sides."""
-    if not is_convolution(op.kind) or "transpose" in op.kind or op.dtype != "fp32" or op.epilogue:
+    """Whether peers are set up for the op: a convolution in fp32 with the same pads on both sides.
+
+    A transposed one adds fewer elements behind its output than the stride or the dilation, as torch wants it.
+    """
+    if not is_convolution(op.kind) or op.dtype != "fp32" or op.epilogue:
         return False
-    return all(side.before == side.after for side in windows(op.kind, dict(op.static), op.all_options()).values())
+    sides = windows(op.kind, dict(op.static), op.all_options()).values()
+    return all(side.before == side.after and side.more < max(side.stride, side.dilation) for side in sides)
 
 
 def weight_shape(op: Op) -> tuple[int, ...]:
@@ -59,11 +63,13 @@ class Told:
     pad: tuple[int, ...]  # on both sides of each axis
     dilation: tuple[int, ...]
     groups: int
+    transposed: bool = False
+    more: tuple[int, ...] = ()  # of a transposed one: elements added behind the output of each axis
 
     @staticmethod
     def of(op: Op) -> Told:
         """The words for an op."""
-        sides = windows(op.kind, dict(op.static), op.all_options()).values()
+        sides = tuple(windows(op.kind, dict(op.static), op.all_options()).values())
         return Told(
             flat="h" not in op.axes,
             last=op.option("layout") in ("nhwc", "nwc"),
@@ -71,6 +77,8 @@ class Told:
             pad=tuple(side.before for side in sides),
             dilation=tuple(side.dilation for side in sides),
             groups=int(op.option("groups")),
+            transposed=sides[0].transposed,
+            more=tuple(side.more for side in sides),
         )
 
     def first(self, image: Any) -> Any:
@@ -99,7 +107,7 @@ def error_share(op: Op, x: Array, weight: Array, y: Array) -> float:
     filters = weight[:, :, None] if flat else weight
     groups, each = told.groups, op["f"] // told.groups
     signs = np.random.default_rng(x.size).choice((-1.0, 1.0), op["f"])
-    added = (signs[:, None, None, None] * filters).reshape(groups, each, *filters.shape[1:]).sum(axis=1)
+    added = _added(signs, filters, groups, told.transposed)
     found = (signs[:, None, None] * result).reshape(result.shape[0], groups, each, *result.shape[2:]).sum(axis=2)
     want = convolve(image.astype(np.float64), added.astype(np.float64), sides, groups)
     # A sum's error is about as large as one rounding of each of its terms; those of the features are independent, so that of
@@ -115,3 +123,11 @@ def error_share(op: Op, x: Array, weight: Array, y: Array) -> float:
         computed = {FILTERED: str(tile)} if tile else {}
         share = max(share, judge.check(op, {"x": x[:1], "weight": weight}, y[:1], computed=computed).worst)
     return share
+
+
+def _added(signs: Array, filters: Array, groups: int, transposed: bool) -> Array:
+    """A convolution's weight with one feature a group: all features of the group, each with its sign."""
+    if transposed:  # (c, f/groups, r, s)
+        of_group = signs.reshape(groups, 1, -1, 1, 1) * filters.reshape(groups, -1, *filters.shape[1:])
+        return np.asarray(of_group.sum(axis=2).reshape(-1, 1, *filters.shape[2:]))
+    return np.asarray((signs[:, None, None, None] * filters).reshape(groups, -1, *filters.shape[1:]).sum(axis=1))

@@ -43,13 +43,14 @@ class Hole:
 class Space:
     """All schedules of a graph for vectors of so many lanes, and so many workers.
 
-    ``scratch``: whether sums may wait in memory of the thread's own.
+    ``scratch``: whether sums may wait in memory of the thread's own; ``parts``: of a shared fold, where workers do not say.
     """
 
     graph: Graph
     lanes: int
     workers: int = field(default=1, kw_only=True)
     scratch: bool = field(default=True, kw_only=True)
+    parts: tuple[int, ...] = field(default=(), kw_only=True)
 
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
@@ -79,7 +80,7 @@ class Space:
             Hole("unroll", out, VECTORS),
             Hole("rows", out, ROWS if rank > 1 else (1,)),
             Hole("masked", out, (1, 0)),
-            *([Hole("parts", out, (1, SLICES * self.workers))] if self._shared_axes else []),
+            *([Hole("parts", out, self.parts or (1, SLICES * self.workers))] if self._shared_axes else []),
             *(self._tile_holes(out) if self._tiled_axes else []),
         )
 
@@ -96,7 +97,7 @@ class Space:
     @cached_property
     def _shared_axes(self) -> frozenset[int]:
         """Axes of lanes whose programs may have their fold shared by workers."""
-        every = {axis for axes in self.axes for axis in axes} if self.workers > 1 else set()
+        every = {axis for axes in self.axes for axis in axes} if self.workers > 1 or self.parts else set()
         return frozenset(axis for axis in every if shareable(self.graph, axis))
 
     @cached_property

@@ -42,6 +42,7 @@ from haotuner.orchestrate.c_math import (
     stored,
 )
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
+from haotuner.orchestrate.inside import Inside, inside
 
 BLOCK, LEAST_WIDE = 64, 8  # elements of the last axis that are summed side by side; of an axis of fewer it is not worth it
 LARGEST = 1_500  # expressions of a group; more is made in parts
@@ -174,16 +175,38 @@ class LoopsWriter:
             if across and place == len(variables) - 1:
                 stack += self._lanes(across, variable.name, place, stack)
                 continue
-            head = f"for (int64_t {variable.name} = lo[{place}]; {variable.name} < hi[{place}]; ++{variable.name})"
-            stack.append(self._open(head, variable.name))
-        found = self._value(value, stack)
-        target = self._offset(extents, [variable.name for variable in variables], stack)
-        stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
+            middle = inside(value, variable, extents[place]) if place == len(variables) - 1 else None
+            begin, end = self._border(middle, place, stack) if middle else (f"lo[{place}]", f"hi[{place}]")
+            if middle:
+                stack.append(self._loop(variable.name, "middle_end", "middle"))
+                self._assign(middle.value, variables, stack)
+                self._close(stack, len(stack) - 1)
+                stack.append(Scope(frozenset(), ["for (int half = 0; half < 2; ++half)"]))
+            stack.append(self._loop(variable.name, end, begin))
+        self._assign(value, variables, stack)
         self._close(stack, 1)
         tensors, pointers, body = self._parts(out)
         head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
         source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, *body, "}"])
         return Group(source=source, tensors=tensors, loops=extents)
+
+    def _border(self, middle: Inside, place: int, stack: Sequence[Scope]) -> tuple[str, str]:
+        """Lines that say where the middle of a row begins and ends; begin and end of a half of what is around it."""
+        first, end = (self._value(one, stack) for one in (middle.first, middle.end))
+        low, high = f"lo[{place}]", f"hi[{place}]"
+        none = "" if middle.holds is None else f"!{self._value(middle.holds, stack)} ? {low} : "
+        stack[-1].lines += [
+            f"const int64_t middle = {none}{first} < {low} ? {low} : {first} < {high} ? {first} : {high};",
+            f"const int64_t middle_end = {none}{end} < middle ? middle : {end} < {high} ? {end} : {high};",
+        ]
+        return f"half ? middle_end : {low}", f"(half ? {high} : middle)"
+
+    def _assign(self, value: Expression, variables: Sequence[Variable], stack: Sequence[Scope]) -> None:
+        """The line that stores the output's element."""
+        out = self.graph.outputs[0]
+        found = self._value(value, stack)
+        target = self._offset(self.graph.types[out].shape, [variable.name for variable in variables], stack)
+        stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
 
     def _parts(self, out: str) -> tuple[tuple[str, ...], list[str], list[str]]:
         """What was written: the tensors, the output last; a pointer to each; the body."""

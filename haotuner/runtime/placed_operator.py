@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class PlacedOperator(Operator):
     """``y = op.run(a, b)`` or ``op.run(a, b, out=y, stream=…)``: torch, CuPy and other DLPack tensors of the pack's device.
 
-    The call is one launch on the current stream of the first operand's framework, or on ``stream``; it returns without
-    waiting. Safe while the stream is captured: nothing is loaded, allocated or waited for (without ``out`` the framework
-    gives the memory). Concurrent calls are allowed.
+    The call is one launch (two where blocks share a fold) on the current stream of the first operand's framework, or on
+    ``stream``; it returns without waiting. Safe while the stream is captured: nothing is loaded, allocated or waited for
+    (without ``out``, and for parts of a fold, the framework gives the memory). Concurrent calls are allowed.
     """
 
     def __init__(self, pack: Pack, op: PackOp) -> None:
@@ -53,6 +53,15 @@ class PlacedOperator(Operator):
         except REFUSED as error:
             raise explained(self.name, error, {**given, self.entry.output.name: out}) from error
         return out
+
+    def prepare(self, stream: int | None = None) -> None:
+        """Have memory ready for calls on a stream (None: the legacy default one), so that blocks may share few long rows.
+
+        Not needed with torch, which gives it to each call. Not while a stream is captured.
+        """
+        pack = self._pack
+        assert pack.gpu is not None, "an op on a device"
+        pack.library().function("ht_prepare")(pack.place(self.entry), pack.gpu.ordinal, stream or 0)
 
     def _empty(self, given: Mapping[str, Any]) -> Any:
         size, first = self.output_shape(given), next(iter(given.values()))

@@ -31,7 +31,7 @@ from haotuner.words.composition import SERIAL, Composition
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
+from haotuner.words.kernel import MicroKernel, shares_terms
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed, Trial
 from haotuner.words.shape import Shape
@@ -327,6 +327,8 @@ def _funnels(
 ) -> Iterator[Funnel]:
     """Candidates of each family; of one beside the first perhaps none."""
     score = expectation(task, families[0], device, model)
+    if task.one_order:
+        among = [one for one in among or families[0].points(task.op, device) if not shares_terms(one)]
     yield select(task.op, families[0], device, task.traffic, score, among=among)
     for one in families[1:]:
         with contextlib.suppress(NothingLegal):

@@ -51,6 +51,11 @@ class MicroKernel:
         raise KeyError(f"{self.name} has no parameter {key!r}")
 
 
+def shares_terms(kernel: MicroKernel) -> bool:
+    """Whether blocks of a launch share the terms of a fold, in parts whose number follows from the shape."""
+    return dict(kernel.params).get("pt", 1) > 1
+
+
 @functools.lru_cache(maxsize=256)
 def _names_parse_back(family: str, keys: tuple[str, ...]) -> bool:
     match = _NAME.fullmatch(f"{family}__{'_'.join(f'{key}0' for key in keys)}")

@@ -47,7 +47,8 @@ class CpuGenerated:
     Only where they differ from the first choice: fu (vectors an iteration of each fold, powers of two as digits behind a 1;
     first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked); tr, tv, tt
     (blocks of rows and of vectors in a tile, terms that come at a time; none: no tiles). On GPUs
-    pk (neighbours that a thread takes at a time; 1), hd (1: a row's first iteration stays in registers).
+    pk (neighbours that a thread takes at a time; 1), hd (1: a row's first iteration stays in registers), pt
+    (parts of a folded axis that blocks share; 1).
     """
 
     backend = "cpu"
@@ -133,6 +134,8 @@ class CpuGenerated:
             more.append(("pk", schedule.packed))
         if schedule.held:
             more.append(("hd", 1))
+        if schedule.parts > 1 and self.backend != "cpu":  # on CPUs the runtime cuts, and programs are those of a part
+            more.append(("pt", schedule.parts))
         return self._kernel(
             schedule.lanes, schedule.unroll, schedule.lane_axis + 1, kept, (*more, *self._option_params(options))
         )
@@ -178,6 +181,7 @@ class CpuGenerated:
             masked=not given.get("sc", 0),
             packed=given.get("pk", 1),
             held=bool(given.get("hd", 0)),
+            parts=given.get("pt", 1),
             tiles=tuple(given[name] for name in ("tr", "tv", "tt")) if "tr" in given else (),
         )
         try:

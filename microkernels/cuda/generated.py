@@ -1,7 +1,7 @@
 """CUDA families of generated programs: one family a kind of operator that says by steps what it computes.
 
 A micro-kernel is a schedule of the kind's graph, as on CPUs, whose vectors are groups of threads: part of a warp for short
-rows, a warp, or a block for long ones. A call is one launch.
+rows, a warp, or a block for long ones. A call is one launch, two where blocks share a fold (``generated_parts.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, Schedule, merges, planned, tileable
+from haotuner.generate.schedule import FOLDS, Plan, Schedule, merges, planned, shareable, tileable
 from haotuner.generate.space import Space
 from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph, Node
@@ -24,6 +24,7 @@ from haotuner.microkernels.cpu.generated import FP32_BYTES, CpuGenerated
 from haotuner.microkernels.cpu.generated_demand import counts_of
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
+from haotuner.microkernels.cuda.generated_parts import Parts
 from haotuner.microkernels.cuda.generated_program import WARP, kernel_text
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.dtypes import DTYPE_BYTES
@@ -36,6 +37,8 @@ from haotuner.words.op import Op
 GROUPS = (4, 8, WARP, 128, 512)  # threads of a group where rows are folded: very short, short, usual and long ones
 UNROLLS = (1, 2, 4, 8)
 HELD = {4: (4, 8), 8: (1, 2, 4, 8), WARP: (1, 2, 4, 8, 16), 128: (2, 4, 8, 16), 512: (2, 4, 8, 16)}  # vectors, in registers
+PARTS = (1, 8, 32, 128)  # of a folded axis, a block's each
+PARTIAL_FLOATS = 1 << 20  # results of all parts: HT_GENERATED_PARTIAL of runtime/native/cuda/generated.h
 TILES = ((1, 1, 0), (4, 1, 0))  # blocks of rows that a group takes in turn, where operands are used again
 WIDEST = 16  # bytes that a thread moves at once
 SHORT = ("fp16", "bf16")
@@ -44,6 +47,7 @@ JOIN_CYCLES = 30.0  # of an exchange between lanes and what takes it in
 BLOCK_CYCLES = 120.0  # of parts that pass through memory of the block, two barriers
 ISSUED = 20.0  # instructions of an element in a pass, masked or not: 18 to 26 of five ops at 8192 x 768 on an H200
 SCHEDULERS = 4  # of a multiprocessor: each starts an instruction of one warp a cycle
+JOIN_LAUNCH_CYCLES = 3000.0  # of a second launch behind the first, in a graph
 AHEAD = 4.0  # loads of a lane's own terms that are under way at a time
 ELEMENT_CYCLES = 12.0  # of a vector's element in a pass: instructions of all warps of a scheduler take turns
 THREADS_HELD, REGISTERS_HELD = 2048, 65536  # of a multiprocessor whose profile does not say; of any since sm_50
@@ -58,10 +62,13 @@ class Cut:
     vectors: int
     lane_axis: int
     merges: bool
+    parts: int = 1
+    dimension: int = 0
+    step: int = 1
 
     def initializer(self) -> str:
         """In C."""
-        return f"{{{self.lanes}, {self.vectors}, {self.lane_axis}, {int(self.merges)}}}"
+        return f"{{{', '.join(str(int(getattr(self, name))) for name in self.__slots__)}}}"
 
 
 class CudaGenerated(CpuGenerated):
@@ -101,13 +108,16 @@ class CudaGenerated(CpuGenerated):
         graph = self._graph(op.all_options())
         folds = sum(node.primitive in FOLDS for node in graph.nodes)
         for schedule in self._schedules(graph, folds, self.space(op, device)):
-            kernel = self.kernel_of(replace(schedule, folds=(schedule.unroll,) * folds), op)
-            if self.text(kernel, "f") is not None:
-                yield kernel
+            own = replace(schedule, folds=(schedule.unroll,) * folds)
+            shared = own.lanes >= WARP and not own.tiles and shareable(graph, own.lane_axis)
+            for parts in PARTS if shared else PARTS[:1]:
+                kernel = self.kernel_of(replace(own, parts=parts), op)
+                if self.text(kernel, "f") is not None:
+                    yield kernel
 
     def space(self, op: Op, device: Device) -> Space:
-        """The same without sums that wait in memory: a thread keeps them in registers."""
-        return replace(super().space(op, device), scratch=False)
+        """The same for blocks that share folds, without sums that wait in memory: a thread keeps them in registers."""
+        return replace(super().space(op, device), scratch=False, parts=PARTS)
 
     def _schedules(self, graph: Graph, folds: int, space: Space) -> Iterator[Schedule]:
         rank = graph.types[graph.outputs[0]].rank
@@ -148,9 +158,11 @@ class CudaGenerated(CpuGenerated):
         """How its launches are cut."""
         plan = self.plan(kernel)
         schedule = plan.schedule
+        cut = Parts.of(plan) if schedule.parts > 1 else None
         return Cut(
             lanes=schedule.lanes, vectors=schedule.unroll, lane_axis=schedule.lane_axis,
-            merges=merges(plan) and schedule.lanes >= WARP,
+            merges=merges(plan) and schedule.lanes >= WARP, parts=schedule.parts,
+            dimension=cut.place if cut else 0, step=cut.step if cut else 1,
         )  # fmt: skip
 
     def launch(self, kernel: MicroKernel) -> Launch:
@@ -171,24 +183,35 @@ class CudaGenerated(CpuGenerated):
         kind = self._own(asked.kernels[0])
         options = self._options(asked.kernels[0])
         extents: Any = kind.complete(asked.extents, options)
-        counted, moved = counts_of(asked, self._plan, extents)
+        counted, moved = counts_of(asked, self._whole, extents)
         share = DTYPE_BYTES[self.dtype] / FP32_BYTES  # of what is counted
         over = {name: column * share for name, column in moved.items()}
         work = Work(flops={"simd": np.asarray(kind.flops(extents), np.float64)}, mid_bytes=counted.l1_bytes * share, **over)
         tiles = asked.tiles(self._run, self.footprint, vector=np.ones(len(asked.kernel_at)))
-        busy = np.maximum(self._groups(asked, extents) * asked.param("vl"), 1.0)  # threads that have something to do
+        parts = self._parts(asked, extents)
+        busy = np.maximum(
+            self._groups(asked, extents) * asked.param("vl"), 1.0
+        )  # threads that have something to do, of a part
         threads = np.minimum(tiles.threads, busy)
         waves = np.ceil(threads / asked.device.wave_width)
-        blocks = np.ceil(busy / threads)
+        blocks = np.ceil(busy / threads) * parts
         device = asked.device
         room = np.minimum(device.threads_per_unit or THREADS_HELD, REGISTERS_HELD / tiles.registers)
         held = max(1, device.compute_units) * np.maximum(room // np.maximum(threads, 1.0), 1.0)
         units = max(1, device.compute_units)
         waited, issued = self._waited(asked, extents)
         issued = issued * np.ceil(threads / WARP) / SCHEDULERS * np.ceil(blocks / units)  # by all blocks of a unit in turn
-        cycles = (waited * np.ceil(blocks / held) + issued) * np.clip(blocks, 1.0, units)
+        joined = np.where(
+            parts > 1, JOIN_LAUNCH_CYCLES + parts * LOAD_CYCLES / AHEAD, JOIN_CYCLES * (asked.param("pt", 1.0) > 1)
+        )
+        cycles = (waited * np.ceil(blocks / held) + issued + joined) * np.clip(blocks, 1.0, units)
         told = replace(counted, cycles=cycles, l1_bytes=counted.l1_bytes * share, l2_bytes=counted.l2_bytes * share)
         return Demand(work=work, tiles=replace(tiles, count=blocks, threads=threads, waves=waves), counted=told)
+
+    def _whole(self, kernel: MicroKernel) -> Any:
+        """The plan of a kernel as if nothing were shared: parts move next to nothing."""
+        plan = self._plan(kernel)
+        return plan if not isinstance(plan, Plan) or plan.schedule.parts == 1 else _unshared(self, kernel)
 
     def _waited(self, asked: Asked, extents: Any) -> tuple[Any, Any]:
         """Cycles that a group waits, and instructions of each of its threads, for which others wait.
@@ -203,7 +226,7 @@ class CudaGenerated(CpuGenerated):
         issue = ELEMENT_CYCLES * asked.param("u") * (1.0 + 1.0 / asked.param("pk", 1.0)) / 2.0  # of an iteration
         if not folds:
             return np.asarray(LOAD_CYCLES + issue, np.float64), ISSUED * asked.param("u")
-        folded, lanes = self._terms(asked, extents, folds, graph), asked.param("vl")
+        folded, lanes = self._terms(asked, extents, folds, graph) / self._parts(asked, extents), asked.param("vl")
         width = lanes * asked.param("u")
         whole = np.floor(folded / width)
         steps = whole + np.ceil((folded - whole * width) / lanes)
@@ -217,6 +240,19 @@ class CudaGenerated(CpuGenerated):
         alone = np.where(blocks, folded * (LOAD_CYCLES / AHEAD + 2.0 * loaded + summed) + LOAD_CYCLES, alone)
         issued = np.where(blocks, folded * (2.0 * loaded + summed), issued)
         return np.asarray(np.where(held, shared, alone), np.float64), issued
+
+    def _parts(self, asked: Asked, extents: Any) -> Any:
+        """Parts of a fold that blocks share, as the runtime cuts them."""
+        found = np.ones(len(asked.kernel_at))
+        outputs = prod((extents[axis] for axis in self._own(asked.kernels[0]).output.axes({})), start=found)
+        room = np.maximum(PARTIAL_FLOATS // np.maximum(outputs, 1.0), 1.0)
+        for place, kernel in enumerate(asked.kernels):
+            cut = self.cut(kernel)
+            if cut.parts > 1:
+                axis = self.plan(kernel).graph.dimensions[cut.dimension]
+                tiles = np.ceil(np.broadcast_to(extents[axis], found.shape) / cut.step)
+                found = np.where(asked.kernel_at == place, np.clip(tiles, 1.0, np.minimum(room, cut.parts)), found)
+        return found
 
     def _terms(self, asked: Asked, extents: Any, folds: Sequence[Node], graph: Graph) -> Any:
         """Terms of the longest fold, of each row."""
@@ -248,8 +284,13 @@ class CudaGenerated(CpuGenerated):
             found = np.where(asked.kernel_at == place, points * pieces, found)
         return found
 
+    def decisions(self, kernel: MicroKernel) -> dict[str, str]:
+        """A kernel's schedule in words, by the kind of decision."""
+        found = super().decisions(kernel)
+        return found | {"computation": found["computation"].replace("workers fold", "blocks fold")}
+
     def joins(self, kernel: MicroKernel) -> dict[str, str]:
-        """None: a call is one launch."""
+        """None that threads of the host share."""
         return {}
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
@@ -266,6 +307,12 @@ def _folds_rows(graph: Graph) -> bool:
             if any(not isinstance(shape[axis], int) or int(shape[axis]) > WARP for axis in axes):
                 return True
     return False
+
+
+@cache
+def _unshared(family: CudaGenerated, kernel: MicroKernel) -> Plan:
+    plan = family.plan(kernel)
+    return planned(plan.graph, replace(plan.schedule, parts=1))
 
 
 @cache

@@ -8,7 +8,7 @@ shuffles and, in a block, through its memory, in a fixed order. The unit include
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from haotuner.generate.expressions import INDEX
 from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import Extent, lowered
 from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
+from haotuner.microkernels.cuda.generated_parts import PART, prologue
 from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neighbour, neighbour, said
 from haotuner.microkernels.cuda.pieces import DEVICE
 
@@ -47,7 +48,8 @@ class _Cell:
 class CudaText:
     """Values are expressions; each step is a statement of its own, so nothing is said twice."""
 
-    def __init__(self, plan: AnyPlan, kept_as: str = "fp32") -> None:
+    def __init__(self, plan: AnyPlan, kept_as: str = "fp32", *, in_parts: bool = False) -> None:
+        self._in_parts = in_parts
         self.kept_as = ELEMENTS[kept_as]  # the type of floats in memory; they are computed in fp32
         self.plan, self._names, self._lanes = plan, 0, plan.schedule.lanes
         self._loops = [Loop(Code(""), Code("1"))]
@@ -97,6 +99,10 @@ class CudaText:
                               floordiv=called("ht_floordiv"), mod=called("ht_mod"), maximum=called("ht_max<long long>"),
                               minimum=called("ht_min<long long>"))  # fmt: skip
         return found
+
+    def given(self, extent: Extent) -> str:
+        """An extent of the whole request, where ``a`` holds a part of it."""
+        return self.size(extent).replace("a.sizes", "given.sizes")
 
     def loop(self, count: Code, body: Callable[[Code], None]) -> None:
         """A loop; the outermost one that writes and carries nothing is shared by all warps."""
@@ -173,9 +179,12 @@ class CudaText:
         wide = lanes > 1 and any(steps)
         condition = mask if wide else "ht_lane == 0"
         place = self._place(tensor, indices, steps if wide else None)
+        said = f"{place} = {value};"
         if self.element(tensor) != TYPES[self.plan.graph.types[tensor].dtype]:
-            value = Code(f"{self.kept_as}({value})")
-        self._say(f"if ({condition}) {place} = {value};" if condition is not None else f"{place} = {value};")
+            said = f"{place} = {self.kept_as}({value});"
+            if self._in_parts:  # results of a part are not rounded
+                said = f"{{ if (given.phase == {PART}) ht_{place} = {value}; else {said} }}"
+        self._say(f"if ({condition}) {said}" if condition is not None else said)
         self._loops[-1].ordered = True
         for loop in self._loops:
             loop.stores = True
@@ -202,7 +211,10 @@ class CudaText:
         self._names += 1
         name, dtype = f"w{self._names}", TYPES[self.plan.graph.types[tensor].dtype]
         self._say(f"const {dtype} {name}[{at.vectors}] = {{{', '.join(self._puts.pop(key))}}};")
-        self._say(f"ht_put{at.form}({self._row(tensor, outer)}, {name}, {at.moved(self._lanes)});")
+        said = f"ht_put{at.form}({self._row(tensor, outer)}, {name}, {at.moved(self._lanes)});"
+        if self._in_parts and self.element(tensor) != TYPES[self.plan.graph.types[tensor].dtype]:
+            said = f"if (given.phase == {PART}) {said.replace('(t', '(ht_t', 1)} else {said}"
+        self._say(said)
         self._loops[-1].ordered = True
         for loop in self._loops:
             loop.stores = True
@@ -323,8 +335,9 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
     lanes = plan.schedule.lanes
     if lanes not in WIDTHS:
         raise UsageError(f"{symbol}: vectors of {lanes}; on a GPU they are {', '.join(map(str, WIDTHS))} threads")
-    machine = CudaText(plan, kept_as)
-    emit(plan, machine)
+    shared = plan if isinstance(plan, Plan) and plan.schedule.parts > 1 else None
+    machine = CudaText(plan, kept_as, in_parts=shared is not None)
+    emit(plan if shared is None else replace(shared, schedule=replace(shared.schedule, parts=1)), machine)
     tensors = []
     for place, name in enumerate(machine.tensors):
         const = "const " if name != plan.output else ""
@@ -332,14 +345,19 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
         tensors.append(f"{const}{dtype}* __restrict__ const t{place} = ({const}{dtype}*)a.data[{place}];")
     whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"
     body = [
+        *(prologue(shared, [machine.element(name) for name in machine.tensors], machine.given) if shared else []),
         f"const int ht_lane = threadIdx.x % {lanes};",
         f"const unsigned ht_mask = {whole};",
         f"const long long ht_group = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / {lanes};",
         f"const long long ht_groups = (long long)gridDim.x * blockDim.x / {lanes};",
         *tensors,
+        *([f"float* const ht_t{place} = (float*)a.data[{place}];"] if shared and kept_as != "fp32" else []),
         *machine.memory(max(1, threads // lanes)),
         *machine.lines,
     ]
     text = "\n".join(f"  {line}" for line in body)
     limit = max(threads, lanes) if lanes <= WARP else lanes
-    return f'extern "C" __global__ void __launch_bounds__({limit}) {symbol}(const ht_generated_args a) {{\n{text}\n}}\n'
+    given = "given" if shared else "a"
+    return (
+        f'extern "C" __global__ void __launch_bounds__({limit}) {symbol}(const ht_generated_args {given}) {{\n{text}\n}}\n'
+    )

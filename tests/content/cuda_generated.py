@@ -17,6 +17,7 @@ from haotuner.generate.online_schedule import DEPTH, OnlineSchedule
 from haotuner.generate.schedule import Plan, Schedule, planned
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
+from haotuner.microkernels.cuda.generated_parts import Parts
 from haotuner.microkernels.cuda.online import CudaOnline
 from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
@@ -33,12 +34,15 @@ class Arguments(ctypes.Structure):
         ("data", ctypes.c_void_p * MAX_OPERANDS),
         ("strides", (ctypes.c_int64 * MAX_AXES) * MAX_OPERANDS),
         ("sizes", ctypes.c_int64 * MAX_AXES),
+        ("partial", ctypes.c_void_p),
+        ("parts", ctypes.c_int),
+        ("phase", ctypes.c_int),
     ]
 
 
 def plan_of(
     spec: str, axis: int = -2, unroll: int = 2, kept: bool = False, rows: int = 1, masked: bool = True, lanes: int = WARP,
-    packed: int = 1, held: bool = False,
+    packed: int = 1, held: bool = False, parts: int = 1,
 ) -> Plan:  # fmt: skip
     """The plan of an op for a warp, a part of one or a block; ``axis``: -2 for the output's last."""
     from haotuner.generate.schedule import keepable
@@ -48,7 +52,7 @@ def plan_of(
     last = graph.types[graph.outputs[0]].rank - 1
     keep = keepable(graph)[:1] if kept else ()
     return planned(graph, Schedule(lane_axis=last if axis == -2 else axis, lanes=lanes, unroll=unroll, kept=keep, rows=rows,
-                                   masked=masked, packed=packed, held=held))  # fmt: skip
+                                   masked=masked, packed=packed, held=held, parts=parts))  # fmt: skip
 
 
 def attention_plan(spec: str, rows: int, block: int, keys: int) -> AnyPlan:
@@ -107,6 +111,9 @@ PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
     "max_last": ("reduce_max:", plan_of("reduce_max:", axis=0)),
     "max_pool": ("max_pool:kernel=3,stride=2,pad=1", plan_of("max_pool:kernel=3,stride=2,pad=1")),
     "resize": ("resize:mode=linear", plan_of("resize:mode=linear")),
+    "sum_parts": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=2, packed=2, held=True, parts=4)),
+    "max_parts": ("reduce_max:over=first", plan_of("reduce_max:over=first", parts=3)),
+    "mean_parts": ("reduce_mean:", plan_of("reduce_mean:", axis=-1, unroll=1, lanes=64, parts=8)),
     "product": product_plan((1, 1, 0)),
     "product_blocks": product_plan((4, 1, 0)),
 }  # fmt: skip
@@ -123,6 +130,8 @@ QUICK = (
     "sum_first",
     "max_pool",
     "product_blocks",
+    "sum_parts",
+    "mean_parts",
 )  # a form of code each
 
 
@@ -130,7 +139,8 @@ def entries(symbols: Sequence[str]) -> str:
     """C of a launch of each program, for the emulator."""
     return "".join(
         f'extern "C" int run_{symbol}(const ht_generated_args* a, unsigned blocks, unsigned threads) {{\n'
-        "  cudaLaunchConfig_t config = {};\n  config.gridDim = dim3(blocks), config.blockDim = dim3(threads);\n"
+        "  cudaLaunchConfig_t config = {};\n  config.blockDim = dim3(threads);\n"
+        "  config.gridDim = dim3(blocks, a->phase == 1 ? a->parts : 1);\n"
         f"  return emu::launch(config, [=] {{ {symbol}(*a); }});\n}}\n"
         for symbol in symbols
     )
@@ -151,7 +161,16 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, b
             arguments.strides[place][axis] = stride // 4
     for place, name in enumerate(plan.graph.dimensions):
         arguments.sizes[place] = extents[name]
-    error = library[f"run_{symbol}"](ctypes.byref(arguments), blocks, threads)
+    error = 0
+    arguments.parts = 1
+    if isinstance(plan, Plan) and plan.schedule.parts > 1:
+        tiles = -(-arguments.sizes[Parts.of(plan).place] // plan.schedule.step)
+        arguments.parts = min(plan.schedule.parts, tiles)
+    partial = np.full(max(1, arguments.parts * out.inner.size), np.nan, np.float32)
+    arguments.partial = partial.ctypes.data
+    for phase in (1, 2) if arguments.parts > 1 else (0,):
+        arguments.phase = phase
+        error = error or library[f"run_{symbol}"](ctypes.byref(arguments), blocks, threads)
     verdict = judge.check(op, inputs, out.inner)
     touched = ", wrote outside the output" if out.touched() else ""
     return f"{symbol} {shape}: error {error}, {verdict}{touched}" if error or verdict.wrong or touched else ""

@@ -8,17 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from haotuner.cost.families import demand
+from haotuner.cost.roofline import expected_us
 from haotuner.errors import NothingLegal, UsageError
 from haotuner.generate.kinds import graph_of
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.hw_profiles.find import find_device
-from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.cuda.generated import PARTS, CudaGenerated
 from haotuner.microkernels.cuda.generated_program import cuda_unit
 from haotuner.microkernels.cuda.online import CudaOnline
 from haotuner.microkernels.index import families_for, family_named
+from haotuner.words.kernel import MicroKernel, shares_terms
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.content.cuda_generated import PROGRAMS, QUICK, entries, plan_of
 from tests.emulator import build
 
@@ -91,6 +96,25 @@ def test_attention_is_one_program_whose_memory_is_a_warps(dtype):
         assert "of shared memory, a warp" in family.decisions(kernel)["movement"]
     with pytest.raises(NothingLegal, match="known d"):
         families_for(Op.parse("attention:"), "cuda")
+
+
+def test_few_long_rows_are_expected_to_be_shared_by_blocks():
+    op, device = Op.parse("reduce_sum:"), find_device("h200")
+    family, softmax = CudaGenerated(op.meaning), Op.parse("softmax:")
+    points = list(family.points(op, device))
+    assert {family.cut(point).parts for point in points} == set(PARTS) == {1, 8, 32, 128}
+    assert {dict(point.params).get("pt", 1) for point in CudaGenerated(softmax.meaning).points(softmax, device)} == {1}
+
+    def best(m: int, n: int) -> MicroKernel:
+        pairs = [(point, Shape.of(m=m, n=n)) for point in points]
+        us = expected_us(device, demand(device, family, op, pairs, weights="hot"))
+        return points[int(np.argmin(us))]
+
+    assert all(shares_terms(best(m, n)) for m, n in ((1, 65536), (8, 65536), (1, 10**6)))
+    assert not any(shares_terms(best(m, n)) for m, n in ((1024, 1024), (8192, 256), (1, 64)))
+    space = family.space(op, device)
+    found = {space.schedule(point).parts for point in space.points}
+    assert found == set(PARTS) and "blocks" in family.decisions(best(1, 10**6))["computation"]
 
 
 def test_what_has_no_program_is_told():

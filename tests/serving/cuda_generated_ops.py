@@ -76,6 +76,40 @@ def generated(path: str) -> None:
     assert one.pack.stats()[one.op.name]["calls"] >= 14
 
 
+def generated_parts(path: str) -> None:
+    """Few long rows: one launch on a stream without memory for parts, two where it was prepared; graphs; strided rows."""
+    one, driver = Generated(path), Driver()
+
+    def called(m: int, n: int, gap: int, launches: int) -> Any:
+        inputs = one.drawn(m, n)
+        (x,) = (one.device.upload(value, strides=(n + gap, 1)) for value in inputs.values())
+        y = one.device.upload(np.full(m, UNTOUCHED, one.dtype))
+        driver.library.standin_counts_reset()
+        one.op.run(x, out=y, stream=one.stream)
+        assert counts(driver)["cuLaunchKernel"] == launches, (m, n)
+        one.judged(inputs, y, (m, n, gap, launches))
+        return one.device.download(y, one.dtype)
+
+    whole = called(2, 300, 0, 1)
+    one.op.prepare(one.stream)
+    for m, n, gap, launches in ((2, 300, 0, 2), (3, 65, 3, 2), (1, 64, 0, 1), (5, 1000, 1, 2), (40, 9, 0, 1)):
+        again = called(m, n, gap, launches)
+        if (m, n) == (2, 300):
+            np.testing.assert_allclose(again.astype(np.float32), whole.astype(np.float32), rtol=2e-2, atol=2e-2)
+    inputs = one.drawn(2, 500)
+    x, y = (one.device.upload(value) for value in (inputs["x"], np.full(2, UNTOUCHED, one.dtype)))
+    one.device.begin(one.stream)
+    one.op.run(x, out=y, stream=one.stream)
+    graph = one.device.end(one.stream)
+    for _ in range(2):
+        one.device.replay(graph, one.stream)
+    one.judged(inputs, y, "a graph of two launches")
+    driver.fail("cuLaunchKernel", "2", 2)
+    with pytest.raises(RuntimeError, match=r"launching a kernel: .*\(2\)"):
+        one.op.run(x, out=y, stream=one.stream)
+    driver.fail("cuLaunchKernel", "")
+
+
 def generated_faults(path: str) -> None:
     """The size of the grid, arguments that the door does not take, what the driver refuses, and a second device."""
     one, driver, current = Generated(path), Driver(), ctypes.c_void_p(0)

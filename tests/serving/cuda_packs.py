@@ -253,6 +253,12 @@ GENERATED_PICKS = (  # groups of part of a warp, a warp and a block; one without
         _GELU.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=8, packed=4), Op.parse("gelu:")),
     )),
 )  # fmt: skip
+_SUM = CudaGenerated(KINDS["reduce_sum"], "bf16")
+PARTS_PICK = Pick(arch="sm_90a", op=Op.parse("reduce_sum:dtype=bf16").name, dtype="bfloat16", kernels=tuple(
+    _SUM.kernel_of(Schedule(lane_axis=-1, lanes=32, unroll=2, folds=(2,), packed=2, held=True, parts=parts),
+                   Op.parse("reduce_sum:dtype=bf16"))
+    for parts in (1, 4)
+))  # fmt: skip
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 
@@ -280,7 +286,7 @@ def packed(pick: Pick) -> PackedOnDevice:
         return packed_product(pick.op, pick.kernels)
     if is_convolution(Op.parse(pick.op).kind):
         return packed_conv(pick.op, pick.kernels)
-    if pick in GENERATED_PICKS:
+    if pick in (*GENERATED_PICKS, PARTS_PICK):
         return packed_generated(pick.op, pick.kernels)
     return packed_op(pick.op, pick.kernels, pick.cells)
 
@@ -371,5 +377,7 @@ def build_pack(out: Path, pick: Pick, code: Path) -> Path:
 def _write_code(pick: Pick, folder: Path) -> None:
     programs = {kernel.name: (family(kernel), kernel) for kernel in pick.kernels}
     unit = folder / f"{pick.op}.cu"
-    unit.write_text(device_unit(programs, reduces=() if pick in GENERATED_PICKS else (Op.parse(pick.op).dtype,)))
+    unit.write_text(
+        device_unit(programs, reduces=() if pick in (*GENERATED_PICKS, PARTS_PICK) else (Op.parse(pick.op).dtype,))
+    )
     cubin_of(unit, folder, pick.arch)

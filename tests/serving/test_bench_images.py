@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -21,18 +22,22 @@ from tests.serving.conv_packs import conv_pack
 from tests.serving.packs import LANES, best_level
 
 SPECS = ("conv2d:c=6,f=8,r=3,s=3,pad=1,groups=2", "conv1d:c=5,f=7,s=3,dilation=2,layout=nwc")
+TRANSPOSED = (
+    "conv_transpose2d:c=6,f=8,r=3,s=3,pad=1,groups=2,stride=2,opad=1",
+    "conv_transpose1d:c=5,f=7,s=4,stride=2,pad=1,layout=nwc",
+)
 
 
 def test_what_can_be_raced():
-    for spec in SPECS:
+    for spec in (*SPECS, *TRANSPOSED):
         assert HOST.raceable(Op.parse(spec)) and not GPU.raceable(Op.parse(spec))
-    for spec in ("conv2d:c=6,f=8,r=3,s=3,pad=1.0.0.1", "conv_transpose1d:c=5,f=7,s=3"):
+    for spec in ("conv2d:c=6,f=8,r=3,s=3,pad=1.0.0.1", "conv_transpose1d:c=5,f=7,s=3,pad=1.0"):
         assert not HOST.raceable(Op.parse(spec))
     told = Told.of(Op.parse("conv2d:c=6,f=8,r=3,s=3,pad=1.2,stride=2,layout=nhwc"))
     assert (told.pad, told.stride, told.last, told.flat) == ((1, 2), (2, 2), True, False)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", (*SPECS, *TRANSPOSED))
 def test_right_results_pass_and_wrong_ones_do_not(spec):
     op = Op.parse(spec)
     shape = Shape.of({axis: 9 if axis != "b" else 2 for axis in op.dynamic})
@@ -63,3 +68,17 @@ def test_a_pack_of_convolutions_is_raced_as_it_is_served(tmp_path):
     ours.prepare(op, weights)
     assert len(ours.aim(x, 2)) == 2 and error_share(op, x, weights[1], ours.result(1)) < 1
     assert ours.plan({"b": 2, "h": 5, "w": 7}) == "cell 1" and ours.overhead_ns(0.0) is None
+
+
+@pytest.mark.parametrize("peer", ["torch_eager:TorchEager", "onnxruntime_cpu:OnnxruntimeCpu", "openvino_cpu:OpenvinoCpu"])
+def test_peers_compute_what_they_are_told(peer: str):
+    module, _, name = peer.partition(":")
+    pytest.importorskip({"torch_eager": "torch", "onnxruntime_cpu": "onnxruntime", "openvino_cpu": "openvino"}[module])
+    contender = getattr(importlib.import_module(f"haotuner.bench.peers.{module}"), name)(Setting(threads=1))
+    for spec in (*SPECS, *TRANSPOSED):
+        op = Op.parse(spec)
+        shape = Shape.of({axis: 9 if axis != "b" else 2 for axis in op.dynamic})
+        weights, x = draw_weights(op, 2, 0), draw_image(op, shape, 0)
+        contender.prepare(op, weights)
+        contender.aim(x, 2)
+        assert error_share(op, x, weights[1], contender.result(1)) < 1, spec

@@ -23,6 +23,7 @@ from tests.serving.cuda_packs import (
     GROUPED_PICKS,
     KN_HOPPER,
     KN_PICKS,
+    PARTS_PICK,
     PICKS,
     PRODUCT_FP16,
     PRODUCT_PICKS,
@@ -166,6 +167,10 @@ def test_products_on_a_second_device(folder, pick):
 def test_generated_programs_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "generated", "generated_refusals")
     run(folder, pick, "generated_faults")
+
+
+def test_blocks_share_a_fold_where_there_is_memory_for_their_parts(folder):
+    run(folder, PARTS_PICK, "generated_parts")
 
 
 def test_torch_gives_generated_programs_their_operands(folder):

@@ -40,16 +40,16 @@ def timing_batches(cubin: str, op: str, library: str = "") -> None:
         operands.free()
 
 
-def one_launch(driver: Driver, timed: TimingLibrary, call: CallWords) -> None:
-    """A call is one launch and is timed; one that the driver refuses is said, and the next goes through."""
+def one_launch(driver: Driver, timed: TimingLibrary, call: CallWords, launches: int = 1) -> None:
+    """A call is one launch, or so many, and is timed; one that the driver refuses is said, and the next goes through."""
     before = driver.count("cuLaunchKernel")
     timed.run(call)
-    assert driver.count("cuLaunchKernel") == before + 1
+    assert driver.count("cuLaunchKernel") == before + launches
     assert timed.once_us(call) > 0
     timed.prepare(call, LAUNCHES)
     assert timed.replay_us() > 0
     for act in (partial(timed.run, call), partial(timed.prepare, call, LAUNCHES)):
-        driver.fail("cuLaunchKernel", "2", 1)
+        driver.fail("cuLaunchKernel", "2", launches)
         with pytest.raises(Refusal, match=r"\(2\)"):
             act()
         driver.fail("cuLaunchKernel", "")

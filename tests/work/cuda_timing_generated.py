@@ -10,19 +10,20 @@ import numpy as np
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.timing_library import Loaded, TimingLibrary, kernel_words
+from haotuner.words.kernel import shares_terms
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from tests.serving.cuda_packs import GENERATED_PICKS, family
+from tests.serving.cuda_packs import GENERATED_PICKS, PARTS_PICK, family
 from tests.standin.client import Driver
 from tests.work.cuda_timing_batches import one_launch
 
 
 def timing_generated(cubin: str, op: str, library: str = "") -> None:
-    """Every program is right, a call is one launch, and a launch that the driver refuses is said; the next is right."""
+    """Every program is right, a call is one launch, two where blocks share a fold; after a refused one the next is right."""
     if library:
         timing_library.built = lambda folder: Path(library)
     driver, timed = Driver(), TimingLibrary(0)
-    pick, parsed = next(one for one in GENERATED_PICKS if one.op == op), Op.parse(op)
+    pick, parsed = next(one for one in (*GENERATED_PICKS, PARTS_PICK) if one.op == op), Op.parse(op)
     module = timed.load(Path(cubin))
     for kernel in pick.kernels:
         of = family(kernel)
@@ -34,7 +35,7 @@ def timing_generated(cubin: str, op: str, library: str = "") -> None:
         )
         assert verify_generated(parsed, kernel, of, loaded, timed, np.random.default_rng(3)) <= 1
         operands = GeneratedOperands(timed, parsed, Shape.of(m=9, n=70))
-        one_launch(driver, timed, operands.call(loaded, of, kernel))
+        one_launch(driver, timed, operands.call(loaded, of, kernel), 2 if shares_terms(kernel) else 1)
         operands.free()
 
 

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.cuda_packs import GENERATED_PICKS, GROUPED_FP32, GROUPED_HOPPER, PICKS, PRODUCT_FP16, Pick, build_pack
+from tests.serving.cuda_packs import (
+    GENERATED_PICKS,
+    GROUPED_FP32,
+    GROUPED_HOPPER,
+    PARTS_PICK,
+    PICKS,
+    PRODUCT_FP16,
+    Pick,
+    build_pack,
+)
 from tests.standin import ROOT, environment, toolchain_missing
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
@@ -30,8 +39,8 @@ def test_products_side_by_side_are_timed_in_one_launch(folder):
     timed(folder, PRODUCT_FP16, "tests.work.cuda_timing_batches")
 
 
-@pytest.mark.parametrize("pick", GENERATED_PICKS[:2], ids=lambda pick: pick.op)
-def test_generated_programs_are_timed_in_one_launch(folder, pick):
+@pytest.mark.parametrize("pick", (*GENERATED_PICKS[:2], PARTS_PICK), ids=lambda pick: pick.op)
+def test_generated_programs_are_timed_as_they_are_launched(folder, pick):
     timed(folder, pick, "tests.work.cuda_timing_generated")
 
 

@@ -14,7 +14,7 @@ from haotuner import judge
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.generate.schedule import merged_sizes
 from haotuner.isolate.answers import Refusal
-from haotuner.microkernels.cuda.generated import CudaGenerated, Cut
+from haotuner.microkernels.cuda.generated import PARTIAL_FLOATS, CudaGenerated, Cut
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
@@ -27,7 +27,7 @@ MOST_FLOPS = 3e5  # of a shape: the reference takes float64 of the host
 class CutWords(ctypes.Structure):
     """``ht_cuda_generated_kernel`` of native/cuda/generated.h."""
 
-    _fields_ = tuple((name, ctypes.c_int32) for name in ("lanes", "vectors", "lane_axis", "merges"))
+    _fields_ = tuple((name, ctypes.c_int32) for name in Cut.__slots__)
 
 
 class ProgramArgs(ctypes.Structure):
@@ -35,7 +35,7 @@ class ProgramArgs(ctypes.Structure):
 
     _fields_ = (
         ("data", ctypes.c_uint64 * MAX_OPERANDS), ("strides", (ctypes.c_int64 * MAX_AXES) * MAX_OPERANDS),
-        ("sizes", ctypes.c_int64 * MAX_AXES),
+        ("sizes", ctypes.c_int64 * MAX_AXES), ("partial", ctypes.c_uint64), ("parts", ctypes.c_int), ("phase", ctypes.c_int),
     )  # fmt: skip
 
 
@@ -44,16 +44,20 @@ class GeneratedWords(ctypes.Structure):
 
     _fields_ = (
         ("kernel", CutWords), ("args", ProgramArgs), ("shape", ctypes.c_int64 * MAX_AXES), ("rank", ctypes.c_int32),
+        ("partial", ctypes.c_uint64),
     )  # fmt: skip
 
 
 def words_of(
     op: Op, shape: Shape, family: CudaGenerated, kernel: MicroKernel, places: Sequence[int],
-    strides: Sequence[Sequence[int]], *, gaps: bool,
+    strides: Sequence[Sequence[int]], *, gaps: bool, partial: int,
 ) -> GeneratedWords:  # fmt: skip
-    """A call on operands at these addresses, strides in elements, the output last; ``gaps``: some lie apart."""
+    """A call on operands at these addresses, strides in elements, the output last; ``gaps``: some lie apart.
+
+    ``partial``: memory for results of parts of a fold, of ``partial_bytes``.
+    """
     cut, plan = family.cut(kernel), family.plan(kernel)
-    words = GeneratedWords(kernel=CutWords(cut.lanes, cut.vectors, cut.lane_axis, int(cut.merges)))
+    words = GeneratedWords(kernel=CutWords(*(int(getattr(cut, name)) for name in Cut.__slots__)), partial=partial)
     out = op.operand_shape(op.meaning.output, shape)
     sizes = {name: int(op.extents(shape)[name]) for name in plan.graph.dimensions}
     if cut.merges and not gaps:  # as the runtime does it
@@ -65,6 +69,11 @@ def words_of(
     words.shape[: len(out)] = out
     words.rank = len(out)
     return words
+
+
+def partial_bytes(op: Op, shape: Shape, family: CudaGenerated, kernel: MicroKernel) -> int:
+    """Of the results of all parts of a call, at most."""
+    return min(4 * prod(op.operand_shape(op.meaning.output, shape)) * family.cut(kernel).parts, 4 * PARTIAL_FLOATS)
 
 
 def _call(loaded: Loaded, words: GeneratedWords) -> CallWords:
@@ -112,9 +121,12 @@ def _verified(
         inner = whole[judge.GUARD : -judge.GUARD].reshape(output.inner.shape)
         back = output.outer if gaps else whole
         put(back, output.inner if gaps else inner)
-        words = words_of(op, shape, family, kernel, places, strides, gaps=gaps)
+        at = held[-1]
+        held.append(native.allocate(partial_bytes(op, shape, family, kernel)))
+        native.poison(held[-1], partial_bytes(op, shape, family, kernel))
+        words = words_of(op, shape, family, kernel, places, strides, gaps=gaps, partial=held[-1])
         native.run(_call(loaded, words))
-        native.get(held[-1], back)
+        native.get(at, back)
     finally:
         for place in held:
             native.free(place)
@@ -165,7 +177,11 @@ class GeneratedOperands:
 
     def call(self, loaded: Loaded, family: CudaGenerated, kernel: MicroKernel) -> CallWords:
         """One launch."""
-        self._words = words_of(self._op, self._shape, family, kernel, self._held, self._strides, gaps=False)
+        operands = self._held[: len(self._strides)]
+        self._held.append(self._native.allocate(partial_bytes(self._op, self._shape, family, kernel)))
+        self._words = words_of(
+            self._op, self._shape, family, kernel, operands, self._strides, gaps=False, partial=self._held[-1]
+        )
         return _call(loaded, self._words)
 
     def free(self) -> None:

@@ -69,7 +69,7 @@ class PackedCudaGenerated(PackedSliced):
             f"static const uint8_t dimensions_{index}[] = {{{known}}};",
             f"static const uint32_t over_{index}[] = {{{over}}};",
             f"static const ht_cuda_generated data_{index} = "
-            f"{{kernels_{index}, programs_{index}, {len(self.dimensions)}, dimensions_{index}, over_{index}, "
-            f"{in_place_kernel(self.operands, self.kernels)}}};",
+            f"{{kernels_{index}, programs_{index}, {len(self.cuts)}, {len(self.dimensions)}, dimensions_{index}, "
+            f"over_{index}, {in_place_kernel(self.operands, self.kernels)}}};",
             *plan_tables(index, self.plans, axes),
         ]

@@ -37,6 +37,8 @@ class OnednnPacked:
         self._kind = only(op.dtype, "fp32", "fp16", "bf16")
         self._weights, self._told = [], Told.of(op) if is_convolution(op.kind) else None
         if self._told is not None:
+            if self._told.transposed:
+                raise NotImplementedError("torch has no transposed convolution of a reordered weight")
             self._weights = [self._packed(self._torch.from_numpy(weight)) for weight in weights]
             return
         reorder = self._torch.ops.mkldnn._reorder_linear_weight

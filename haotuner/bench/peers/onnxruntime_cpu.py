@@ -102,14 +102,16 @@ class OnnxruntimeCpu:
 
     def _convolution(self, weight: Array, told: Told) -> bytes:
         helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
+        more = {"output_padding": told.more} if told.transposed else {}
         node = helper.make_node(
-            "Conv",
+            "ConvTranspose" if told.transposed else "Conv",
             ["x", "w"],
             ["y"],
             strides=told.stride,
             pads=(*told.pad, *told.pad),
             dilations=told.dilation,
             group=told.groups,
+            **more,
         )
         sides = ["w"] if told.flat else ["h", "w"]
         after = ["q"] if told.flat else ["p", "q"]
@@ -117,7 +119,7 @@ class OnnxruntimeCpu:
             [node],
             "convolution",
             [helper.make_tensor_value_info("x", kind, ["b", self._op["c"], *sides])],
-            [helper.make_tensor_value_info("y", kind, ["b", weight.shape[0], *after])],
+            [helper.make_tensor_value_info("y", kind, ["b", self._op["f"], *after])],
             [self._onnx.numpy_helper.from_array(weight, "w")],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])

@@ -74,7 +74,9 @@ class OpenvinoCpu:
             sides = [-1] * len(told.stride)
             image = build.parameter([-1, self._op["c"], *sides], np.float32)
             window = (told.stride, told.pad, told.pad, told.dilation)
-            if told.groups == 1:
+            if told.transposed:
+                found = self._transposed(image, weight, told)
+            elif told.groups == 1:
                 found = build.convolution(image, build.constant(weight), *map(list, window))
             else:
                 parts = weight.reshape(told.groups, weight.shape[0] // told.groups, *weight.shape[1:])
@@ -83,3 +85,12 @@ class OpenvinoCpu:
         x = build.parameter([-1, weight.shape[1]], np.float32)
         product = build.matmul(x, build.constant(weight), False, True)
         return self._openvino.Model([build.result(product)], [x])
+
+    def _transposed(self, image: Any, weight: Array, told: Told) -> Any:
+        build = self._openvino.opset13
+        window = dict(strides=list(told.stride), pads_begin=list(told.pad), pads_end=list(told.pad),
+                      dilations=list(told.dilation), output_padding=list(told.more))  # fmt: skip
+        if told.groups == 1:
+            return build.convolution_backprop_data(image, build.constant(weight), **window)
+        parts = weight.reshape(told.groups, weight.shape[0] // told.groups, *weight.shape[1:])
+        return build.group_convolution_backprop_data(image, build.constant(parts), **window)

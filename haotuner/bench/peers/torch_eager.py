@@ -54,5 +54,8 @@ class TorchEager:
         functional, told = self._torch.nn.functional, self._told
         if told is None:
             return partial(functional.linear, self._x, weight)
+        if told.transposed:
+            transposed = functional.conv_transpose1d if told.flat else functional.conv_transpose2d
+            return partial(transposed, self._x, weight, None, told.stride, told.pad, told.more, told.groups, told.dilation)
         convolution = functional.conv1d if told.flat else functional.conv2d
         return partial(convolution, self._x, weight, None, told.stride, told.pad, told.dilation, told.groups)

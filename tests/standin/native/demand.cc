@@ -101,8 +101,9 @@ CUresult defer(LaunchPointer launch) {
     Waiting one{launch, {}, {}, 0, 0};
     if (program) {
         for (int i = 0; i < program->last(); i++) one.reads.insert(start_of(program->data[i]));
-        one.target = program->data[program->last()];
+        one.target = program->phase == 1 ? program->partial : program->data[program->last()];
         one.bytes = 1;
+        if (program->phase == 2) one.reads = {start_of(program->partial)};
     } else {
         const bool partial = launch->kernel->name.rfind("haotuner_reduce", 0) != 0 && arguments->splits > 1;
         for (CUdeviceptr address : {arguments->x, arguments->w, arguments->bias, arguments->residual, arguments->scale, arguments->low,

@@ -73,6 +73,8 @@ CUresult check_pointers(const Launch& launch) {
                 say("%s: %#llx is no memory of this context", launch.kernel->name.c_str(), static_cast<unsigned long long>(pointer));
                 return CUDA_ERROR_ILLEGAL_ADDRESS;
             }
+    if (const Program* program = program_of(launch))
+        if (program->phase && !reachable(launch.context, program->partial, 1)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (!arguments) return CUDA_SUCCESS;
     for (uint64_t pointer : {arguments->x, arguments->w, arguments->bias, arguments->residual, arguments->y, arguments->partial,
                              arguments->scale, arguments->low, arguments->high})

@@ -227,6 +227,8 @@ const Arguments* arguments_of(const Launch& launch);  // null: the kernel takes 
 struct Program {  // ht_generated_args of haotuner/runtime/native/cuda/ht_cuda_generated.h
     uint64_t data[8];
     long long strides[8][8], sizes[8];
+    uint64_t partial;
+    int32_t parts, phase;  // 1: parts of a fold into `partial`; 2: joins them
     int last() const {  // the place of the output
         int at = 7;
         while (at > 0 && !data[at]) at--;

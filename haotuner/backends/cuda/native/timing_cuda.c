@@ -28,6 +28,7 @@ typedef struct { /* a generated program's call */
   ht_generated_args args;
   int64_t shape[HT_GENERATED_AXES]; /* of the output */
   int32_t rank;
+  float* partial; /* for parts of a fold, or NULL */
 } htt_generated;
 
 typedef struct { /* one composition of a shape, on weights that take turns */
@@ -152,7 +153,7 @@ static int encode(const htt_call* call) {
 static int launch(const htt_call* call, int weight) {
   if (call->generated != NULL)
     return ht_cuda_launch_generated(&call->generated->kernel, call->region[0].function, &call->generated->args, call->generated->shape,
-                                    call->generated->rank, self.units, self.stream, &self.error);
+                                    call->generated->rank, self.units, call->generated->partial, self.stream, &self.error);
   ht_cuda_args args = call->args;
   args.w = (const void*)call->w[weight];
   if (call->direct != NULL)

@@ -5,24 +5,50 @@ enum { MOST_THREADS = 256, WARP = 32, ROUNDS = 32 }; /* blocks of a multiprocess
 
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction function, const ht_generated_args* args,
-                             const int64_t* shape, int32_t rank, int32_t units, CUstream stream, ht_error* error) {
+static int64_t elements_of(const int64_t* shape, int32_t rank) {
+  int64_t elements = 1;
+  for (int a = 0; a < rank; ++a) elements *= shape[a];
+  return elements;
+}
+
+int64_t ht_cuda_generated_parts(const ht_cuda_generated_kernel* kernel, const ht_generated_args* args, const int64_t* shape, int32_t rank) {
+  if (kernel->parts < 2) return 1;
+  const int64_t elements = elements_of(shape, rank), tiles = up(args->sizes[kernel->dimension], kernel->step);
+  int64_t parts = kernel->parts < tiles ? kernel->parts : tiles;
+  if (elements == 0 || parts < 2) return 1;
+  if (parts > HT_GENERATED_PARTIAL / elements) parts = HT_GENERATED_PARTIAL / elements;
+  return parts < 2 ? 1 : parts;
+}
+
+int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction function, const ht_generated_args* given,
+                             const int64_t* shape, int32_t rank, int32_t units, float* partial, CUstream stream, ht_error* error) {
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
-  int64_t elements = 1, along = 1;
-  for (int a = 0; a < rank; ++a) {
-    elements *= shape[a];
+  const int64_t elements = elements_of(shape, rank);
+  int64_t along = 1;
+  for (int a = 0; a < rank; ++a)
     if (a == kernel->lane_axis) along = shape[a];
-  }
   if (elements == 0) return 0;
+  ht_generated_args args = *given;
+  const int64_t parts = partial == NULL ? 1 : ht_cuda_generated_parts(kernel, given, shape, rank);
+  args.partial = partial;
+  args.parts = (int)parts;
+  args.phase = parts > 1;
   /* Shares of the work, at most: a point of the axes that are not along the lanes, in pieces along them where nothing is folded. */
   const int64_t lanes = kernel->lanes, pieces = elements / along * up(along, lanes * kernel->vectors);
   int64_t threads = lanes > WARP ? lanes : MOST_THREADS;
   const int64_t least = lanes > WARP ? lanes : WARP;
-  while (threads > least && up(pieces * lanes, threads) < units) threads /= 2; /* few groups: spread over the multiprocessors */
+  while (threads > least && up(pieces * lanes, threads) * parts < units) threads /= 2; /* few groups: spread over the multiprocessors */
   int64_t blocks = up(pieces * lanes, threads);
   if (blocks > (int64_t)units * ROUNDS) blocks = (int64_t)units * ROUNDS;
-  void* params[1] = {(void*)args};
-  const CUresult result = cu->LaunchKernel(function, (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
+  void* params[1] = {&args};
+  CUresult result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)parts, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
+  if (result == CUDA_SUCCESS && parts > 1) {
+    args.phase = 2;
+    threads = elements < least ? least : threads;
+    blocks = up(elements, threads);
+    if (blocks > (int64_t)units * ROUNDS) blocks = (int64_t)units * ROUNDS;
+    result = cu->LaunchKernel(function, (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
+  }
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching a kernel");
 }

@@ -10,11 +10,20 @@ typedef struct {      /* how a program is cut */
   int32_t vectors;    /* of so many elements each that a group takes at a time */
   int32_t lane_axis;  /* of the output, along the lanes; -1: none */
   int32_t merges;     /* all axes may be taken as one where no tensor has gaps */
+  int32_t parts;      /* blocks' parts, at most, of the axis that the output is one fold over; 1: none */
+  int32_t dimension;  /* which of the sizes that is */
+  int32_t step;       /* parts begin at multiples */
 } ht_cuda_generated_kernel;
 
+enum { HT_GENERATED_PARTIAL = 1 << 20 }; /* floats of a workspace: few rows are what is cut */
+
+/* In how many parts a call's axis is folded; 1: whole. */
+int64_t ht_cuda_generated_parts(const ht_cuda_generated_kernel* kernel, const ht_generated_args* args, const int64_t* shape, int32_t rank);
+
 /* Launch on `stream`, of the context that is current, so many blocks as the output's shape (rank axes) and `units` ask for.
+ * `partial`: memory for as many results as there are parts, and a second launch that joins them; NULL: one launch of all.
  * Allocates nothing, waits for nothing. An output of no element launches nothing. */
 int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction function, const ht_generated_args* args,
-                             const int64_t* shape, int32_t rank, int32_t units, CUstream stream, ht_error* error);
+                             const int64_t* shape, int32_t rank, int32_t units, float* partial, CUstream stream, ht_error* error);
 
 #endif /* HT_CUDA_GENERATED_LAUNCH_H_ */

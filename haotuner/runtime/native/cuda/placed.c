@@ -171,11 +171,12 @@ HT_EXPORT int __tvm_ffi_ht_bind(void* self, const TVMFFIAny* args, int32_t count
   return 0;
 }
 
-/* prepare(op, bound, stream): memory that calls on this stream may want. */
+/* prepare(op, bound, stream): memory that calls on this stream may want; `bound`: the number of a device where an op binds nothing. */
 HT_EXPORT int __tvm_ffi_ht_prepare(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
   const ht_op* op = placed_op(args, count_args);
-  void *bound = op == NULL ? NULL : bound_of(op, args, count_args, 1), *stream = NULL;
+  int device = op != NULL && count_args > 1 && args[1].type_index == kTVMFFIInt && op->kind->placed->bound_bytes(op) == 0 ? (int)args[1].v_int64 : -1;
+  void *bound = op == NULL ? NULL : device >= 0 ? (void*)&device : bound_of(op, args, count_args, 1), *stream = NULL;
   if (bound == NULL || !stream_of(args, count_args, 2, &stream))
     return ht_ffi_raise("TypeError", "prepare", "expected (op, bytes of a bound weight, stream)");
   ht_error error;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "cuda/workspace.h"
 #include "cuda_dense.h"
 #include "cuda_kind.h"
 
@@ -75,8 +76,14 @@ static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_
   if (program->merges) merged(op, call, &args, shape, rank);
   const ht_cuda_loaded* loaded = ht_cuda_load(call->device, error);
   if (loaded == NULL || ht_cuda_enter(loaded->device, &scope, error) != 0) return -1;
+  const int64_t parts = ht_cuda_generated_parts(program, &args, shape, rank);
+  ht_cuda_workspace workspace = {NULL, NULL};
+  int64_t bytes = parts * (int64_t)sizeof(float);
+  for (int a = 0; a < rank; ++a) bytes *= shape[a];
+  if (parts > 1) (void)ht_cuda_workspace_take(loaded->device, queue->stream, bytes, &workspace); /* without one a row is a group's */
   const int rc = ht_cuda_launch_generated(program, loaded->functions[data->kernels[chosen]], &args, shape, rank, loaded->device->units,
-                                          queue->stream, error);
+                                          workspace.data, queue->stream, error);
+  ht_cuda_workspace_done(&workspace);
   ht_cuda_leave(&scope);
   return rc;
 }
@@ -85,6 +92,19 @@ static const char* kernel_name(const ht_op* op, int32_t index) {
   return ht_cuda_pack_code.kernels[((const ht_cuda_generated*)op->data)->kernels[index]].name;
 }
 
-static const ht_placed placed = {ht_cuda_open_device, ht_cuda_no_bytes, ht_cuda_no_bind, ht_cuda_no_prepare, launch};
+/* `bound`: the number of a device. */
+static int prepare(const ht_op* op, const void* bound, void* stream, ht_error* error) {
+  const ht_cuda_generated* data = op->data;
+  int cut = 0;
+  for (int i = 0; i < data->count; ++i) cut |= data->programs[i].parts > 1;
+  const ht_cuda_loaded* loaded = ht_cuda_load(*(const int*)bound, error);
+  ht_cuda_scope scope;
+  if (loaded == NULL || ht_cuda_enter(loaded->device, &scope, error) != 0) return -1;
+  const int rc = cut ? ht_cuda_workspace_prepare(loaded->device, stream, HT_GENERATED_PARTIAL * (int64_t)sizeof(float), error) : 0;
+  ht_cuda_leave(&scope);
+  return rc;
+}
+
+static const ht_placed placed = {ht_cuda_open_device, ht_cuda_no_bytes, ht_cuda_no_bind, prepare, launch};
 
 const ht_kind ht_cuda_generated_kind = {.name = "sliced", .check = check, .run = ht_cuda_no_run, .kernel_name = kernel_name, .placed = &placed};

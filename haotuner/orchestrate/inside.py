@@ -1,0 +1,167 @@
+"""Where a padded image's border is far: the elements of a row for which no tap looks outside, and what they are there.
+
+Every element of a padded window asks of every tap whether it lies in the image, and such loops become no vectors. In the
+middle of a row all answers are yes: plain loops compute that part without the questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from haotuner.generate.expressions import (
+    Apply,
+    Expression,
+    Fold,
+    Load,
+    Number,
+    Size,
+    Variable,
+    arithmetic,
+    children,
+    free_variables,
+    index,
+    parts,
+    sized,
+    slope,
+)
+from haotuner.graph.extents import Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """``value`` of the last variable from ``first`` up to ``end``, where ``holds`` (a bool; None: always) is true."""
+
+    first: Expression
+    end: Expression
+    holds: Expression | None
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """The index must not be over ``last``; None: not under 0."""
+
+    moved: Expression
+    last: Expression | None
+
+
+def inside(value: Expression, last: Variable, extent: Extent) -> Inside | None:
+    """The part of a row where every guard of a pad holds, for all terms of reductions; None: there are none to save."""
+    widths = {one.name: wide for fold in parts(value) if isinstance(fold, Fold) for one, wide in fold.axes}
+    guards: dict[int, list[Expression]] = {}  # of each select: its conditions that will not be asked
+    first: Expression = index(0)
+    end, holds = sized(extent), list[Expression]()
+    settled: set[Expression] = set()
+    for part in parts(value):
+        if not (isinstance(part, Apply) and part.function == "select" and last.name in free_variables(part)):
+            continue
+        for condition in _conjuncts(part.arguments[0]):
+            guard = _guard(condition)
+            if guard is None or (found := _worst(guard, last.name, widths)) is None:
+                continue
+            guards.setdefault(id(part), []).append(condition)
+            if condition in settled:
+                continue
+            settled.add(condition)
+            step, rest = found
+            if step == 0:
+                holds.append(Apply("less_equal", (index(0), rest), "bool"))
+            elif guard.last is None:  # step i + rest >= 0
+                first = arithmetic("max", first, arithmetic("sub", index(0), arithmetic("floordiv", rest, index(step))))
+            else:  # step i <= rest
+                end = arithmetic("min", end, arithmetic("add", arithmetic("floordiv", rest, index(step)), index(1)))
+    if not guards:
+        return None
+    return Inside(first, end, _together(holds), _Unasked(last.name, guards, settled).of(value))
+
+
+def _together(conditions: Sequence[Expression]) -> Expression | None:
+    found: Expression | None = None
+    for one in conditions:
+        found = one if found is None else Apply("and", (found, one), "bool")
+    return found
+
+
+def _conjuncts(condition: Expression) -> Iterator[Expression]:
+    if isinstance(condition, Apply) and condition.function == "and":
+        for one in condition.arguments:
+            yield from _conjuncts(one)
+    else:
+        yield condition
+
+
+def _guard(condition: Expression) -> _Guard | None:
+    """What ``generate/access.py`` asks of an index of a padded tensor."""
+    if not (isinstance(condition, Apply) and condition.function == "less_equal"):
+        return None
+    one, other = condition.arguments
+    if one == index(0):
+        return _Guard(other, None)
+    return _Guard(one, other) if isinstance(other, (Size, Number)) and other not in (index(0),) else None
+
+
+def _worst(guard: _Guard, last: str, widths: Mapping[str, Extent]) -> tuple[int, Expression] | None:
+    """How the index grows with the last variable, and what is left for it by the worst terms of all reductions."""
+    step = slope(guard.moved, last)
+    if step is None or step < 0:
+        return None
+    values: dict[str, Expression] = {last: index(0)}
+    for name in free_variables(guard.moved) & set(widths):
+        grows = slope(guard.moved, name)
+        if grows is None:
+            return None
+        to_end = (grows < 0) == (guard.last is None)
+        values[name] = arithmetic("sub", sized(widths[name]), index(1)) if to_end else index(0)
+    rest = _with(guard.moved, values)
+    return step, rest if guard.last is None else arithmetic("sub", guard.last, rest)
+
+
+def _with(e: Expression, values: Mapping[str, Expression]) -> Expression:
+    """An index with values for some variables."""
+    if isinstance(e, Variable):
+        return values.get(e.name, e)
+    if isinstance(e, Apply) and e.function in ("add", "sub", "mul"):
+        return arithmetic(e.function, *(_with(one, values) for one in e.arguments))
+    return e
+
+
+class _Unasked:
+    """Rewrites what depends on the last variable: selects without the guards, indices as they are under them."""
+
+    def __init__(self, last: str, guards: Mapping[int, list[Expression]], settled: set[Expression]) -> None:
+        self.last, self.guards = last, guards
+        self.plain: dict[Expression, Expression] = {}  # by what keeps the index inside of the tensor
+        self.some: set[Expression] = set()  # the last places of extents that are not 0
+        self.known: dict[int, Expression] = {}
+        for condition in settled:
+            guard = _guard(condition)
+            if guard is None or guard.last is None or Apply("less_equal", (index(0), guard.moved), "bool") not in settled:
+                continue
+            clamped = arithmetic("max", arithmetic("min", guard.moved, guard.last), index(0))
+            self.plain[clamped] = guard.moved
+            self.some.add(guard.last)
+
+    def of(self, e: Expression) -> Expression:
+        """The same value where all guards hold."""
+        if self.last not in free_variables(e) or isinstance(e, Variable):
+            return self.plain.get(e, e) if not isinstance(e, Fold) else e
+        if id(e) not in self.known:
+            self.known[id(e)] = self._made(e)
+        return self.known[id(e)]
+
+    def _made(self, e: Expression) -> Expression:
+        if e in self.plain:
+            return self.plain[e]
+        if isinstance(e, Load):
+            held = tuple(one for one in e.held if arithmetic("sub", sized(one), index(1)) not in self.some)
+            return replace(e, indices=tuple(map(self.of, e.indices)), held=held)
+        if isinstance(e, Fold):
+            return replace(e, value=self.of(e.value))
+        assert isinstance(e, Apply)
+        if id(e) in self.guards:
+            left = _together([one for one in _conjuncts(e.arguments[0]) if one not in self.guards[id(e)]])
+            if left is None:
+                return self.of(e.arguments[1])
+            return replace(e, arguments=(left, *map(self.of, e.arguments[1:])))
+        return replace(e, arguments=tuple(map(self.of, children(e))))

@@ -1,0 +1,145 @@
+"""Plain loops, compiled: padded windows whose middle asks no questions, reshapes, and any part of the output's loops."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.backends.cpu.pack_source import GROUP_FLAGS
+from haotuner.backends.toolchain import Toolchain
+from haotuner.generate.expressions import Apply, Load, parts
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension, evaluate
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.interpret import interpret
+from haotuner.orchestrate.c_loops import Group, again_and_again, element_of, loops_of
+from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.inside import inside
+
+B, H, W = (dimension(name) for name in "bhw")
+INFINITY = float("inf")
+
+
+def padded(g: GraphBuilder, x: str, before: tuple[int, ...], after: tuple[int, ...], **how: Any) -> str:
+    return g.add("pad", x, before=(0, 0, *before), after=(0, 0, *after), **({"mode": "constant"} | how))
+
+
+def windows(g: GraphBuilder, x: str, sizes: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]) -> str:
+    return g.add("window", x, axes=(2, 3), sizes=sizes, strides=strides, dilations=dilations)
+
+
+def max_pool(g: GraphBuilder, x: str) -> str:
+    taps = windows(g, padded(g, x, (1, 1), (1, 1), value=-INFINITY), (3, 3), (2, 2), (1, 1))
+    return g.add("reduce", taps, how="max", axes=(4, 5), keepdims=False)
+
+
+def wide_pads(g: GraphBuilder, x: str) -> str:
+    taps = windows(g, padded(g, x, (3, 5), (2, 4), value=0.0), (2, 3), (1, 3), (2, 2))
+    return g.map("mul", g.add("reduce", taps, how="sum", axes=(4, 5), keepdims=False), 0.5)
+
+
+def number_around(g: GraphBuilder, x: str) -> str:
+    return g.map("exp", padded(g, x, (0, 2), (1, 3), value=-1.5))
+
+
+def twice(g: GraphBuilder, x: str) -> str:
+    return padded(g, padded(g, x, (1, 1), (1, 1), value=2.0), (0, 2), (0, 1), value=-2.0)
+
+
+def mirrored(g: GraphBuilder, x: str) -> str:
+    """A pad that asks nothing inside of one that does; the mirror needs two columns."""
+    return padded(g, padded(g, x, (0, 1), (0, 1), mode="edge"), (1, 1), (1, 1), value=0.0)
+
+
+def crop(g: GraphBuilder, x: str) -> str:
+    return padded(g, x, (0, -1), (0, 1), value=3.0)
+
+
+def group_norm(g: GraphBuilder, x: str) -> str:
+    whole = g.add("reshape", g.map("mul", x, 2.0), shape=(B, 2, 2 * H * W))
+    centred = g.map("sub", whole, composites.mean(g, whole, (2,)))
+    return g.add("reshape", centred, shape=(B, 4, H, W))
+
+
+def beside(g: GraphBuilder, x: str) -> str:
+    return g.add("transpose", g.add("reshape", x, shape=(B, 4, H * W)), order=(0, 2, 1))
+
+
+CASES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
+    one.__name__: one for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside)
+}
+ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored", "crop")
+SHAPES = ((1, 1, 1), (2, 1, 3), (1, 4, 2), (2, 7, 37), (1, 5, 64))
+
+
+def graph_of(name: str) -> Graph:
+    g = GraphBuilder()
+    return g.finish(CASES[name](g, g.input("x", (B, 4, H, W))))
+
+
+def of(graph: Graph, name: str) -> tuple[Group, list[Any]]:
+    """The group, and its extents in the order of its sizes."""
+    extents: list[Any] = []
+
+    def size(extent: Any) -> int:
+        if extent not in extents:
+            extents.append(extent)
+        return extents.index(extent)
+
+    return loops_of(graph, name, size), extents
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, list[Any]]]:
+    folder: Path = tmp_path_factory.mktemp("loops")
+    made = {name: of(graph_of(name), f"ht_{name}") for name in CASES}
+    text = "\n".join(group.source.replace("static void", "void", 1) for group, _ in made.values())
+    source, library = folder / "g.c", folder / "g.so"
+    source.write_text(f"{PRELUDE}\n{text}\n")
+    flags = ("-std=c11", "-O2", "-march=native", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-fPIC", "-shared")
+    command = [Toolchain.find().compiler, *flags, *GROUP_FLAGS, str(source), "-o", str(library), "-lm"]
+    subprocess.run(command, check=True, capture_output=True)
+    return ctypes.CDLL(str(library)), {name: extents for name, (_, extents) in made.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loops_compute_what_the_graph_says(name: str, compiled: tuple[Any, dict[str, list[Any]]]) -> None:
+    library, every = compiled
+    graph, draw = graph_of(name), np.random.default_rng(3)
+    for b, h, w in SHAPES:
+        dims = {"b": b, "h": h, "w": w}
+        x = draw.standard_normal((b, 4, h, w)).astype(np.float32)
+        x[..., 0] = np.where(draw.random(x[..., 0].shape) < 0.1, np.nan, x[..., 0]) if name == "max_pool" else x[..., 0]
+        (wanted,) = interpret(graph, {"x": x}).values()
+        found = np.full(wanted.shape, 77.0, np.float32)
+        sizes = (ctypes.c_int64 * 64)(*(evaluate(one, dims) for one in every[name]))
+        tensors = (ctypes.c_void_p * 2)(x.ctypes.data, found.ctypes.data)
+        for axis in range(wanted.ndim):  # in two parts, as threads share it
+            for low, high in ((0, wanted.shape[axis] // 2), (wanted.shape[axis] // 2, wanted.shape[axis])):
+                bounds = [(0, extent) for extent in wanted.shape]
+                bounds[axis] = low, high
+                lo, hi = ((ctypes.c_int64 * wanted.ndim)(*side) for side in zip(*bounds, strict=True))
+                getattr(library, f"ht_{name}")(sizes, tensors, lo, hi)
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5, err_msg=str(dims))
+            found[:] = 77.0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_middle_of_a_row_asks_nothing(name: str) -> None:
+    graph = graph_of(name)
+    variables, value = element_of(graph)
+    found = inside(value, variables[-1], graph.types[graph.outputs[0]].shape[-1])
+    assert (found is not None) == (name in ASKED)
+    if found is not None and name not in ("twice", "mirrored"):  # the inner pad's index is what the outer one clamps it to
+        asked = {one.function for one in parts(found.value) if isinstance(one, Apply)} & {"select", "less_equal", "and"}
+        assert not asked and not any(one.held for one in parts(found.value) if isinstance(one, Load))
+
+
+def test_a_reduction_of_many_channels_is_not_repeated_for_each() -> None:
+    assert again_and_again(graph_of("group_norm")) is not None
