@@ -16,7 +16,7 @@ import numpy as np
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES, CudaDirect
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES
-from haotuner.microkernels.cuda.fused import fused
+from haotuner.microkernels.cuda.fused import fused, has_steps, stepped
 from haotuner.ops.convolution import is_convolution, lies_as_columns
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation, Work
@@ -89,8 +89,9 @@ class CudaConv:
         return self._inner.suits(device)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Those of the product."""
-        return self._inner.points(self._product, device)
+        """Those of the product, built for the convolution's steps."""
+        every = self._inner.points(self._product, device)
+        return map(stepped, every) if has_steps(self._op) else every
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Features and pixels, which are numbered through rows and, channels last, images."""

@@ -44,7 +44,7 @@ class CudaGemv(CudaDense):
 
     device = (*CudaDense.device, "gemv")
 
-    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+    def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every number of rows, columns of a warp, and grid of warps."""
         if not self.serves(op):
             return
@@ -116,7 +116,7 @@ class CudaGemv(CudaDense):
 def _program(kernel: MicroKernel, dtype: str, threads: int, blocks: int) -> Any:
     from tvm.script import tirx as T
 
-    bm, bn, _, c, wn, wk, v, _ = (value for _, value in kernel.params)
+    bm, bn, _, c, wn, wk, v, *_ = (value for _, value in kernel.params)
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
     function, across = ("ht_gemv_kn", c // v) if kn else ("ht_gemv", c)
     gemv = f"{function}<{pieces.ELEMENT_TYPES[dtype]}, {bm}, {across}, {wn}, {wk}, {v}>"

@@ -73,7 +73,7 @@ class CudaMma(CudaDense):
 
     oldest_sm = 80
 
-    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+    def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every grid of warps, warp tile, k step and ring length; of bytes none where k is odd or lies across."""
         of = 2 if self.dtype == "int8" else 1
         v, kn = vector_elements(op, WIDEST_VECTOR * of), stored_kn(op)
@@ -156,7 +156,7 @@ class CudaMma(CudaDense):
 def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, strided: bool) -> Any:
     from tvm.script import tirx as T
 
-    bm, bn, bk, wm, wn, st, v, _ = (value for _, value in kernel.params)
+    bm, bn, bk, wm, wn, st, v, *_ = (value for _, value in kernel.params)
     bk, v, dtype, mma = bk // packed, v // packed, of.dtype, of.mma  # a pair of bytes is an element
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
     x_kn = kernel["kn"] == 2  # X is stored (k, m)

@@ -52,7 +52,7 @@ class CudaMmaTuring(CudaMma):
         """Only compute capability 7.5: later ones have instructions twice as deep."""
         return sm_number(device.arch) == TURING
 
-    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+    def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every grid of warps, warp tile and k step whose loads a thread can hold."""
         v, kn = vector_elements(op, WIDEST_VECTOR), int(op.option("weight") == "kn")
         for (wm, wn), rows, columns, bk in product(WARP_GRIDS, WARP_ROWS, WARP_COLUMNS, K_STEPS):
@@ -112,7 +112,7 @@ class CudaMmaTuring(CudaMma):
 def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads: int) -> Any:
     from tvm.script import tirx as T
 
-    bm, bn, bk, wm, wn, v, _ = (value for _, value in kernel.params)
+    bm, bn, bk, wm, wn, v, *_ = (value for _, value in kernel.params)
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
     threads = wm * wn * WARP
     rows, columns = bm // wm, bn // wn  # of one warp

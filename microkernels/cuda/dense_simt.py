@@ -68,7 +68,7 @@ class CudaSimt(CudaDense):
         """Words, where bytes need not be gathered."""
         return 1 if kernel["v"] < self.word else self.word
 
-    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+    def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every thread tile, grid of 2, 4 or 8 warps, and k step, as long as a thread has the registers."""
         v, kn = vector_elements(op, WIDEST_VECTOR * self.word), stored_kn(op)
         v = v if self.word == 1 or (v >= self.word and not kn) else 1
@@ -112,7 +112,7 @@ class CudaSimt(CudaDense):
 
     def _pieces(self, kernel: MicroKernel) -> int:
         """Loads of a thread for one step of k."""
-        bm, bn, bk, tm, tn, _, _ = (value for _, value in kernel.params)
+        bm, bn, bk, tm, tn, *_ = (value for _, value in kernel.params)
         at_once = bm // tm * (bn // tn) * self._words(kernel) * self.word
         return -(-bm * bk // at_once) + -(-bn * bk // at_once)
 
@@ -173,7 +173,7 @@ def _elements_of(word: int, words: int, *, gathered: bool, signs: str) -> _Eleme
 def _program(kernel: MicroKernel, of: _Elements, threads: int, blocks: int, twice: bool, *, strided: bool) -> Any:
     from tvm.script import tirx as T
 
-    bm, bn, bk, tm, tn, _, _ = (value for _, value in kernel.params)
+    bm, bn, bk, tm, tn, *_ = (value for _, value in kernel.params)
     bk, v, dtype, memory = bk // of.word, of.words, of.dtype, of.memory  # a word is an element
     of_bytes, gathered = bool(of.dot), of.gathered
     kn = bool(kernel["kn"])  # the script language takes no number for a condition

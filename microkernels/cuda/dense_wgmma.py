@@ -68,7 +68,7 @@ class CudaWgmma(CudaDense):
         whole = not self.grouped or op.option("weight") != "kn" or op["k"] % K_STEP == 0
         return whole and vector_elements(op, PITCH_ELEMENTS) == PITCH_ELEMENTS
 
-    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+    def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile and ring length whose accumulators a warpgroup can hold; none for an op that TMA cannot load."""
         if not self.serves(op):
             return
@@ -160,7 +160,7 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
     from tvm.script import tirx as T
 
     swapped, grouped, dtype = family.swapped, family.grouped, TVM_DTYPES[family.dtype]
-    bm, bn, bk, wr, st, _, _ = (value for _, value in kernel.params)
+    bm, bn, bk, wr, st, *_ = (value for _, value in kernel.params)
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
     down, across = (bn, bm) if swapped else (bm, bn)
     consumers = down // (SLAB * wr)

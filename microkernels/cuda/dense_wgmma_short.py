@@ -26,7 +26,7 @@ class CudaWgmmaShort(CudaWgmma):
 
     swapped = True
 
-    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+    def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile and ring length; none for an op that TMA cannot load."""
         if not self.serves(op):
             return

@@ -1,7 +1,8 @@
 """Epilogues on devices: steps of ``haotuner/ops/epilogue.py`` in any order, while a tile's sums are in registers.
 
-They are arguments of a launch (``ht_cuda_args.h``): one compiled kernel serves all of them. Steps travel as four bits each,
-the first one lowest; their formulas become device functions here, so that no step is said twice.
+They are arguments of a launch (``ht_cuda_args.h``): of a kernel there are two builds. A plain one adds a bias and a
+residual and writes its own type; one whose name ends in ``ep1`` takes any steps and any type of result. Steps travel as four
+bits each, the first one lowest; their formulas become device functions here, so that no step is said twice.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from haotuner.microkernels.cuda.generated_words import FLOATS, INFIX
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
 from haotuner.ops.formula import Apply, Formula, Load, Number
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
 STEP_BITS = 4
+STEPPED = ("ep", 1)  # the last parameter of kernels that are built for steps
 CHANNELS = ("bias", "scale", "low", "high")  # places of what a launch reads with one value a channel
 # Element types of y by their number in ht_cuda_args.h, where it is not the kernel's own, which is 0.
 Y_TYPES = ("", "fp32", "fp16", "bf16", "int32", "uint8", "int8")
@@ -60,6 +63,25 @@ def after_of(op: Op) -> dict[str, int]:
     """What the arguments of a launch say of an op's epilogue."""
     found = fused(op)
     return {} if found is None else {"after": found.steps, "y_type": found.y_type}
+
+
+def has_steps(op: Op) -> bool:
+    """Whether the tiles of an op are built for steps, or another type of result."""
+    if op.kind.startswith("conv_transpose"):  # its products are in fp32; the launch that gathers them has the steps
+        return op.dtype != "fp32"
+    found = fused(op)
+    of_bytes = op.sums == "int32" and bool(op.epilogue)  # without any, sums of bytes stay as they are
+    return found is not None and (found.steps != 0 or found.y_type != 0 or of_bytes)
+
+
+def stepped(kernel: MicroKernel) -> MicroKernel:
+    """The same kernel, built for any steps and any type of result."""
+    return kernel if is_stepped(kernel) else MicroKernel(kernel.family, (*kernel.params, STEPPED))
+
+
+def is_stepped(kernel: MicroKernel) -> bool:
+    """Whether a kernel is built for steps."""
+    return kernel.params[-1:] == (STEPPED,)
 
 
 def initializer(op: Op) -> str:

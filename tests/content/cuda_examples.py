@@ -13,6 +13,7 @@ from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.cuda.families import GROUPED_FAMILIES
+from haotuner.microkernels.cuda.fused import is_stepped, stepped
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from tests.emulator.run import Call, Case
@@ -70,6 +71,7 @@ KN_SHORT = (
     Call(m=19, n=136, k=1200, y_gap=3, splits=3, steps=("residual", "silu")),
 )
 KN_FOURS = (Call(m=3, n=8, k=4), Call(m=67, n=72, k=52, x_gap=4, y_gap=1), Call(m=20, n=72, k=52, splits=2))
+ADDED = ("bias", "residual")  # by every build
 
 
 # Of bytes: sums as they are; each type of result, with steps and in parts; k of whole 16 bytes, of words, of pairs, and odd.
@@ -81,6 +83,7 @@ BYTES = (
     Call(m=19, n=70, k=304, splits=2),
     Call(m=33, n=67, k=400, out="fp32"),
 )
+PLAIN_BYTES = (BYTES[0], BYTES[4], Call(m=35, n=68, k=80, y_gap=1))
 PAIRS = (Call(m=1, n=3, k=6), Call(m=65, n=70, k=74, x_gap=2, y_gap=1, steps=("scale", "residual"), out="bf16"))
 ODD_BYTES = (
     Call(m=1, n=1, k=1),
@@ -104,8 +107,11 @@ class Variant:
 
 
 def case_of(symbol: str, family: CudaDense, kernel: MicroKernel, calls: Sequence[Call]) -> Case:
-    """A micro-kernel under a symbol as a case of the emulator."""
+    """A micro-kernel under a symbol as a case of the emulator; built without steps it is asked for what is added alone."""
     launch = asdict(family.launch(kernel))
+    if not is_stepped(kernel):
+        added = () if family.dtype == "int8" else ADDED
+        calls = [replace(call, steps=[step for step in call.steps if step in added]) for call in calls]
     return Case(
         symbol=symbol, dtype=family.dtype, launch=launch, calls=calls, kn=family.reads_kn(kernel), signs=family.signs
     )
@@ -127,7 +133,7 @@ def grouped(kernel: MicroKernel) -> MicroKernel:
     return MicroKernel(kernel.family.replace("cuda_", "cuda_grouped_", 1), kernel.params)
 
 
-VARIANTS = {
+_VARIANTS = {
     "grouped": (
         Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)), "fp32", GROUPS),
         Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=16, tm=4, tn=8, kn=1)), "fp32, W rows along n", KN_GROUPS),
@@ -158,14 +164,28 @@ VARIANTS = {
         Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1), "W rows along n", KN_EIGHTS),
     ),
     "bytes": (
-        Variant(MMA_BYTES.kernel(bm=64, bn=64, bk=64, wm=2, wn=2, st=3, v=16), "16-byte copies, three stages", BYTES),
-        Variant(MMA_SIGNED.kernel(bm=16, bn=32, bk=128, wm=1, wn=2, st=2, v=16), "signs on both sides, four k32", BYTES),
-        Variant(MMA_BYTES.kernel(bm=64, bn=32, bk=64, wm=2, wn=1, st=3, v=4), "4-byte copies", (BYTES[1], BYTES[4])),
-        Variant(MMA_SIGNED.kernel(bm=32, bn=64, bk=64, wm=1, wn=2, st=3, v=2), "pairs", PAIRS),
-        Variant(SIMT_BYTES.kernel(bm=32, bn=64, bk=32, tm=4, tn=4, v=16), "words, 16-byte loads", BYTES),
-        Variant(SIMT_SIGNED.kernel(bm=64, bn=64, bk=64, tm=8, tn=8, v=4), "words one by one, signs on both sides", BYTES),
-        Variant(SIMT_BYTES.kernel(bm=32, bn=64, bk=32, tm=4, tn=4, v=1), "words gathered", (*ODD_BYTES, *PAIRS)),
-        Variant(SIMT_SIGNED.kernel(bm=8, bn=64, bk=64, tm=2, tn=4, v=1, kn=1), "words gathered across, W along n", KN_BYTES),
+        Variant(MMA_BYTES.kernel(bm=64, bn=32, bk=64, wm=2, wn=1, st=3, v=16), "sums as they are", PLAIN_BYTES),
+        Variant(SIMT_BYTES.kernel(bm=32, bn=64, bk=32, tm=4, tn=4, v=16), "words, sums as they are", PLAIN_BYTES),
+        Variant(
+            stepped(MMA_BYTES.kernel(bm=64, bn=64, bk=64, wm=2, wn=2, st=3, v=16)), "16-byte copies, three stages", BYTES
+        ),
+        Variant(
+            stepped(MMA_SIGNED.kernel(bm=16, bn=32, bk=128, wm=1, wn=2, st=2, v=16)), "signs on both sides, four k32", BYTES
+        ),
+        Variant(
+            stepped(MMA_BYTES.kernel(bm=64, bn=32, bk=64, wm=2, wn=1, st=3, v=4)), "4-byte copies", (BYTES[1], BYTES[4])
+        ),
+        Variant(stepped(MMA_SIGNED.kernel(bm=32, bn=64, bk=64, wm=1, wn=2, st=3, v=2)), "pairs", PAIRS),
+        Variant(stepped(SIMT_BYTES.kernel(bm=32, bn=64, bk=32, tm=4, tn=4, v=16)), "words, 16-byte loads", BYTES),
+        Variant(
+            stepped(SIMT_SIGNED.kernel(bm=64, bn=64, bk=64, tm=8, tn=8, v=4)), "words one by one, signs on both sides", BYTES
+        ),
+        Variant(stepped(SIMT_BYTES.kernel(bm=32, bn=64, bk=32, tm=4, tn=4, v=1)), "words gathered", (*ODD_BYTES, *PAIRS)),
+        Variant(
+            stepped(SIMT_SIGNED.kernel(bm=8, bn=64, bk=64, tm=2, tn=4, v=1, kn=1)),
+            "words gathered across, W along n",
+            KN_BYTES,
+        ),
     ),
     "mma8": (
         Variant(TURING.turing(bm=64, bn=64, bk=32, wm=2, wn=2), "16-byte loads", EIGHTS),
@@ -196,6 +216,10 @@ VARIANTS = {
         Variant(SHORT_BF16.kernel(bm=24, bn=256, st=3, wr=2, kn=1), "few rows, two panels a consumer", KN_SHORT),
         Variant(WGMMA_BF16.kernel(bm=128, bn=16, st=2, wr=2), "sixteen columns, two slabs", EIGHTS),
     ),
+}
+VARIANTS = {  # every second one is built for steps
+    way: tuple(replace(one, kernel=stepped(one.kernel)) if place % 2 else one for place, one in enumerate(found))
+    for way, found in _VARIANTS.items()
 }
 
 

@@ -13,6 +13,7 @@ from haotuner.backends.cuda.device_code import build_cubin
 from haotuner.backends.cuda.sass import Code, find_nvdisasm, read
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.fused import is_stepped
 from haotuner.words.kernel import MicroKernel
 
 DEVICES = {"h200": "sm_90a", "a100-80gb": "sm_80", "l40s": "sm_89", "rtx-4090": "sm_89"}
@@ -28,11 +29,13 @@ MATRIX = {
 }
 # Instructions of the main loop for each of its matrix instructions or FFMAs, on tiles that have enough of them.
 HGMMA_LIMIT, HMMA_LIMIT, FFMA_LIMIT = 13.0, 3.0, 1.16
-NARROW_STORES = 4  # of Y in single elements of each of three types, and of partial sums, each in a loop
+NARROW_STORES = 2  # of Y in single elements, and of partial sums, each in a loop
+NARROW_OF_STEPS = 4  # of Y in single elements of each of three types
 
 
 def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Iterator[str]:
-    """The gates that a kernel's code breaks, in words."""
+    """The gates that a kernel's code breaks, in words. Builds for steps may have longer loops: see ``fused.py``."""
+    with_steps = is_stepped(kernel)
     # Groups and matrices of a batch are found before the main loop.
     kind = family.name.rpartition("_")[0].replace("cuda_grouped_", "cuda_").replace("cuda_batched_", "cuda_")
     loop = code.main_loop(MATRIX[kind])
@@ -48,11 +51,11 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
     if kind in ("cuda_wgmma", "cuda_wgmmas"):
         if loop.count("R2UR"):
             yield f"{loop.count('R2UR')} R2UR in the main loop"
-        if share > HGMMA_LIMIT:
+        if share > HGMMA_LIMIT and not with_steps:
             yield f"{share:.1f} instructions per HGMMA"
-    if kind == "cuda_mma" and _large_mma(kernel) and share > HMMA_LIMIT:
+    if kind == "cuda_mma" and _large_mma(kernel) and share > HMMA_LIMIT and not with_steps:
         yield f"{share:.2f} instructions per HMMA"
-    if kind == "cuda_simt" and share > FFMA_LIMIT and _large_simt(kernel):
+    if kind == "cuda_simt" and share > FFMA_LIMIT and _large_simt(kernel) and not with_steps:
         yield f"{share:.3f} instructions per FFMA"
     if kind != "cuda_gemv":
         stores = code.stores()
@@ -61,7 +64,8 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
         narrow = sum(stores.values()) - stores["128"] - stores["64"]  # of 8 bytes: partial sums, by four threads 32
         # Operands changed over, eight threads store 32 bytes of partial sums, each element by an instruction.
         across = kernel["wr"] * kernel["bm"] // 2 if kind == "cuda_wgmmas" else 0
-        if narrow > NARROW_STORES * (kernel["wr"] if across else 1) + across:
+        single = NARROW_OF_STEPS if with_steps else NARROW_STORES
+        if narrow > single * (kernel["wr"] if across else 1) + across:
             yield f"stores {dict(stores)}"
 
 

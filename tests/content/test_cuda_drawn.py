@@ -7,6 +7,7 @@ import pytest
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.fused import stepped
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.content.cuda_examples import device
@@ -24,7 +25,7 @@ SPECS = ("n=2304,k=768", "n=2304,k=768,weight=kn", "n=2306,k=770", "n=2305,k=767
 
 
 def forty(family: CudaDense) -> list[MicroKernel]:
-    """As many of each spec that the family serves."""
+    """As many of each spec that the family serves, every second one built for steps."""
     kind = "grouped:g=8," if family.grouped else "batch_matmul:layout=nt," if family.batched else "dense:"
     texts = [f"{kind}{spec},dtype={family.dtype}" for spec in SPECS]
     if family.batched:
@@ -37,7 +38,7 @@ def forty(family: CudaDense) -> list[MicroKernel]:
     found: dict[str, MicroKernel] = {}
     for turn in zip(*draws, strict=False):  # one of each spec in turn
         found |= {kernel.name: kernel for kernel in turn}
-    return list(found.values())[:COUNT]
+    return [stepped(kernel) if place % 2 else kernel for place, kernel in enumerate(list(found.values())[:COUNT])]
 
 
 @pytest.mark.parametrize("family", CUDA_FAMILIES, ids=lambda family: family.name)

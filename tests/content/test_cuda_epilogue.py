@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from haotuner.backends.cuda.backend import CudaBackend
+from haotuner.backends.cuda.pack_source import pack_data
 from haotuner.backends.cuda.unit import device_unit
-from haotuner.microkernels.cuda.fused import coded, fused
+from haotuner.microkernels.cuda.fused import coded, fused, has_steps, stepped
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.op import Op
 from tests.content import cuda_examples as examples
 from tests.emulator import build, run
 from tests.emulator.run import Call
+from tests.serving.cuda_packs import PRODUCT_FP16, packed_product
 
-KERNELS = (
+KERNELS = tuple(map(stepped, (
     examples.SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4),
     examples.MMA.kernel(bm=16, bn=32, bk=32, wm=1, wn=2, st=2),
     examples.WGMMA_BF16.kernel(bm=64, bn=32, st=2),
     examples.SHORT_WGMMA.kernel(bm=8, bn=64, st=3),
     examples.GEMV.kernel(bm=4, c=2, wn=2, wk=2, v=8),
     examples.grouped(examples.MMA_BF16.kernel(bm=16, bn=32, bk=32, wm=1, wn=2, st=2)),
-)
+)))  # fmt: skip
 
 
 def drawn(seed: int, ends: tuple[int, ...]) -> tuple[Call, ...]:
@@ -79,3 +83,29 @@ def test_what_a_launch_is_told():
     own = fused(Op.parse("dense:n=8,k=8,dtype=fp16,out=fp16"))
     assert own is not None and own.y_type == 0
     assert fused(Op.parse("dense:n=8,k=8,out=int8")) is None
+
+
+@pytest.mark.parametrize(
+    ("op", "steps"),
+    [
+        ("dense:n=8,k=8,epilogue=residual+bias", False),
+        ("dense:n=8,k=8,epilogue=bias+relu", True),
+        ("dense:n=8,k=8,dtype=fp16,out=fp32", True),
+        ("conv2d:c=8,f=8,r=3,s=3,epilogue=bias", False),
+        ("conv2d:c=8,f=8,r=3,s=3,epilogue=bias+relu", True),
+        ("conv_transpose2d:c=8,f=8,r=3,s=3,epilogue=bias+relu", False),  # the launch that gathers has them
+        ("conv_transpose2d:c=8,f=8,r=3,s=3,dtype=fp16", True),  # products in fp32
+    ],
+)
+def test_kernels_are_built_for_steps_where_the_op_has_some(op, steps):
+    asked = Op.parse(op)
+    assert has_steps(asked) == steps
+    families = CudaBackend().families(asked)
+    found = {point.params[-1] for family in families for point in family.points(asked, examples.device("sm_80"))}
+    assert {last == ("ep", 1) for last in found} == {steps}
+
+
+def test_a_kernel_without_steps_is_not_packed_for_an_op_with_some():
+    asked = Op.parse("batch_matmul:k=16,layout=nt,dtype=fp16,epilogue=gelu").name
+    with pytest.raises(ValueError, match="built without steps"):
+        pack_data([packed_product(asked, PRODUCT_FP16.kernels)], Path("never-read.cubin"), "sm_80")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from haotuner.backends.cuda.unit import device_unit
-from haotuner.microkernels.cuda.fused import steps_text
+from haotuner.microkernels.cuda.fused import stepped, steps_text
 from haotuner.microkernels.cuda.pieces import DEVICE
 from tests.content.cuda_examples import (
     EIGHTS,
@@ -42,6 +42,7 @@ GROUPED_SMALL = Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)), ""
 # Sums that go through shared memory right behind a step in the ring's first stage.
 STAGED = tuple(Call(m=64, n=32, k=64 * steps, steps=("relu",)) for steps in (1, 3, 5, 7))
 WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, *STAGED))
+SIMT_STEPS, WGMMA_STEPS = (Variant(stepped(one.kernel), "", one.calls) for one in (SIMT_SMALL, WGMMA_SMALL))
 Bugs = dict[str, tuple[Variant, Callable[[str], str]]]
 BARRIER = r"tvm_builtin_cuda_cta_sync\(\);"
 
@@ -126,7 +127,7 @@ BUGS: Bugs = {
 }
 # In the functions that all kernels share: each of these kernels calls a broken copy of its own.
 EPILOGUE_BUGS: Bugs = {
-    "wgmma: sums go through a ring that is still read": (WGMMA_SMALL, everywhere(r"if \(SYNC\) ht_sync_some.*", "")),
+    "wgmma: sums go through a ring that is still read": (WGMMA_STEPS, everywhere(r"if \(SYNC\) ht_sync_some.*", "")),
     "four threads' words not turned": (WGMMA_SMALL, everywhere(r"ht_turn_quad\(w, lane\);", "")),
     "the next columns' bias": (MMA_TURNED, everywhere(r"\(i \+ 1\) % ACROSS", "i % ACROSS")),
     "a piece's residual read with another stride": (
@@ -143,8 +144,8 @@ EPILOGUE_BUGS: Bugs = {
     ),
     "bias of the first columns everywhere": (SIMT_SMALL, everywhere(r"\(const T\*\)from \+ column", "(const T*)from")),
     "the residual read with another stride": (SIMT_SMALL, everywhere(r"a\.residual \+ at", "a.residual + at - row")),
-    "one GELU for the other": (SIMT_SMALL, everywhere(r"0\.044715f", "0.035677f")),
-    "erf of another argument": (WGMMA_SMALL, everywhere(r"0\.7071067811865476f", "0.7f")),
+    "one GELU for the other": (SIMT_STEPS, everywhere(r"0\.044715f", "0.035677f")),
+    "erf of another argument": (WGMMA_STEPS, everywhere(r"0\.7071067811865476f", "0.7f")),
     "all shares into one partial sum": (WGMMA_SMALL, everywhere(r"\(int64_t\)blockIdx\.y \* a\.m", "(int64_t)0")),
     "partial sums with Y's stride": (MMA_SMALL, everywhere(r"\+ row\) \* a\.n \+ column", "+ row) * a.ldy + column")),
     "halves of a piece not turned back": (MMA_NARROW, everywhere(r"v\[i\] = turned \? high : low", "v[i] = low")),
@@ -166,7 +167,10 @@ GROUP_BUGS: dict[str, Callable[[str], str]] = {
 }
 
 # Copies that nobody breaks: what the others are judged against.
-RIGHT = {"simt as it is": SIMT_SMALL, "mma as it is": MMA_SMALL, "groups as they are": GROUPED_SMALL}
+RIGHT = {
+    "simt as it is": SIMT_SMALL, "mma as it is": MMA_SMALL, "groups as they are": GROUPED_SMALL,
+    "simt with steps": SIMT_STEPS, "wgmma with steps": WGMMA_STEPS,
+}  # fmt: skip
 
 
 def broken(text: str, breaks: Callable[[str], str], bug: str) -> str:

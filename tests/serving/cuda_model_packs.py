@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
+from haotuner.microkernels.cuda.fused import has_steps, stepped
 from haotuner.orchestrate.costs import GPU, Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Step
@@ -29,9 +30,8 @@ from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.run_folder import toolchain
+from tests.serving.cuda_odd_models import ODD
 from tests.serving.cuda_packs import document, family, packed_conv, packed_op, packed_product
-from tests.serving.empty_models import NAME as CACHED
-from tests.serving.empty_models import cached
 from tests.serving.test_models import GRAPHS as GRAPHS_OF_LOOPS
 from tests.serving.test_models_ordered import GRAPHS as ORDERED
 from tests.standin.cubins import cubin_of
@@ -161,7 +161,7 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
 
 GRAPHS = {"encoder": encoder(), "images": images(), "types": types(), "halves": halves(), "image": GRAPHS_OF_LOOPS["image"],
           "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"],
-          CACHED: cached()}  # fmt: skip
+          **ODD}  # fmt: skip
 
 
 def serves(op: Op) -> bool:
@@ -176,20 +176,20 @@ def packed(name: str) -> PackedOnDevice:
     """A product with one kernel everywhere; layers of few rows sum k in two parts."""
     op = Op.parse(name)
     if op.kind in ("conv1d", "conv2d"):
-        return packed_conv(op.name, (one_of("cuda_batched_simt_fp32", kn=0),))
+        return packed_conv(op.name, (one_of(op, "cuda_batched_simt_fp32", kn=0),))
     if op.kind == "batch_matmul":
         kn = {"nt": 0, "nn": 1, "tn": 2}["".join(op.option("layout")) or "nn"]
-        return packed_product(op.name, (one_of("cuda_batched_simt_fp32", kn=kn),))
+        return packed_product(op.name, (one_of(op, "cuda_batched_simt_fp32", kn=kn),))
     one = CudaEntry(regions=((0, 0),))
     split = CudaEntry(regions=((0, 0),), splits=2)
-    return packed_op(op.name, (one_of("cuda_simt_fp32"),), ((4, split), (200, one)))
+    return packed_op(op.name, (one_of(op, "cuda_simt_fp32"),), ((4, split), (200, one)))
 
 
-def one_of(name: str, **more: int) -> MicroKernel:
-    """A kernel of the family that takes any alignment."""
+def one_of(op: Op, name: str, **more: int) -> MicroKernel:
+    """A kernel of the family that takes any alignment, built for the op's steps."""
     found: Any = next(one for one in (*CUDA_FAMILIES, *BATCHED_FAMILIES) if one.name == name)
     kernel: MicroKernel = found.kernel(**TILE, **more)
-    return kernel
+    return stepped(kernel) if has_steps(op) else kernel
 
 
 def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> tuple[WrittenModel, Sequence[Step]]:
@@ -203,15 +203,26 @@ def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> t
 
 
 def model_pack(
-    out: Path, arch: str, code: Path, graphs: Mapping[str, Graph], *, tuned: bool = True, linker: Toolchain | None = None
+    out: Path,
+    arch: str,
+    code: Path,
+    graphs: Mapping[str, Graph],
+    *,
+    tuned: bool = True,
+    linker: Toolchain | None = None,
+    others: Callable[[Sequence[WrittenModel]], Sequence[Any]] = lambda _: (),
 ) -> Path:
-    """A pack of these graphs, its code below ``code`` as the code cache leaves it; without ``tuned`` groups alone."""
-    models, specs = list[WrittenModel](), dict[str, None]()
+    """A pack of these graphs, its code below ``code`` as the code cache leaves it; without ``tuned`` groups alone.
+
+    ``others``: models beside them, which have their groups and ops.
+    """
+    models, specs = list[Any](), dict[str, None]()
     for name, graph in graphs.items():
         first = sum(len(one.functions) for one in models)
         model, steps = planned(name, graph, first, tuned=tuned)
         models.append(model)
         specs |= {Op.parse(step.op).name: None for step in steps if isinstance(step, Product)}
+    models += others(models)
     ops = [packed(one) for one in specs or {ANY: None}]
     kernels = {kernel.name: (family(kernel), kernel) for op in ops for kernel in op.micro_kernels}
     code.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, GROUPED_FAMILIES
+from haotuner.microkernels.cuda.fused import has_steps, stepped
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import family_named
 from haotuner.ops.convolution import is_convolution
@@ -39,6 +40,7 @@ from haotuner.words.op import Op
 from tests.run_folder import in_a_run, once, toolchain
 from tests.standin.cubins import cubin_of
 
+_TILES = {one.name for one in CUDA_FAMILIES}
 FIRST, LAST = 2, 200  # rows that the plans say they were tuned for
 
 
@@ -50,6 +52,12 @@ class Pick:
     op: str
     kernels: tuple[MicroKernel, ...]
     dtype: str  # numpy's name
+
+    def __post_init__(self) -> None:
+        """Kernels are built for the op's steps."""
+        if has_steps(Op.parse(self.op)):
+            found = tuple(stepped(one) if one.family in _TILES else one for one in self.kernels)
+            object.__setattr__(self, "kernels", found)
 
     @property
     def cells(self) -> tuple[tuple[int, CudaEntry], ...]:

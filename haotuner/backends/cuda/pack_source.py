@@ -17,9 +17,11 @@ from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
 from haotuner.backends.cuda.pack_groups import build_groups, group_tables
 from haotuner.backends.cuda.pack_product import PackedCudaProduct
 from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cuda.fused import has_steps, is_stepped
 from haotuner.microkernels.cuda.launch import Launch, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.words.cuda_arch import cuda_arch, needed_driver
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 
 # What every pack has, then what only one with CUDA code has.
 CUDA_SOURCES = ("driver.c", "generated.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
@@ -154,6 +156,8 @@ def _image(cubin: Path, name: str = "ht_cuda_image") -> list[str]:
 
 def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
     boxes = {one.operand: one for one in launch.maps}
+    if op.kind in TABLES and not launch.direct and has_steps(Op.parse(op.name)) and not is_stepped(kernel):
+        raise ValueError(f"{kernel.name}: it is built without steps, which {op.name} has; its candidates end in ep1")
     if launch.maps and set(boxes) != {"x", "w"}:
         raise ValueError(f"{kernel.name}: tensor maps of {', '.join(boxes)}; a launch has those of x and w, or none")
     swizzles = {one.swizzle_bytes for one in launch.maps} or {0}

@@ -15,7 +15,7 @@ from haotuner.backends.shallow import shallow
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
 from haotuner.microkernels.cuda.direct import CudaDirect
-from haotuner.microkernels.cuda.fused import steps_text
+from haotuner.microkernels.cuda.fused import is_stepped, steps_text
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_program import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, fold_symbol, reduce_symbol, unfold_symbol
@@ -41,6 +41,7 @@ OWN_TYPES = {
     "nv_bfloat16": "ht_bf16", "__nv_bfloat16": "ht_bf16", "__float2bfloat16_rn": "ht_bf16",
 }  # fmt: skip
 UNFOLDED = {4: "unsigned int", 2: "unsigned short", 1: "unsigned char"}  # what image columns are copied as, by bytes
+WITH_STEPS = r"\b(ht_store_\w+|ht_gemv\w*)<"  # device functions of two builds
 WITH_ARGUMENT = r"\b(ht_first_step|ht_last_step|(?:ht_store_\w+|ht_gemv\w*)<[^>]*>)\("  # device functions that read it
 # What a block of a grouped kernel finds out for itself.
 GROUP_WORDS = {
@@ -181,7 +182,8 @@ def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, 
             raise NotAUnit(f"{symbol}: TVM passes {parameter!r}, which nothing says the value of; is it the pinned TVM?")
     if "x_map" in passed:
         maps = ", const __grid_constant__ ht_tensor_map x_map, const __grid_constant__ ht_tensor_map w_map"
-    body = re.sub(WITH_ARGUMENT, r"\1(ht_args, ", _own_types(found["body"]))
+    body = re.sub(WITH_STEPS, rf"\1<{str(is_stepped(kernel)).lower()}, ", _own_types(found["body"]))
+    body = re.sub(WITH_ARGUMENT, r"\1(ht_args, ", body)
     # The 128-byte swizzle repeats every 1024 bytes of shared memory: the tiles are placed for it, so it starts there.
     body = re.sub(r"extern __shared__ __align__\(\d+\)", "extern __shared__ __align__(1024)", body)
     for times, call in UNROLL.items():

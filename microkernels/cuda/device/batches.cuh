@@ -45,7 +45,7 @@ struct ht_beside_matrix {
         if constexpr (N > 1) {
             if (wide) {
                 float other[N];
-                ht_wide<T>::load(other, from);
+                ht_load_some<T, N>(other, from);
 #pragma unroll
                 for (int i = 0; i < N; i++) v[i] += other[i];
                 return;

@@ -67,7 +67,7 @@ HT_DEVICE void ht_gather(int* word, const uint8_t* from, int apart, int there) {
 // Nothing but whole pieces of four results: what is read beside them are floats.
 HT_DEVICE bool ht_whole_sums(const ht_cuda_args& a) { return a.splits == 1 && a.n % 4 == 0 && ht_aligned<float>(a); }
 
-template <int N, class BESIDE = ht_nothing>
+template <bool STEPS, int N, class BESIDE = ht_nothing>
 HT_DEVICE void ht_put_sums(const ht_cuda_args& a, const int* v, int row, int column, bool partial, const BESIDE& beside = BESIDE()) {
     if (row >= a.m || column >= a.n) return;
     if (partial) {
@@ -76,7 +76,7 @@ HT_DEVICE void ht_put_sums(const ht_cuda_args& a, const int* v, int row, int col
         return;
     }
     const int64_t at = (int64_t)row * a.ldy + column;
-    if (ht_plain(a) && !a.bias && !a.residual && beside.idle()) {
+    if (a.after == 0 && a.y_type == HT_Y_OWN && !a.bias && !a.residual && beside.idle()) {
         ht_own<ht_byte>::put<N>((int*)a.y + at, v);
         return;
     }
@@ -84,12 +84,21 @@ HT_DEVICE void ht_put_sums(const ht_cuda_args& a, const int* v, int row, int col
 #pragma unroll
     for (int i = 0; i < N; i++) sums[i] = (float)v[i];
     beside.template begin<float, N>(sums, row, column);
-    ht_put_after<ht_byte, N>(a, sums, row, column, at, beside);
+    if constexpr (STEPS) {
+        ht_put_after<ht_byte, N>(a, sums, row, column, at, beside);
+    } else {  // what a call of products side by side brings
+        float bias[N] = {};
+        if (a.bias) ht_load_channel<ht_byte, N>(bias, a.bias, row, column, beside);
+        int whole[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) whole[i] = ht_rounded(sums[i] + bias[i]);
+        ht_own<ht_byte>::put<N>((int*)a.y + at, whole);
+    }
 }
 
 // Accumulators of mma.m16n8: FRAGMENTS of 16 rows, ROW_STEP apart, by COLUMNS, all of one warp; eight rows at a time through its own
 // shared memory, as in ht_store_fragments.
-template <int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS>
+template <bool STEPS, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS>
 HT_DEVICE void ht_store_byte_fragments(const ARGS& a, const uint32_t* sums, void* shared, int warp, int row0, int column0) {
     const auto beside = ht_beside<float>(a);
     constexpr int PITCH = ht_pitch<COLUMNS>::floats;
@@ -115,18 +124,18 @@ HT_DEVICE void ht_store_byte_fragments(const ARGS& a, const uint32_t* sums, void
                 const int r = piece / (COLUMNS / 4), c = piece % (COLUMNS / 4) * 4;
                 const int4 raw = *(const int4*)(stage + r * PITCH + c);
                 const int v[4] = {raw.x, raw.y, raw.z, raw.w};
-                ht_put_sums<4>(a, v, row + r, column0 + c, false, beside);
+                ht_put_sums<STEPS, 4>(a, v, row + r, column0 + c, false, beside);
             }
         } else {
 #pragma unroll 1
             for (int one = lane; one < 8 * COLUMNS; one += 32)
-                ht_put_sums<1>(a, stage + one / COLUMNS * PITCH + one % COLUMNS, row + one / COLUMNS, column0 + one % COLUMNS, partial, beside);
+                ht_put_sums<STEPS, 1>(a, stage + one / COLUMNS * PITCH + one % COLUMNS, row + one / COLUMNS, column0 + one % COLUMNS, partial, beside);
         }
     }
 }
 
 // Sums of one thread, as in ht_store_strips.
-template <int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP, class ARGS>
+template <bool STEPS, int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP, class ARGS>
 HT_DEVICE void ht_store_byte_strips(const ARGS& a, const int* sums, int row0, int column0) {
     const auto beside = ht_beside<float>(a);
     const bool whole = ht_whole_sums(a), partial = a.splits > 1;
@@ -140,11 +149,11 @@ HT_DEVICE void ht_store_byte_strips(const ARGS& a, const int* sums, int row0, in
 #pragma unroll
             for (int q = 0; q < 4; q++) v[q] = same == i ? sums[same * 4 + q] : v[q];
         if (whole) {
-            ht_put_sums<4>(a, v, row, column, false, beside);
+            ht_put_sums<STEPS, 4>(a, v, row, column, false, beside);
         } else {
 #pragma unroll 1
             for (int q = 0; q < 4; q++) {
-                ht_put_sums<1>(a, v, row, column + q, partial, beside);
+                ht_put_sums<STEPS, 1>(a, v, row, column + q, partial, beside);
                 v[0] = v[1], v[1] = v[2], v[2] = v[3];
             }
         }
@@ -158,6 +167,6 @@ HT_DEVICE void ht_reduce_bytes(ht_cuda_args a) {
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < results; at += step) {
         int sum = 0;
         for (int s = 0; s < a.splits; s++) sum += from[s * results + at];
-        ht_put_sums<1>(a, &sum, (int)(at / a.n), (int)(at % a.n), false);
+        ht_put_sums<true, 1>(a, &sum, (int)(at / a.n), (int)(at % a.n), false);
     }
 }

@@ -1,5 +1,7 @@
 // What becomes of a tile's sums: the steps of an epilogue and rounding into Y, or fp32 partial sums of a share of k.
 // Whole 16-byte pieces where Y's pointer and stride (and bias and residual, if any) are so aligned, else single elements.
+// STEPS: a kernel is built for any steps and any type of Y; others add a bias and a residual, where they are, and write Y of
+// their own type. The code of the steps would cost them instructions of the main loop: ptxas keeps fewer addresses in registers.
 
 // The number of what a kernel writes unless a launch is told another, and what it reads with one value a channel.
 template <class T>
@@ -54,8 +56,6 @@ template <class T>
 HT_DEVICE bool ht_whole(const ht_cuda_args& a) {
     return a.splits == 1 && a.n % ht_wide<T>::elements == 0 && ht_aligned<T>(a);
 }
-// Nothing but what is added, and Y of the kernel's own type: as every kernel does at no cost of its own.
-HT_DEVICE bool ht_plain(const ht_cuda_args& a) { return a.after == 0 && a.y_type == HT_Y_OWN; }
 
 // What a kind of kernel is given beside its arguments (batches.cuh); here nothing.
 struct ht_nothing {
@@ -156,45 +156,41 @@ HT_DEVICE void ht_put_after(const ht_cuda_args& a, float* v, int row, int column
     ht_store_y<T, N>(a, v, at);
 }
 
-// AFTER: there may be steps, or another type of Y. Then pieces are of four elements: more would not fit the registers beside the
-// sums, and a warp fills whole sectors all the same.
-template <class T, bool AFTER>
-struct ht_piece_of {
-    enum { elements = AFTER ? 4 : ht_wide<T>::elements };
-};
-template <class T, bool AFTER, class BESIDE = ht_nothing>
-HT_DEVICE void ht_put_whole(const ht_cuda_args& a, float* v, int row, int column, const BESIDE& beside = BESIDE()) {
-    constexpr int N = ht_piece_of<T, AFTER>::elements;
+// What is only added, and Y of the kernel's own type.
+template <class T, int N, class BESIDE>
+HT_DEVICE void ht_put_added(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside) {
+    float other[N];
+    if (a.bias) {
+        ht_load_channel<T, N>(other, a.bias, row, column, beside);
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] += other[i];
+    }
+    if (a.residual) {
+        ht_load_some<T, N>(other, (const T*)a.residual + at);
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] += other[i];
+    }
+    ht_store_some<T, N>((T*)a.y + at, v);
+}
+
+// N neighbours of a row: one, four, or 16 bytes of them. Steps want four: more would not fit the registers beside the sums, and a
+// warp fills whole sectors all the same.
+template <bool STEPS, class T, int N, class BESIDE = ht_nothing>
+HT_DEVICE void ht_put_some(const ht_cuda_args& a, float* v, int row, int column, const BESIDE& beside = BESIDE()) {
     if (row >= a.m || column >= a.n) return;
     const int64_t at = (int64_t)row * a.ldy + column;
     beside.template begin<T, N>(v, row, column);
-    if constexpr (AFTER) {
-        ht_put_after<T, N>(a, v, row, column, at, beside);
-    } else {
-        float other[N];
-        if (a.bias) {
-            ht_load_channel<T, N>(other, a.bias, row, column, beside);
-#pragma unroll
-            for (int i = 0; i < N; i++) v[i] += other[i];
-        }
-        if (a.residual) {
-            ht_wide<T>::load(other, (const T*)a.residual + at);
-#pragma unroll
-            for (int i = 0; i < N; i++) v[i] += other[i];
-        }
-        ht_wide<T>::store((T*)a.y + at, v);
-    }
+    if constexpr (STEPS) ht_put_after<T, N>(a, v, row, column, at, beside);
+    else ht_put_added<T, N>(a, v, row, column, at, beside);
 }
 
-template <class T, class BESIDE = ht_nothing>
+template <bool STEPS, class T, class BESIDE = ht_nothing>
 HT_DEVICE void ht_put_one(const ht_cuda_args& a, float v, int row, int column, bool partial, const BESIDE& beside = BESIDE()) {
-    if (row >= a.m || column >= a.n) return;
     if (partial) {
-        a.partial[((int64_t)blockIdx.y * a.m + row) * a.n + column] = v;
+        if (row < a.m && column < a.n) a.partial[((int64_t)blockIdx.y * a.m + row) * a.n + column] = v;
         return;
     }
-    beside.template begin<T, 1>(&v, row, column);
-    ht_put_after<T, 1>(a, &v, row, column, (int64_t)row * a.ldy + column, beside);
+    ht_put_some<STEPS, T, 1>(a, &v, row, column, beside);
 }
 
 // ---- accumulators of mma.m16n8 and wgmma: FRAGMENTS of 16 rows, ROW_STEP apart, by COLUMNS, all of one warp
@@ -310,15 +306,15 @@ HT_DEVICE void ht_put_partial(const ht_cuda_args& a, const float* sums, int row0
 }
 
 // The ways that need no shared memory; false where none fits.
-template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP>
+template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP>
 HT_DEVICE bool ht_stored_at_once(const ht_cuda_args& a, const float* sums, int row0, int column0, int lane, bool whole) {
     if (a.splits > 1) {
         if (a.n % 2) return false;
         ht_put_partial<FRAGMENTS, COLUMNS, ROW_STEP>(a, sums, row0, column0, lane);
         return true;
     }
-    if constexpr (ht_wide<T>::elements == 8 && COLUMNS % 32 == 0) {
-        if (!whole || !ht_plain(a)) return false;
+    if constexpr (!STEPS && ht_wide<T>::elements == 8 && COLUMNS % 32 == 0) {
+        if (!whole) return false;
         if (!a.bias && !a.residual) {
             ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, false>(a, sums, row0, column0, lane);
             return true;
@@ -328,35 +324,35 @@ HT_DEVICE bool ht_stored_at_once(const ht_cuda_args& a, const float* sums, int r
     }
     return false;
 }
-template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS>
+template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS>
 HT_DEVICE bool ht_stored_at_once(const ARGS&, const float*, int, int, int, bool) {  // of a batch, with its scale and mask
     return false;
 }
 
 // SYNC: threads that must meet before their shared memory is free; 0 where they have met. AT_ONCE: there are registers for the
 // ways that need no shared memory.
-template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC = 0, bool AT_ONCE = true, class ARGS>
+template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC = 0, bool AT_ONCE = true, class ARGS>
 HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared, int warp, int row0, int column0) {
     const auto beside = ht_beside<T>(a);
     constexpr int N = ht_wide<T>::elements, PIECES = 8 * COLUMNS / N, PITCH = ht_pitch<COLUMNS>::floats;
     const int lane = ht_thread_again() % 32;
     float* stage = (float*)shared + warp * 8 * PITCH;
     const bool whole = ht_whole<T>(a);
-    if (AT_ONCE && ht_stored_at_once<T, FRAGMENTS, COLUMNS, ROW_STEP>(a, sums, row0, column0, lane, whole)) return;
+    if (AT_ONCE && ht_stored_at_once<STEPS, T, FRAGMENTS, COLUMNS, ROW_STEP>(a, sums, row0, column0, lane, whole)) return;
     if (SYNC) ht_sync_some(1, SYNC);
-    if (whole && ht_plain(a)) {
+    if (!STEPS && whole) {
 #pragma unroll
         for (int half = 0; half < 2 * FRAGMENTS; half++) {
             __syncwarp();
             ht_stage<COLUMNS>(stage, sums + half / 2 * COLUMNS / 2 + half % 2 * 2, lane);
             __syncwarp();
-#pragma unroll 2  // more at once would not fit the registers beside the sums
+#pragma unroll 1  // more at once would not fit the registers beside the sums
             for (int first = 0; first < PIECES; first += 32) {
                 const int piece = first + lane, r = piece / (COLUMNS / N), c = piece % (COLUMNS / N) * N;
                 if (PIECES % 32 && piece >= PIECES) continue;
                 float v[N];
                 ht_unstage<N>(v, stage + r * PITCH + c, lane & 4);
-                ht_put_whole<T, false>(a, v, row0 + half / 2 * ROW_STEP + half % 2 * 8 + r, column0 + c, beside);
+                ht_put_some<false, T, N>(a, v, row0 + half / 2 * ROW_STEP + half % 2 * 8 + r, column0 + c, beside);
             }
         }
         return;
@@ -370,27 +366,27 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
         for (int same = 0; same < 2 * FRAGMENTS; same++)
             if (same == half) ht_stage<COLUMNS>(stage, sums + same / 2 * COLUMNS / 2 + same % 2 * 2, lane);
         __syncwarp();
-        if (whole) {
+        if (STEPS && whole) {
 #pragma unroll 1
             for (int piece = lane; piece < 2 * COLUMNS; piece += 32) {
                 const int r = piece / (COLUMNS / 4), c = piece % (COLUMNS / 4) * 4;
                 float v[4];
                 ht_unstage<4>(v, stage + r * PITCH + c, false);
-                ht_put_whole<T, true>(a, v, row + r, column0 + c, beside);
+                ht_put_some<STEPS, T, 4>(a, v, row + r, column0 + c, beside);
             }
         } else {
 #pragma unroll 1
             for (int one = lane; one < 8 * COLUMNS; one += 32)
-                ht_put_one<T>(a, stage[one / COLUMNS * PITCH + one % COLUMNS], row + one / COLUMNS, column0 + one % COLUMNS, partial, beside);
+                ht_put_one<STEPS, T>(a, stage[one / COLUMNS * PITCH + one % COLUMNS], row + one / COLUMNS, column0 + one % COLUMNS, partial, beside);
         }
     }
 }
 
 // The same accumulators where the instruction's rows are columns of Y and its columns Y's rows: 16 columns by COLUMNS rows a
 // time go through shared memory, turned. Twenty floats between rows: what a warp stores at once meets every bank once.
-template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC>
+template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC>
 HT_DEVICE void ht_store_across(const ht_cuda_args& a, const float* sums, void* shared, int warp, int row0, int column0) {
-    constexpr int PITCH = 20;
+    constexpr int PITCH = 20, N = STEPS ? 4 : ht_wide<T>::elements;
     const int lane = ht_thread_again() % 32;
     if (a.splits > 1) {  // eight threads have neighbours of a row: 32 bytes
         float* to = a.partial + (int64_t)blockIdx.y * a.m * a.n;
@@ -415,32 +411,32 @@ HT_DEVICE void ht_store_across(const ht_cuda_args& a, const float* sums, void* s
         const int column = column0 + fragment * ROW_STEP;
         if (whole) {
 #pragma unroll 1
-            for (int piece = lane; piece < COLUMNS * 4; piece += 32) {
-                const int r = piece / 4, c = piece % 4 * 4;
-                float v[4];
-                ht_unstage<4>(v, stage + r * PITCH + c, false);
-                ht_put_whole<T, true>(a, v, row0 + r, column + c);
+            for (int piece = lane; piece < COLUMNS * 16 / N; piece += 32) {
+                const int r = piece / (16 / N), c = piece % (16 / N) * N;
+                float v[N];
+                ht_unstage<N>(v, stage + r * PITCH + c, lane & 4);
+                ht_put_some<STEPS, T, N>(a, v, row0 + r, column + c);
             }
         } else {
 #pragma unroll 1
             for (int one = lane; one < COLUMNS * 16; one += 32)
-                ht_put_one<T>(a, stage[one / 16 * PITCH + one % 16], row0 + one / 16, column + one % 16, false);
+                ht_put_one<STEPS, T>(a, stage[one / 16 * PITCH + one % 16], row0 + one / 16, column + one % 16, false);
         }
     }
 }
 
 // ---- fp32 sums of one thread: ROWS x COLUMNS, both in strips that lie ROW_STEP and COLUMN_STEP apart; four columns a strip
 // Eight neighbours of a warp hold 128 bytes of a row of Y: stores are whole as they are.
-template <int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP, class ARGS>
+template <bool STEPS, int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP, class ARGS>
 HT_DEVICE void ht_store_strips(const ARGS& a, const float* sums, int row0, int column0) {
     const auto beside = ht_beside<float>(a);
     const bool whole = ht_whole<float>(a);
-    if (whole && ht_plain(a)) {
+    if (!STEPS && whole) {
 #pragma unroll
         for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
             const int r = i / (COLUMNS / 4), s = i % (COLUMNS / 4);
             float v[4] = {sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]};
-            ht_put_whole<float, false>(a, v, row0 + r / ROW_STRIP * ROW_STEP + r % ROW_STRIP, column0 + s * COLUMN_STEP, beside);
+            ht_put_some<false, float, 4>(a, v, row0 + r / ROW_STRIP * ROW_STEP + r % ROW_STRIP, column0 + s * COLUMN_STEP, beside);
         }
         return;
     }
@@ -454,12 +450,12 @@ HT_DEVICE void ht_store_strips(const ARGS& a, const float* sums, int row0, int c
         for (int same = 0; same < ROWS * COLUMNS / 4; same++)
 #pragma unroll
             for (int q = 0; q < 4; q++) v[q] = same == i ? sums[same * 4 + q] : v[q];
-        if (whole) {
-            ht_put_whole<float, true>(a, v, row, column, beside);
+        if (STEPS && whole) {
+            ht_put_some<STEPS, float, 4>(a, v, row, column, beside);
         } else {
 #pragma unroll 1
             for (int q = 0; q < 4; q++) {
-                ht_put_one<float>(a, v[0], row, column + q, partial, beside);
+                ht_put_one<STEPS, float>(a, v[0], row, column + q, partial, beside);
                 v[0] = v[1], v[1] = v[2], v[2] = v[3];
             }
         }

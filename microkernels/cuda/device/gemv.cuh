@@ -55,7 +55,7 @@ HT_DEVICE void ht_gemv_step(const ht_cuda_args& a, float* sums, const T* const* 
 }
 
 // The DEEP warps' sums, added in their order, into Y.
-template <class T, int ROWS, int WIDTH, int DEEP, int THREADS>
+template <bool STEPS, class T, int ROWS, int WIDTH, int DEEP, int THREADS>
 HT_DEVICE void ht_gemv_store(const ht_cuda_args& a, float (*parts)[ROWS][WIDTH], int row0, int column0) {
     __syncthreads();
     constexpr int N = WIDTH % 4 ? 1 : 4;
@@ -70,15 +70,15 @@ HT_DEVICE void ht_gemv_store(const ht_cuda_args& a, float (*parts)[ROWS][WIDTH],
                 if (i == 0 || pieces) v[i] += parts[d][r][c + i];
         if constexpr (N > 1) {
             if (pieces) {
-                ht_put_whole<T, true>(a, v, row0 + r, column0 + c);
+                ht_put_some<STEPS, T, N>(a, v, row0 + r, column0 + c);
                 continue;
             }
         }
-        ht_put_one<T>(a, v[0], row0 + r, column0 + c, a.splits > 1);
+        ht_put_one<STEPS, T>(a, v[0], row0 + r, column0 + c, a.splits > 1);
     }
 }
 
-template <class T, int ROWS, int COLUMNS, int ACROSS, int DEEP, int V>
+template <bool STEPS, class T, int ROWS, int COLUMNS, int ACROSS, int DEEP, int V>
 HT_DEVICE void ht_gemv(const ht_cuda_args& a, float* shared, int row0, int column0) {
     constexpr int STEP = DEEP * 32 * V, WIDTH = ACROSS * COLUMNS, COUNT = ROWS * COLUMNS, AHEAD = COLUMNS > 2 ? 1 : 4 / COLUMNS;
     const int warp = ht_warp(), lane = threadIdx.x % 32;
@@ -102,10 +102,10 @@ HT_DEVICE void ht_gemv(const ht_cuda_args& a, float* shared, int row0, int colum
             parts[deep][sum / COLUMNS][across * COLUMNS + sum % COLUMNS] = sums[i];
         }
     }
-    ht_gemv_store<T, ROWS, WIDTH, DEEP, ACROSS * DEEP * 32>(a, parts, row0, column0);
+    ht_gemv_store<STEPS, T, ROWS, WIDTH, DEEP, ACROSS * DEEP * 32>(a, parts, row0, column0);
 }
 
-template <class T, int ROWS, int LANES, int ACROSS, int DEEP, int V>
+template <bool STEPS, class T, int ROWS, int LANES, int ACROSS, int DEEP, int V>
 HT_DEVICE void ht_gemv_kn(const ht_cuda_args& a, float* shared, int row0, int column0) {
     constexpr int GROUPS = 32 / LANES, STEP = DEEP * GROUPS * V, WIDTH = ACROSS * LANES * V, COUNT = ROWS * V;
     const int warp = ht_warp(), lane = threadIdx.x % 32;
@@ -139,5 +139,5 @@ HT_DEVICE void ht_gemv_kn(const ht_cuda_args& a, float* shared, int row0, int co
             parts[deep][sum / V][column + sum % V] = sums[i];
         }
     }
-    ht_gemv_store<T, ROWS, WIDTH, DEEP, ACROSS * DEEP * 32>(a, parts, row0, column0);
+    ht_gemv_store<STEPS, T, ROWS, WIDTH, DEEP, ACROSS * DEEP * 32>(a, parts, row0, column0);
 }

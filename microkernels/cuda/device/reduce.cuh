@@ -15,9 +15,9 @@ HT_DEVICE void ht_reduce_at(const ht_cuda_args& a, int row, int column) {
         }
     }
     if (N == 1) {
-        ht_put_one<T>(a, v[0], row, column, false);
+        ht_put_one<true, T>(a, v[0], row, column, false);
     } else {
-        ht_put_whole<T, true>(a, v, row, column);
+        ht_put_some<true, T, N>(a, v, row, column);
     }
 }
 
