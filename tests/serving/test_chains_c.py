@@ -1,8 +1,9 @@
-"""Models whose sizes depend on data in C: damaged chains and callers at once under ASan and UBSan, and the calls of haotuner.h."""
+"""Models whose sizes depend on data in C: damaged chains, callers at once, the calls of haotuner.h; under ASan and UBSan."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,11 +55,14 @@ def test_c_answers_what_python_does(tmp_path):
         for name in GRAPHS:
             model = opened.model(name)
             for rows, length in ((5, 7), (1, 0), (0, 3)):
-                inputs = {"x": ((np.arange(rows * 8) % 11 - 5) / 4).astype(np.float32).reshape(rows, 8)}
+                inputs: dict[str, Any] = {"x": ((np.arange(rows * 8) % 11 - 5) / 4).astype(np.float32).reshape(rows, 8)}
                 inputs |= {"long": np.full(2, length)} if name == "grown" else {}
                 found = model.run(inputs, seed=12)
                 said = run([built, pack, name, str(rows), str(length), "12", tmp_path / "out"], 40).stdout
                 assert said.startswith("run=-2 shapes=-2 memory=1 ") and "calls=2" in said
+                assert ("none=-6" in said) == (found[GRAPHS[name].outputs[0]].size > 0), (
+                    "an output without memory is refused"
+                )
                 assert (tmp_path / "out").read_bytes() == b"".join(one.tobytes() for one in found.values())
 
 
