@@ -121,11 +121,12 @@ def stepped_faults(path: str) -> None:
         assert not current.value, f"after launch {nth}"
     if served.image:
         _prepared(served, driver)
+        if "transpose" in served.meaning.kind:
+            _aligned(served, drawn, y)
     if served.image and "residual" in drawn:
         _residuals(served, drawn, y)
     if "transpose" in served.meaning.kind:
         _apart(served, drawn, y)
-        _aligned(served, drawn, y)
     if len(served.constants) > 2:  # the weight, and two values of a channel or more
         bind, record = served.pack.library().function("ht_bind"), served.bound._state[1]
         with pytest.raises(ValueError, match="its epilogue (reads|adds a)"):
