@@ -146,7 +146,8 @@ def units(every: list[tuple[str, str]], seed: int, ahead: Sequence[tuple[str, st
     made: list[tuple[int, str, list[str]]] = []
     for (arch, _), names in sorted(groups.items(), reverse=True):
         draw.shuffle(names)
-        names.sort(key=lambda name, arch=arch: (arch, name) not in ahead)
+        first = [name for name in names if (arch, name) in ahead]
+        names = [*first, *(name for name in names if name not in first)]
         made += [(at, arch, names[at : at + UNIT]) for at in range(0, len(names), UNIT)]
     made.sort(key=lambda unit: unit[0])
     return [(arch, names) for _, arch, names in made]
