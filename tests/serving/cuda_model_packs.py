@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,8 @@ from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.run_folder import toolchain
+from tests.serving.cuda_odd_models import ODD
 from tests.serving.cuda_packs import document, family, packed_conv, packed_op, packed_product
-from tests.serving.empty_models import NAME as CACHED
-from tests.serving.empty_models import cached
 from tests.serving.test_models import GRAPHS as GRAPHS_OF_LOOPS
 from tests.serving.test_models_ordered import GRAPHS as ORDERED
 from tests.standin.cubins import cubin_of
@@ -162,7 +161,7 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
 
 GRAPHS = {"encoder": encoder(), "images": images(), "types": types(), "halves": halves(), "image": GRAPHS_OF_LOOPS["image"],
           "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"],
-          CACHED: cached()}  # fmt: skip
+          **ODD}  # fmt: skip
 
 
 def serves(op: Op) -> bool:
@@ -204,15 +203,26 @@ def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> t
 
 
 def model_pack(
-    out: Path, arch: str, code: Path, graphs: Mapping[str, Graph], *, tuned: bool = True, linker: Toolchain | None = None
+    out: Path,
+    arch: str,
+    code: Path,
+    graphs: Mapping[str, Graph],
+    *,
+    tuned: bool = True,
+    linker: Toolchain | None = None,
+    others: Callable[[Sequence[WrittenModel]], Sequence[Any]] = lambda _: (),
 ) -> Path:
-    """A pack of these graphs, its code below ``code`` as the code cache leaves it; without ``tuned`` groups alone."""
-    models, specs = list[WrittenModel](), dict[str, None]()
+    """A pack of these graphs, its code below ``code`` as the code cache leaves it; without ``tuned`` groups alone.
+
+    ``others``: models beside them, which have their groups and ops.
+    """
+    models, specs = list[Any](), dict[str, None]()
     for name, graph in graphs.items():
         first = sum(len(one.functions) for one in models)
         model, steps = planned(name, graph, first, tuned=tuned)
         models.append(model)
         specs |= {Op.parse(step.op).name: None for step in steps if isinstance(step, Product)}
+    models += others(models)
     ops = [packed(one) for one in specs or {ANY: None}]
     kernels = {kernel.name: (family(kernel), kernel) for op in ops for kernel in op.micro_kernels}
     code.mkdir(parents=True, exist_ok=True)

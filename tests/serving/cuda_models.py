@@ -19,6 +19,7 @@ from haotuner.graph.interpret import interpret
 from tests.serving import empty_models
 from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_model_packs import GRAPHS, given
+from tests.serving.cuda_odd_models import SAME
 from tests.serving.cuda_served import counts
 from tests.standin.apart import failure_of
 from tests.standin.client import Driver
@@ -31,7 +32,7 @@ class Server:
     """A model of a pack on one device, a stream, and the reference."""
 
     def __init__(self, path: str, ordinal: int = 0, name: str = NAME) -> None:
-        self.device, self.graph = Device(ordinal), GRAPHS[name]
+        self.device, self.graph = Device(ordinal), GRAPHS[SAME.get(name, name)]
         self.pack = haotuner.load(path, device=f"cuda:{ordinal}")
         self.model = self.pack.model(name)
         self.stream = self.device.stream()
@@ -332,14 +333,14 @@ def freed(path: str) -> None:
     device = Device()
     for captures in (False, True):
         gc.collect()
-        before = _free(device)
+        before = free_bytes(device)
         server = Server(path)
         arrays, tensors = server.inputs(4, 50)
         out = server.outputs(4, 50)
-        own = before - _free(device)
+        own = before - free_bytes(device)
         server.model.run(tensors, out=out, stream=server.stream)
         device.wait(server.stream)
-        taken = before - _free(device) - own
+        taken = before - free_bytes(device) - own
         assert taken > 0
         if captures:
             device.begin(server.stream)
@@ -349,14 +350,14 @@ def freed(path: str) -> None:
         server.pack.close()
         del server.model
         gc.collect()
-        left = before - _free(device) - own
+        left = before - free_bytes(device) - own
         assert (left > 0) == captures, (captures, taken, left)
         if captures:
             device.replay(graph, server.stream)
             server.judge(arrays, out, "a graph of a model that is gone")
 
 
-def _free(device: Device) -> int:
+def free_bytes(device: Device) -> int:
     """Free bytes of a device."""
     free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
     device.inside("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))

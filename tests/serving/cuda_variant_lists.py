@@ -51,7 +51,11 @@ KIND = {
 }
 MODELS = {NATIVE / name for name in MODEL_SOURCES if name.startswith("cuda/")}  # of packs with whole models alone
 WITH_MODELS = ("loaded.c",)  # what packs with whole models have beside the rest
-OF_MODELS = ("numbers", "steady", "refusals", "faults", "doors", "driven", "freed", "captured", "streams", "devices", "many")
+OF_MODELS = {
+    "tests.serving.cuda_model_faults": ("repeated", "walked", "opened", "damaged", "starved", "timed"),
+    "tests.serving.cuda_models": ("numbers", "empty", "steady", "refusals", "faults", "doors", "driven", "freed", "captured",
+                                  "streams", "devices", "many"),
+}  # fmt: skip
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
     "-fsanitize=address,undefined",
@@ -75,6 +79,7 @@ UNITS = {"check.c": "checks", "workspace.c": "workspace"}  # programs of one fil
 SCENES = (
     "tests.serving.cuda_scenarios",
     "tests.serving.cuda_models",
+    "tests.serving.cuda_model_faults",
     "tests.work.cuda_timing",
     "tests.work.cuda_timing_groups",
     "tests.work.cuda_timing_batches",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from haotuner.backends.cpu.pack_source import PACK_SOURCES as CPU_SOURCES
 from haotuner.backends.cuda import timing_library
@@ -23,6 +24,7 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
 from tests.serving.cuda_model_packs import GRAPHS, model_pack
+from tests.serving.cuda_odd_models import ODD, others
 from tests.serving.cuda_packs import (
     FUSED_FP32,
     GENERATED_PICKS,
@@ -60,6 +62,7 @@ from tests.serving.cuda_variant_lists import (
     WATCHED,
     WITH_MODELS,
 )
+from tests.serving.memory_refused import preloaded
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, host_pack
 from tests.standin import ROOT, environment
 from tests.standin.forking import Forking
@@ -68,7 +71,7 @@ from tests.standin.patience import ended
 
 @dataclass(frozen=True)
 class Swapped:
-    """A linker that takes another text in the place of a source."""
+    """A linker that takes another text in the place of a source, and keeps the objects of what a pack's maker wrote."""
 
     tools: Toolchain
     source: Path
@@ -76,8 +79,15 @@ class Swapped:
 
     def link(self, objects: list[Path], sources: list[Path], include: list[Path], out: Path) -> None:
         """As ``Toolchain.link``."""
-        taken = [self.mutant if one == self.source else one for one in sources]
-        self.tools.link(objects, taken, [*include, self.source.parent], out)
+        taken, made = list[Path](), list[Path]()
+        for one in sources:
+            if one.is_relative_to(NATIVE):
+                taken.append(self.mutant if one == self.source else one)
+                continue
+            made.append(self.mutant.with_name(f"made_{hashlib.sha256(one.read_bytes()).hexdigest()[:16]}.o"))
+            if not made[-1].exists():
+                self.tools.object(one, [*include, self.tools.include], made[-1], ())
+        self.tools.link([*objects, *made], taken, [*include, self.source.parent], out)
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,7 @@ class Variants:
         self._units = {n: self._whole(path, folder / f"c_{path.name}.o", watched=True) for n, path in units.items()}
         self._watched = {n: self._whole(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
         kept.write_text(state)
-        self._forking = Forking(self._where(SIMT), SCENES)
+        self._forking = Forking(self._where(SIMT) | preloaded(folder), SCENES)
 
     def close(self) -> None:
         """End the process that scenarios are forked from."""
@@ -205,8 +215,8 @@ class Variants:
     def _steps(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[Step]:
         if source in MODELS or name in WITH_MODELS:
             of_models: dict[str, Path] = {}
-            for scenario in OF_MODELS:
-                yield Step(f"{scenario} of a model", partial(self._modelled, of_models, source, scenario))
+            for module, scenario in ((module, one) for module, scenarios in OF_MODELS.items() for one in scenarios):
+                yield Step(f"{scenario} of a model", partial(self._modelled, of_models, source, module, scenario))
         if source in MODELS:
             return
         in_packs = name in {Path(one).name for one in PACK_SOURCES}
@@ -267,12 +277,12 @@ class Variants:
             "tests.serving.cuda_scenarios", scenario, str(made[pick.op]), environment=self._where(pick), seconds=seconds
         )
 
-    def _modelled(self, made: dict[str, Path], source: Path, scenario: str, seconds: float) -> str:
+    def _modelled(self, made: dict[str, Path], source: Path, module: str, scenario: str, seconds: float) -> str:
         if not made:
-            tools = Swapped(Toolchain.find(self.folder / "objects"), source, self.folder / "mutant.c")
-            graphs, out = {"encoder": GRAPHS["encoder"]}, self.folder / "mutant-model"
-            made["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, linker=tools)  # type: ignore[arg-type]
-        module, words = "tests.serving.cuda_models", (scenario, str(made["model"]))
+            tools: Any = Swapped(Toolchain.find(self.folder / "objects"), source, self.folder / "mutant.c")
+            graphs, out = {"encoder": GRAPHS["encoder"]} | ODD, self.folder / "mutant-model"
+            made["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, linker=tools, others=others)
+        words = scenario, str(made["model"])
         return self._forking.call(module, "run", *words, environment=self._where(SIMT), seconds=seconds)
 
     def _timed(self, made: dict[str, Path], name: str, mutant: Path, pick: Pick, scenario: str, seconds: float) -> str:

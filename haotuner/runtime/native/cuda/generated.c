@@ -28,7 +28,6 @@ int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction 
   int64_t along = 1;
   for (int a = 0; a < rank; ++a)
     if (a == kernel->lane_axis) along = shape[a];
-  if (elements == 0) return 0;
   ht_generated_args args = *given;
   const int64_t parts = partial == NULL ? 1 : ht_cuda_generated_parts(kernel, given, shape, rank);
   args.partial = partial;

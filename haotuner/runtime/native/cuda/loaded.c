@@ -38,15 +38,19 @@ static int find_functions(CUmodule module, ht_cuda_loaded* out, ht_error* error)
   return 0;
 }
 
-static int load_groups(ht_cuda_loaded* out, ht_error* error) {
+static int load_groups(const ht_cu* cu, ht_cuda_loaded* out, ht_error* error) {
   const ht_cuda_groups_code* code = ht_cuda_pack_code.groups;
   CUmodule module;
   if (code == NULL) return 0;
   out->groups = calloc((size_t)code->count + 1, sizeof *out->groups);
   if (out->groups == NULL) return ht_refuse(error, "RuntimeError", "no memory for the table of a model's kernels");
-  int rc = ht_cuda_load_module(code->image, &module, error);
-  for (int i = 0; rc == 0 && i < code->count; ++i) rc = ht_cuda_function(module, code->groups[i].name, 0, &out->groups[i], error);
-  return rc;
+  if (ht_cuda_load_module(code->image, &module, error) != 0) return -1;
+  for (int i = 0; i < code->count; ++i) {
+    if (ht_cuda_function(module, code->groups[i].name, 0, &out->groups[i], error) == 0) continue;
+    cu->ModuleUnload(module);
+    return -1;
+  }
+  return 0;
 }
 
 static int load(int ordinal, ht_cuda_loaded* out, ht_error* error) {
@@ -61,7 +65,7 @@ static int load(int ordinal, ht_cuda_loaded* out, ht_error* error) {
   int rc = ht_cuda_enter(out->device, &scope, error);
   if (rc == 0) {
     rc = ht_cuda_load_module(ht_cuda_pack_code.image, &module, error);
-    if (rc == 0 && ((rc = find_functions(module, out, error)) != 0 || (rc = load_groups(out, error)) != 0)) cu->ModuleUnload(module);
+    if (rc == 0 && ((rc = find_functions(module, out, error)) != 0 || (rc = load_groups(cu, out, error)) != 0)) cu->ModuleUnload(module);
     ht_cuda_leave(&scope);
   }
   if (rc != 0) {

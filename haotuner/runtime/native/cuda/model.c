@@ -8,6 +8,7 @@
 enum { THREADS = 256, WARP = 32, ROUNDS = 32, WORDS = 500 }; /* of a block; blocks of a multiprocessor; of a group's parameters */
 
 typedef struct {
+  const ht_cu* cu;
   const ht_cuda_loaded* loaded;
   CUdeviceptr weights;
   char* bound; /* of all packed */
@@ -21,14 +22,12 @@ static CUstream plain(void* stream) { return stream == (void*)1 ? NULL : stream;
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int upload(ht_model* m, on_device* d, ht_error* error) {
-  const ht_cu* cu = ht_cu_load(error);
-  if (cu == NULL) return -1;
   if (m->weights_bytes == 0) return 0;
-  CUresult result = cu->MemAlloc(&d->weights, (size_t)m->weights_bytes);
+  CUresult result = d->cu->MemAlloc(&d->weights, (size_t)m->weights_bytes);
   if (result != CUDA_SUCCESS) return ht_cu_refuse(error, result, "memory for a model's weights");
   m->base = (const char*)(uintptr_t)d->weights;
   m->packed_bytes = (size_t)m->weights_bytes;
-  result = cu->MemcpyHtoD(d->weights, m->weights, (size_t)m->weights_bytes);
+  result = d->cu->MemcpyHtoD(d->weights, m->weights, (size_t)m->weights_bytes);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "copying a model's weights");
 }
 
@@ -106,7 +105,9 @@ int ht_where_open(ht_model* m, ht_error* error) {
   ht_cuda_scope scope;
   if (d == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model");
   if (check_groups(m, error) != 0) return -1;
-  if ((d->loaded = ht_cuda_load(m->device, error)) == NULL || ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  if ((d->cu = ht_cu_load(error)) == NULL || (d->loaded = ht_cuda_load(m->device, error)) == NULL ||
+      ht_cuda_enter(d->loaded->device, &scope, error) != 0)
+    return -1;
   int rc = upload(m, d, error);
   if (rc == 0) rc = bind_all(m, d, error);
   ht_cuda_leave(&scope);
@@ -135,14 +136,13 @@ void ht_where_close(ht_model* m) {
 int ht_where_queue(const ht_model* m, void* stream, ht_model_queue* out, ht_error* error) {
   static _Thread_local char own; /* its address tells threads apart */
   const on_device* d = m->there;
-  const ht_cu* cu = ht_cu_load(error);
   ht_cuda_scope scope;
   int status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (cu == NULL || ht_cuda_open(m->device, error) == NULL) return -1; /* also: the process was forked since */
+  if (ht_cu_load(error) == NULL) return -1; /* the process was forked since */
   *out = (ht_model_queue){plain(stream), stream == (void*)2 ? &own : NULL, 0};
   if (out->stream == NULL) return 0; /* the legacy stream is never captured */
   if (ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
-  const CUresult result = cu->StreamIsCapturing(out->stream, &status);
+  const CUresult result = d->cu->StreamIsCapturing(out->stream, &status);
   ht_cuda_leave(&scope);
   out->capturing = status != CU_STREAM_CAPTURE_STATUS_NONE;
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "asking whether the stream is captured");
@@ -164,19 +164,18 @@ int ht_where_begin(const ht_model* m, ht_model_context* c, const ht_model_queue*
 
 int ht_where_grow(const ht_model* m, ht_model_context* c, int64_t need, const ht_model_queue* q, ht_error* error) {
   const on_device* d = m->there;
-  const ht_cu* cu = ht_cu_load(error);
   ht_cuda_scope scope;
   CUdeviceptr found = 0;
+  CUresult result = CUDA_SUCCESS;
   if (q->capturing)
     return ht_refuse(error, "RuntimeError", "%s: a call that is captured may allocate nothing, and one of these sizes needs %lld bytes; call the model once at "
                      "these sizes on this stream before", m->name, (long long)need);
-  if (cu == NULL || ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
-  CUresult result = c->arena == NULL ? CUDA_SUCCESS : cu->StreamSynchronize(q->stream);
-  if (result == CUDA_SUCCESS && c->arena != NULL) cu->MemFree((CUdeviceptr)(uintptr_t)c->arena);
+  if (ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  if (c->arena != NULL && (result = d->cu->StreamSynchronize(q->stream)) == CUDA_SUCCESS) d->cu->MemFree((CUdeviceptr)(uintptr_t)c->arena);
   if (result == CUDA_SUCCESS) {
     c->arena = NULL;
     c->arena_bytes = 0;
-    result = cu->MemAlloc(&found, (size_t)need);
+    result = d->cu->MemAlloc(&found, (size_t)need);
   }
   ht_cuda_leave(&scope);
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
@@ -198,13 +197,10 @@ int ht_where_group(const ht_model* m, const ht_model_plan* plan, const ht_model_
   const on_device* d = m->there;
   const ht_group* group = &ht_groups[step->index];
   const ht_cuda_group* code = &ht_cuda_pack_code.groups->groups[step->index];
-  const ht_cu* cu = ht_cu_load(error);
   uint64_t words[WORDS];
   ht_cuda_scope scope;
   int64_t points = 1, threads = THREADS;
   for (int32_t a = 0; a < code->points; ++a) points *= plan->sizes[group->extents[a]];
-  if (points <= 0) return 0;
-  if (cu == NULL) return -1;
   for (int32_t i = 0; i < group->tensors; ++i) words[i] = (uint64_t)(uintptr_t)plan->loops[step->first + i];
   for (int32_t i = 0; i < code->count; ++i) words[group->tensors + i] = (uint64_t)plan->sizes[code->sizes[i]];
   while (threads > WARP && up(points * code->lanes, threads) < d->loaded->device->units) threads /= 2;
@@ -212,29 +208,25 @@ int ht_where_group(const ht_model* m, const ht_model_plan* plan, const ht_model_
   if (blocks > (int64_t)d->loaded->device->units * ROUNDS) blocks = (int64_t)d->loaded->device->units * ROUNDS;
   void* params[1] = {words};
   if (ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
-  const CUresult result = cu->LaunchKernel(d->loaded->groups[step->index], (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
+  const CUresult result = d->cu->LaunchKernel(d->loaded->groups[step->index], (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
   ht_cuda_leave(&scope);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching a group of a model");
 }
 
-static int done(const ht_model* m, const ht_cuda_scope* scope, CUresult result, const char* doing, ht_error* error) {
-  (void)m;
-  ht_cuda_leave(scope);
-  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, doing);
-}
-
 int ht_where_copy(const ht_model* m, void* to, const void* from, int64_t bytes, void* stream, ht_error* error) {
   const on_device* d = m->there;
-  const ht_cu* cu = ht_cu_load(error);
   ht_cuda_scope scope;
-  if (cu == NULL || ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
-  return done(m, &scope, cu->MemcpyDtoDAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, (size_t)bytes, stream), "copying an output", error);
+  if (ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  const CUresult result = d->cu->MemcpyDtoDAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, (size_t)bytes, stream);
+  ht_cuda_leave(&scope);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "copying an output");
 }
 
 int ht_where_wait(const ht_model* m, void* stream, ht_error* error) {
   const on_device* d = m->there;
-  const ht_cu* cu = ht_cu_load(error);
   ht_cuda_scope scope;
-  if (cu == NULL || ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
-  return done(m, &scope, cu->StreamSynchronize(stream), "waiting for a step", error);
+  if (ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  const CUresult result = d->cu->StreamSynchronize(stream);
+  ht_cuda_leave(&scope);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "waiting for a step");
 }
