@@ -42,7 +42,8 @@ from haotuner.orchestrate.c_math import (
     stored,
 )
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
-from haotuner.orchestrate.inside import Inside, inside
+from haotuner.orchestrate.inside import inside
+from haotuner.orchestrate.woven import strand, strands
 
 BLOCK, LEAST_WIDE = 64, 8  # elements of the last axis that are summed side by side; of an axis of fewer it is not worth it
 LARGEST = 1_500  # expressions of a group; more is made in parts
@@ -169,29 +170,31 @@ class LoopsWriter:
         out = self.graph.outputs[0]
         extents = self.graph.types[out].shape
         variables, value = element_of(self.graph)
-        stack = [self.top]
+        stack, names = [self.top], [variable.name for variable in variables]
         across = folds_across(value, variables) if variables and _wide(extents[-1]) else []
         for place, variable in enumerate(variables):
             if across and place == len(variables) - 1:
                 stack += self._lanes(across, variable.name, place, stack)
                 continue
-            middle = inside(value, variable, extents[place]) if place == len(variables) - 1 else None
-            begin, end = self._border(middle, place, stack) if middle else (f"lo[{place}]", f"hi[{place}]")
-            if middle:
-                stack.append(self._loop(variable.name, "middle_end", "middle"))
-                self._assign(middle.value, variables, stack)
-                self._close(stack, len(stack) - 1)
+            last = place == len(variables) - 1
+            begin, end = f"lo[{place}]", f"hi[{place}]"
+            if last and (self._inside(value, variables, stack) or self._woven(value, variables, stack)):
                 stack.append(Scope(frozenset(), ["for (int half = 0; half < 2; ++half)"]))
+                begin, end = f"half ? middle_end : {begin}", f"(half ? {end} : middle)"
             stack.append(self._loop(variable.name, end, begin))
-        self._assign(value, variables, stack)
+        self._assign(value, names, stack)
         self._close(stack, 1)
         tensors, pointers, body = self._parts(out)
         head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
         source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, *body, "}"])
         return Group(source=source, tensors=tensors, loops=extents)
 
-    def _border(self, middle: Inside, place: int, stack: Sequence[Scope]) -> tuple[str, str]:
-        """Lines that say where the middle of a row begins and ends; begin and end of a half of what is around it."""
+    def _inside(self, value: Expression, variables: Sequence[Variable], stack: list[Scope]) -> bool:
+        """The middle of a row, from ``middle`` to ``middle_end``, for which a pad asks nothing; False: nothing is padded."""
+        place = len(variables) - 1
+        middle = inside(value, variables[-1], self.graph.types[self.graph.outputs[0]].shape[-1])
+        if middle is None:
+            return False
         first, end = (self._value(one, stack) for one in (middle.first, middle.end))
         low, high = f"lo[{place}]", f"hi[{place}]"
         none = "" if middle.holds is None else f"!{self._value(middle.holds, stack)} ? {low} : "
@@ -199,13 +202,36 @@ class LoopsWriter:
             f"const int64_t middle = {none}{first} < {low} ? {low} : {first} < {high} ? {first} : {high};",
             f"const int64_t middle_end = {none}{end} < middle ? middle : {end} < {high} ? {end} : {high};",
         ]
-        return f"half ? middle_end : {low}", f"(half ? {high} : middle)"
+        stack.append(self._loop(variables[-1].name, "middle_end", "middle"))
+        self._assign(middle.value, [variable.name for variable in variables], stack)
+        self._close(stack, len(stack) - 1)
+        return True
 
-    def _assign(self, value: Expression, variables: Sequence[Variable], stack: Sequence[Scope]) -> None:
-        """The line that stores the output's element."""
+    def _woven(self, value: Expression, variables: Sequence[Variable], stack: list[Scope]) -> bool:
+        """The same of a row that is woven of strands: whole groups, an element of each strand; False: it is not."""
+        place, count = len(variables) - 1, strands(value, variables[-1])
+        if count is None:
+            return False
+        low, high, along = f"lo[{place}]", f"hi[{place}]", Variable(f"{variables[-1].name}_group")
+        up, down = f"({low} + {count - 1}) / {count} * {count}", f"{high} / {count} * {count}"
+        stack[-1].lines += [
+            f"const int64_t middle = {up} < {high} ? {up} : {high};",
+            f"const int64_t middle_end = {down} < middle ? middle : {down};",
+        ]
+        stack.append(self._loop(along.name, f"middle_end / {count}", f"(middle + {count - 1}) / {count}"))
+        names = [variable.name for variable in variables[:-1]]
+        for rest in range(count):
+            self._assign(
+                strand(value, variables[-1], count, rest, along), [*names, f"{count} * {along.name} + {rest}"], stack
+            )
+        self._close(stack, len(stack) - 1)
+        return True
+
+    def _assign(self, value: Expression, names: Sequence[str], stack: Sequence[Scope]) -> None:
+        """The line that stores the output's element at these indices."""
         out = self.graph.outputs[0]
         found = self._value(value, stack)
-        target = self._offset(self.graph.types[out].shape, [variable.name for variable in variables], stack)
+        target = self._offset(self.graph.types[out].shape, names, stack)
         stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
 
     def _parts(self, out: str) -> tuple[tuple[str, ...], list[str], list[str]]:

@@ -79,30 +79,35 @@ class Following:
         return float(value.reshape(())) if value is not None and value.size == 1 else None
 
     def carried(self, tensor: str, bias_of: Callable[[str], Any]) -> Carried:
-        """What may follow a product: bias, function, residual; ``bias_of`` gives a constant's row, or None."""
+        """What may follow a product: bias, function, residual, or bias, residual, function.
+
+        ``bias_of`` gives a constant's row, or None.
+        """
         steps: list[str] = []
         nodes: list[str] = []
         counts: list[int] = []
         constants: dict[str, Any] = {}
         passed: dict[str, str] = {}
+
+        def take(step: str, made: Sequence[str]) -> None:
+            steps.append(step)
+            nodes.extend(made)
+            counts.append(len(made))
+
         found = self.after(tensor, "add")
         if found is not None and (row := bias_of(found[1])) is not None:
             constants["bias"] = row
-            nodes.append(found[0])
-            steps.append("bias")
-            counts.append(1)
+            take("bias", [found[0]])
         function = self._function_of_one(nodes[-1] if nodes else tensor)
         if function is not None:
-            steps.append(function[0])
-            nodes += function[1]
-            counts.append(len(function[1]))
-        last = nodes[-1] if nodes else tensor
-        more = self.added(last)
-        if more is not None and self._alike(more[1], last):
+            take(*function)
+        more = self.added(nodes[-1] if nodes else tensor)
+        if more is not None and self._alike(more[1], tensor):
             passed["residual"] = more[1]
-            nodes.append(more[0])
-            steps.append("residual")
-            counts.append(1)
+            take("residual", [more[0]])
+            function = self._function_of_one(more[0]) if function is None else None
+            if function is not None:
+                take(*function)
         return Carried(tuple(steps), tuple(nodes), tuple(counts), constants, passed)
 
     def _alike(self, tensor: str, other: str) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.toolchain import Toolchain
-from haotuner.generate.expressions import Apply, Load, parts
+from haotuner.generate.expressions import Apply, Load, Variable, arithmetic, index, parts
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
@@ -21,6 +21,7 @@ from haotuner.graph.interpret import interpret
 from haotuner.orchestrate.c_loops import Group, again_and_again, element_of, loops_of
 from haotuner.orchestrate.c_math import PRELUDE
 from haotuner.orchestrate.inside import inside
+from haotuner.orchestrate.woven import strand, strands
 
 B, H, W = (dimension(name) for name in "bhw")
 INFINITY = float("inf")
@@ -71,9 +72,23 @@ def beside(g: GraphBuilder, x: str) -> str:
     return g.add("transpose", g.add("reshape", x, shape=(B, 4, H * W)), order=(0, 2, 1))
 
 
+def interleaved(g: GraphBuilder, x: str) -> str:
+    """What a transposed convolution that moves by two leaves to do."""
+    apart = g.add("transpose", g.add("reshape", x, shape=(B, 1, 2, 2, H, W)), order=(0, 1, 4, 2, 5, 3))
+    whole = g.add("reshape", apart, shape=(B, 1, 2 * H, 2 * W))
+    return g.map("exp", whole)
+
+
+def interleaved_from_one_on(g: GraphBuilder, x: str) -> str:
+    whole = interleaved(g, x)
+    return g.add("slice", whole, axes=(2, 3), starts=(1, 1), stops=(2 * H, 2 * W), steps=(1, 1))
+
+
 CASES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
-    one.__name__: one for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside)
-}
+    one.__name__: one
+    for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside, interleaved,
+                interleaved_from_one_on)
+}  # fmt: skip
 ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored", "crop")
 SHAPES = ((1, 1, 1), (2, 1, 3), (1, 4, 2), (2, 7, 37), (1, 5, 64))
 
@@ -139,6 +154,18 @@ def test_the_middle_of_a_row_asks_nothing(name: str) -> None:
     if found is not None and name not in ("twice", "mirrored"):  # the inner pad's index is what the outer one clamps it to
         asked = {one.function for one in parts(found.value) if isinstance(one, Apply)} & {"select", "less_equal", "and"}
         assert not asked and not any(one.held for one in parts(found.value) if isinstance(one, Load))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_woven_rows_divide_nothing_but_at_their_ends(name: str) -> None:
+    graph = graph_of(name)
+    variables, value = element_of(graph)
+    count = strands(value, variables[-1])
+    assert count == (2 if name.startswith("interleaved") else None)
+    for rest in range(count or 0):
+        found = parts(strand(value, variables[-1], count or 0, rest, Variable("j")))
+        loads = [one for one in found if isinstance(one, Load)]
+        assert all(one.indices[-1] in (Variable("j"), arithmetic("add", Variable("j"), index(1))) for one in loads)
 
 
 def test_a_reduction_of_many_channels_is_not_repeated_for_each() -> None:
