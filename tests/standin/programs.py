@@ -260,7 +260,21 @@ def threads(cubin: Path) -> Any:
 
 PROGRAMS: dict[str, Callable[[Path], Any]] = {
     program.__name__: program
-    for program in (times, replays, regions, chain, unread, result, planned, hanging, devices, counts, overhead, caches, threads)
+    for program in (
+        times,
+        replays,
+        regions,
+        chain,
+        unread,
+        result,
+        planned,
+        hanging,
+        devices,
+        counts,
+        overhead,
+        caches,
+        threads,
+    )
 }
 
 if __name__ == "__main__":
