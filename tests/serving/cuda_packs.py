@@ -17,6 +17,7 @@ from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.generate.online_schedule import DEPTH, OnlineSchedule
 from haotuner.generate.schedule import Schedule
 from haotuner.microkernels.cpu.generated import in_place_of
 from haotuner.microkernels.cuda.conv import conv_families
@@ -30,6 +31,7 @@ from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, GROUPED_FAMILIES
 from haotuner.microkernels.cuda.fused import has_steps, stepped
 from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.cuda.online import CudaOnline
 from haotuner.microkernels.index import family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
@@ -267,6 +269,12 @@ PARTS_PICK = Pick(arch="sm_90a", op=Op.parse("reduce_sum:dtype=bf16").name, dtyp
                    Op.parse("reduce_sum:dtype=bf16"))
     for parts in (1, 4)
 ))  # fmt: skip
+_ATTENTION, _ATTENDED = CudaOnline(KINDS["attention"]), Op.parse("attention:d=40,causal=end")
+ATTENTION_PICK = Pick(arch="sm_80", op=_ATTENDED.name, dtype="float32", kernels=tuple(
+    _ATTENTION.kernel_of(OnlineSchedule(lanes=32, along=DEPTH, rows=1, block=4, keys=64, out_rows=1, parts=parts), _ATTENDED)
+    for parts in (1, 8)
+))  # fmt: skip
+ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK)  # blocks share the terms of a row
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 
@@ -294,7 +302,7 @@ def packed(pick: Pick) -> PackedOnDevice:
         return packed_product(pick.op, pick.kernels)
     if is_convolution(Op.parse(pick.op).kind):
         return packed_conv(pick.op, pick.kernels)
-    if pick in (*GENERATED_PICKS, PARTS_PICK):
+    if pick in (*GENERATED_PICKS, *ONE_FOLD_PICKS):
         return packed_generated(pick.op, pick.kernels)
     return packed_op(pick.op, pick.kernels, pick.cells)
 
@@ -327,7 +335,9 @@ def packed_generated(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaGen
         kernels=sliced,
         plans=[
             SlicedPlan(
-                threads=1, grid={"n": (16, LAST)}, entries=[SlicedEntry(kernel=0), SlicedEntry(kernel=len(kernels) - 1)]
+                threads=1,
+                grid={op.dynamic[-1]: (16, LAST)},
+                entries=[SlicedEntry(kernel=0), SlicedEntry(kernel=len(kernels) - 1)],
             )
         ],
         launches=[of.launch(one) for one in kernels],
@@ -386,6 +396,6 @@ def _write_code(pick: Pick, folder: Path) -> None:
     programs = {kernel.name: (family(kernel), kernel) for kernel in pick.kernels}
     unit = folder / f"{pick.op}.cu"
     unit.write_text(
-        device_unit(programs, reduces=() if pick in (*GENERATED_PICKS, PARTS_PICK) else (Op.parse(pick.op).dtype,))
+        device_unit(programs, reduces=() if pick in (*GENERATED_PICKS, *ONE_FOLD_PICKS) else (Op.parse(pick.op).dtype,))
     )
     cubin_of(unit, folder, pick.arch)
