@@ -167,7 +167,7 @@ def _groups_of(models: Sequence[AskedModel], cache: Path | None) -> GroupSources
 
     parts = [part for one in models for part in one.parts]
     return GroupSources(
-        c=source_of(parts),
+        c=source_of([*parts, *(one.written for one in models if one.written not in parts)]),
         device=device_source_of(parts),
         launches=[function for part in parts for function in part.functions],
         cache=None if cache is None else cache / DEVICE_CODE,

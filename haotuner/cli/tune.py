@@ -46,7 +46,8 @@ def tune(
         list[str] | None, typer.Option("--op", metavar="SPEC", help="An op, e.g. dense:n=2304,k=768; repeatable.")
     ] = None,
     workload: Annotated[
-        str | None, typer.Option("--workload", help=f"Named ops: {', '.join(WORKLOADS)}. [default: {DEFAULT}]")
+        str | None,
+        typer.Option("--workload", help=f"Named ops, in bf16 NAME:dtype=bf16: {', '.join(WORKLOADS)}. [default: {DEFAULT}]"),
     ] = None,
     shapes: Annotated[
         list[str] | None,

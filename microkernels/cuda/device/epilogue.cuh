@@ -3,21 +3,46 @@
 // STEPS: a kernel is built for any steps and any type of Y; others add a bias and a residual, where they are, and write Y of
 // their own type. The code of the steps would cost them instructions of the main loop: ptxas keeps fewer addresses in registers.
 
+// The number of what a kernel writes unless a launch is told another, and what it reads with one value a channel.
+template <class T>
+struct ht_own {
+    enum { number = HT_Y_FP32 };
+    typedef T channel;
+};
+template <>
+struct ht_own<ht_half> {
+    enum { number = HT_Y_FP16 };
+    typedef ht_half channel;
+};
+template <>
+struct ht_own<ht_bf16> {
+    enum { number = HT_Y_BF16 };
+    typedef ht_bf16 channel;
+};
+
 // An address so many elements further on.
 HT_DEVICE const void* ht_moved(const void* from, int64_t elements, int bytes) {
     return from ? (const char*)from + elements * bytes : from;
 }
 template <class T>
 HT_DEVICE int ht_y_bytes(const ht_cuda_args& a) {
-    return a.y_type == HT_Y_OWN ? (int)sizeof(T) : a.y_type == HT_Y_FP32 ? 4 : 2;
+    const int type = a.y_type == HT_Y_OWN ? (int)ht_own<T>::number : a.y_type;
+    return type == HT_Y_FP32 || type == HT_Y_INT32 ? 4 : type >= HT_Y_UINT8 ? 1 : 2;
+}
+// What is added to whole numbers are floats.
+template <class T>
+HT_DEVICE int ht_residual_bytes(const ht_cuda_args& a) {
+    const int type = a.y_type == HT_Y_OWN ? (int)ht_own<T>::number : a.y_type;
+    return type == HT_Y_FP16 || type == HT_Y_BF16 ? 2 : 4;
 }
 // What a channel has one value of, so many elements further on.
 template <class T>
 HT_DEVICE void ht_move_channels(ht_cuda_args& a, int64_t elements) {
-    a.bias = ht_moved(a.bias, elements, sizeof(T));
-    a.scale = ht_moved(a.scale, elements, sizeof(T));
-    a.low = ht_moved(a.low, elements, sizeof(T));
-    a.high = ht_moved(a.high, elements, sizeof(T));
+    constexpr int bytes = sizeof(typename ht_own<T>::channel);
+    a.bias = ht_moved(a.bias, elements, bytes);
+    a.scale = ht_moved(a.scale, elements, bytes);
+    a.low = ht_moved(a.low, elements, bytes);
+    a.high = ht_moved(a.high, elements, bytes);
 }
 
 template <class T>
@@ -37,6 +62,7 @@ struct ht_nothing {
     template <class T, int N>
     HT_DEVICE void begin(float*, int, int) const {}
     HT_DEVICE bool rows() const { return false; }
+    HT_DEVICE bool idle() const { return true; }
 };
 template <class T>
 HT_DEVICE ht_nothing ht_beside(const ht_cuda_args&) { return ht_nothing(); }
@@ -72,25 +98,13 @@ HT_DEVICE void ht_store_some(U* to, const float* from) {
         *(uint2*)to = raw;
     }
 }
-// The number of a kernel's own type, which a launch is never told.
-template <class T>
-struct ht_own {
-    enum { number = HT_Y_FP32 };
-};
-template <>
-struct ht_own<ht_half> {
-    enum { number = HT_Y_FP16 };
-};
-template <>
-struct ht_own<ht_bf16> {
-    enum { number = HT_Y_BF16 };
-};
 template <class T, int N>
 HT_DEVICE void ht_load_y(const ht_cuda_args& a, float* to, const void* y, int64_t at) {
     constexpr int own = ht_own<T>::number;
     if (own != HT_Y_FP32 && a.y_type == HT_Y_FP32) ht_load_some<float, N>(to, (const float*)y + at);
     else if (own != HT_Y_FP16 && a.y_type == HT_Y_FP16) ht_load_some<ht_half, N>(to, (const ht_half*)y + at);
     else if (own != HT_Y_BF16 && a.y_type == HT_Y_BF16) ht_load_some<ht_bf16, N>(to, (const ht_bf16*)y + at);
+    else if constexpr (own == HT_Y_INT32) ht_load_some<float, N>(to, (const float*)y + at);
     else ht_load_some<T, N>(to, (const T*)y + at);
 }
 template <class T, int N>
@@ -99,17 +113,19 @@ HT_DEVICE void ht_store_y(const ht_cuda_args& a, const float* from, int64_t at) 
     if (own != HT_Y_FP32 && a.y_type == HT_Y_FP32) ht_store_some<float, N>((float*)a.y + at, from);
     else if (own != HT_Y_FP16 && a.y_type == HT_Y_FP16) ht_store_some<ht_half, N>((ht_half*)a.y + at, from);
     else if (own != HT_Y_BF16 && a.y_type == HT_Y_BF16) ht_store_some<ht_bf16, N>((ht_bf16*)a.y + at, from);
+    else if constexpr (own == HT_Y_INT32) ht_own<T>::template store<N>(a, from, at);
     else ht_store_some<T, N>((T*)a.y + at, from);
 }
 // Of N neighbours of a row: their own values of a channel, or the row's.
 template <class T, int N, class BESIDE>
 HT_DEVICE void ht_load_channel(float* to, const void* from, int row, int column, const BESIDE& beside) {
+    typedef typename ht_own<T>::channel C;
     if (beside.rows()) {
-        const float one = ((const T*)from)[row];
+        const float one = ((const C*)from)[row];
 #pragma unroll
         for (int i = 0; i < N; i++) to[i] = one;
     } else {
-        ht_load_some<T, N>(to, (const T*)from + column);
+        ht_load_some<C, N>(to, (const C*)from + column);
     }
 }
 
