@@ -159,7 +159,7 @@ int ht_where_begin(const ht_model* m, ht_model_context* c, const ht_model_queue*
     const ht_op* op = &ht_ops[m->packed[i].op];
     if (op->kind->placed->prepare(op, m->packed[i].data, q->stream, error) != 0) return -1;
   }
-  const int device = m->there->loaded->device->ordinal;
+  const int device = ((const on_device*)m->there)->loaded->device->ordinal;
   for (int i = 0; i < ht_op_count; ++i)
     if (ht_ops[i].kind->placed->bound_bytes(&ht_ops[i]) == 0 && ht_ops[i].kind->placed->prepare(&ht_ops[i], &device, q->stream, error) != 0) return -1;
   return 0;
