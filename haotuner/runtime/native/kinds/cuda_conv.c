@@ -233,8 +233,8 @@ int ht_cuda_conv_kernel(const ht_op* op, int planned, const ht_cuda_args* args, 
   const ht_cuda_kernel* kernels = ht_cuda_pack_code.kernels;
   ht_error other;
   if (ht_cuda_product_fits(&kernels[data->kernels[planned]], args, batch, error) == 0) return planned;
-  for (int i = 0; i < op->kernel_count; ++i)
-    if (!kernels[data->kernels[i]].direct && ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
+  for (int i = 0; i < op->kernel_count; ++i) /* no op has products and kernels without columns */
+    if (ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
   return -1;
 }
 
