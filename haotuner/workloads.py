@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from haotuner.errors import UsageError
 from haotuner.words.op import Op
 from haotuner.workload_images import merged, mobilenet_v3, resnet50
 
+FLOATS = ("fp32", "fp16", "bf16")
 ROWS = "m=1..2048"  # tokens of all requests of a batch
 
 
@@ -50,14 +52,18 @@ DEFAULT = "bert_linears"
 
 
 def workload(name: str) -> tuple[Op, ...]:
-    """The ops of a workload; UsageError lists the names."""
+    """The ops of a workload, of ``bert_base:dtype=bf16`` in another type; UsageError lists names and types."""
     return tuple(Op.parse(op) for op in workload_shapes(name))
 
 
 def workload_shapes(name: str) -> Mapping[str, str]:
-    """Names of a workload's ops, each with the shapes that it sees, as ``--shapes`` has them; UsageError lists the names."""
-    if name not in WORKLOADS:
-        raise UsageError(
-            f"unknown workload {name!r}; known: {', '.join(WORKLOADS)}. Or name ops with --op dense:n=2304,k=768"
-        )
-    return WORKLOADS[name]
+    """Names of a workload's ops, each with the shapes that it sees, as ``--shapes`` has them; UsageError likewise."""
+    of, colon, rest = name.partition(":")
+    key, _, dtype = rest.partition("=")
+    if of not in WORKLOADS:
+        raise UsageError(f"unknown workload {of!r}; known: {', '.join(WORKLOADS)}. Or name ops with --op dense:n=2304,k=768")
+    if colon and (key != "dtype" or dtype not in FLOATS):
+        raise UsageError(f"workload {name!r}: write {of}, or {of}:dtype=X with X of {', '.join(FLOATS)}")
+    if not colon:
+        return WORKLOADS[of]
+    return {replace(Op.parse(op), dtype=dtype).name: shapes for op, shapes in WORKLOADS[of].items()}

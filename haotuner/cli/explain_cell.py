@@ -14,7 +14,7 @@ from haotuner import judge
 from haotuner.cli.call_time import median_us, too_large
 from haotuner.cli.devices import columns
 from haotuner.cli.explain_device import WHY_NOT_TIMED
-from haotuner.cli.explain_program import print_program, program_document
+from haotuner.cli.explain_program import print_program, program_document, share_of_call
 from haotuner.cli.output import say
 from haotuner.held_groups import meaning_of
 from haotuner.microkernels.cuda.conv import transposed
@@ -43,18 +43,19 @@ def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict
     chosen = Composition.parse(label)
     full = op.extents(shape)
     box = {axis: [0, full[axis]] for axis in op.parallel}
+    share = share_of_call(chosen.parts[0].kernel, op, shape, chosen.share, count)
     not_timed = _why_not_timed(op, shape)
     return {
         "op": entry.name,
         "shape": shape.as_dict(),
         "threads": count,
-        "split": chosen.share,
+        "split": share,
         "weights": state_of(op, str(pack.manifest.tuning["weights"])),
         "unverified": pack.manifest.unverified,
         "in_range": all(axis.first <= extents[axis.name] <= axis.last for axis in entry.dynamic),
         "regions": [{"kernel": chosen.parts[0].kernel, "box": box}],
         "program": program_document(
-            chosen.parts[0].kernel, op, shape, Device(**pack.manifest.document["device"]), chosen.share, count
+            chosen.parts[0].kernel, op, shape, Device(**pack.manifest.document["device"]), share, count
         ),
         "predicted_us": None,
         "measured_us": None if not_timed else _call_us(pack, op, shape),

@@ -13,6 +13,7 @@ from haotuner.microkernels.index import family_named
 from haotuner.words.composition import SERIAL
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.limits import FOLD_LEAST
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
@@ -37,6 +38,21 @@ def program_document(
         "parts": parts,
         "bytes": family.bytes_by_level(found, op.extents(shape), device, parts),
     }
+
+
+def share_of_call(kernel: str, op: Op, shape: Shape, share: str, threads: int) -> str:
+    """What threads share of this call: a cell's way, or the terms of the only row, as the runtime does it (``sliced.c``)."""
+    found = MicroKernel.parse(kernel)
+    try:
+        family = family_named(found.family)
+    except KeyError:
+        return share
+    if not isinstance(family, CpuGenerated) or threads < 2 or share == SERIAL:
+        return share
+    extents, tile, joins = op.extents(shape), family.tile(found), family.joins(found)
+    if share in joins or extents[share] > tile.extent.get(share, 1):
+        return share
+    return next((axis for axis in reversed(list(op.meaning.axes)) if axis in joins and extents[axis] >= FOLD_LEAST), share)
 
 
 def print_program(document: Mapping[str, Any]) -> None:

@@ -46,7 +46,8 @@ def tune(
         list[str] | None, typer.Option("--op", metavar="SPEC", help="An op, e.g. dense:n=2304,k=768; repeatable.")
     ] = None,
     workload: Annotated[
-        str | None, typer.Option("--workload", help=f"Named ops: {', '.join(WORKLOADS)}. [default: {DEFAULT}]")
+        str | None,
+        typer.Option("--workload", help=f"Named ops, in bf16 NAME:dtype=bf16: {', '.join(WORKLOADS)}. [default: {DEFAULT}]"),
     ] = None,
     shapes: Annotated[
         list[str] | None,
@@ -247,6 +248,8 @@ def _closing(report: Report, *, verbose: bool) -> str:
     lines.append(f"started {report.start}")
     if document["unverified"]:
         lines.append("unverified: nothing was measured on the device, plans and times are predictions")
+    if "kept" in document:
+        lines.append(f"not replaced: {document['kept']}")
     if document["verification"]["why"]:
         checked = "checked in part" if document["verification"]["numbers"] else "not checked"
         lines.append(f"results were {checked}: {document['verification']['why']}")

@@ -53,12 +53,18 @@ def emit(plan: AnyPlan, machine: Machine) -> None:
     """Say the program of a plan to a machine."""
     if isinstance(plan, OnlinePlan):
         emit_online(plan, machine)
-    elif plan.schedule.tiles:
-        emit_tiled(plan, machine)
-    elif plan.schedule.parts > 1:
-        emit_parted(plan, machine, lambda one: _Emitter(plan, one).run())
+        return
+
+    def whole(one: Machine) -> None:
+        if plan.schedule.tiles:
+            emit_tiled(plan, one)
+        else:
+            _Emitter(plan, one).run()
+
+    if plan.schedule.parts > 1:
+        emit_parted(plan, machine, whole)
     else:
-        _Emitter(plan, machine).run()
+        whole(machine)
 
 
 class _Emitter(Values):

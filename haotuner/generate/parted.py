@@ -86,18 +86,31 @@ class _Part:
         """Of the axis the part's."""
         return self._machine.number(self._length, INDEX) if same(extent, self._axis) else self._machine.size(extent)
 
-    def load(self, tensor: str, indices: Sequence[Value], steps: Sequence[int] | None, lanes: int, mask: Value) -> Value:
-        """Places along the axis begin with the part."""
+    def load(
+        self,
+        tensor: str,
+        indices: Sequence[Value],
+        steps: Sequence[int] | None,
+        lanes: int,
+        mask: Value,
+        held: Sequence[Value] = (),
+    ) -> Value:
+        """Places along the axis begin with the part; scratch memory is as it is."""
+        if tensor not in self._plan.graph.types:
+            return self._machine.load(tensor, indices, steps, lanes, mask)
         begin = self._machine.number(self._first, INDEX)
         own = [
             self._machine.apply("add", [one, begin], INDEX, 1) if same(extent, self._axis) else one
             for one, extent in zip(indices, self._plan.graph.types[tensor].shape, strict=True)
         ]
-        return self._machine.load(tensor, own, steps, lanes, mask)
+        return self._machine.load(tensor, own, steps, lanes, mask, held)
 
     def store(
         self, tensor: str, indices: Sequence[Value], steps: Sequence[int], value: Value, lanes: int, mask: Value
     ) -> None:
         """Into the part's own results, where the axis of the lanes has no gaps (``shareable``)."""
+        if tensor != self._plan.output:
+            self._machine.store(tensor, indices, steps, value, lanes, mask)
+            return
         at = _flat(self._machine, indices, self._shape, self._base)
         self._machine.store(PARTIAL, [at], [max(steps, default=0)], value, lanes, mask)

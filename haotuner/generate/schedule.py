@@ -171,8 +171,8 @@ def tiled_fold(plan: Plan) -> Fold:
     """The one fold that the tiles of a plan are of. UsageError where the output is not made of one that has tiles."""
     schedule, out = plan.schedule, plan.output
     folds = [part for part in parts(plan.value) if isinstance(part, Fold)]
-    if schedule.lane_axis < 0 or len(plan.loops) < 2 or schedule.kept or schedule.parts > 1 or schedule.loads_first:
-        raise UsageError(f"tiles of {out} want lanes along an axis of it, another axis, and nothing that is kept or shared")
+    if schedule.lane_axis < 0 or len(plan.loops) < 2 or schedule.kept or schedule.loads_first:
+        raise UsageError(f"tiles of {out} want lanes along an axis of it, another axis, and nothing that is kept")
     if len(folds) != 1 or not free_variables(folds[0]) & {plan.loops[-1][0].name}:
         raise UsageError(f"tiles are of one fold that differs from lane to lane; {out} is made of {len(folds)}")
     rows, columns, terms = schedule.tiles

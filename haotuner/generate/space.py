@@ -123,8 +123,6 @@ class Space:
             found = [0 if hole.name in TILES else at for hole, at in zip(self.holes, found, strict=True)]
         elif self._sums(found) > MOST_FLOATS:
             return None
-        if any(at for hole, at in zip(self.holes, found, strict=True) if hole.name in TILES):  # tiles are one worker's
-            found = [0 if hole.name == "parts" else at for hole, at in zip(self.holes, found, strict=True)]
         return tuple(found)
 
     def _sums(self, point: Sequence[int]) -> int:

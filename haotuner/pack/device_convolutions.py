@@ -30,9 +30,13 @@ def check_convolution(
     constants = judge.draw(meaning, shapes[0], rng)
     constants = {name: constants[name] for name in ("weight", *meaning.channel_operands)}
     placed = {
-        name: memory.tensor(memory.put(np.ascontiguousarray(value)), value.shape, value.shape[-1], meaning.dtype)
+        name: memory.tensor(
+            memory.put(np.ascontiguousarray(value)), value.shape, value.shape[-1],
+            meaning.dtype if name == "weight" else meaning.extra_dtype(name),
+        )
         for name, value in constants.items()
-    }
+    }  # fmt: skip
+    read = meaning.dtype_of(meaning.meaning.inputs[0])
     served = pack.op(op.name).bind(**placed)
     served.prepare(memory.stream)
     for shape in shapes:
@@ -40,13 +44,15 @@ def check_convolution(
         output = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), written)
         apart = judge.spaced(drawn["x"], 0 if turned else 3)  # NaN between rows
         room = np.ascontiguousarray(apart.base if apart.base is not None else apart)
-        x = memory.tensor(memory.put(room), drawn["x"].shape, room.shape[-1], meaning.dtype)
+        x = memory.tensor(memory.put(room), drawn["x"].shape, room.shape[-1], read)
         whole = np.ascontiguousarray(output.inner)  # pixels must lie evenly: what is around them is watched behind the last
         sentinels = output.outer.reshape(-1)[: judge.GUARD]
         edge = np.concatenate([whole.reshape(-1), sentinels])
         y = memory.put(edge)
         added = {
-            name: memory.tensor(memory.put(np.ascontiguousarray(drawn[name])), whole.shape, whole.shape[-1], written)
+            name: memory.tensor(
+                memory.put(np.ascontiguousarray(drawn[name])), whole.shape, whole.shape[-1], meaning.extra_dtype(name)
+            )
             for name in ("residual",)
             if name in drawn
         }

@@ -12,6 +12,7 @@ import numpy as np
 from haotuner import judge
 from haotuner.errors import EnvironmentMissing
 from haotuner.ops.convolution import is_convolution
+from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.pack.device_convolutions import check_convolution
 from haotuner.pack.device_operators import check_operator
 from haotuner.pack.device_products import check_product
@@ -85,7 +86,7 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
 def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float) -> list[str]:
     meaning = Op.parse(op.name)
     try:
-        dtype = judge.numpy_dtype(meaning.dtype)
+        judge.numpy_dtype(meaning.dtype)
     except TypeError:
         return [f"{op.name}: numpy has no {meaning.dtype} here, so its numbers cannot be checked; pip install ml_dtypes"]
     if op.kind == "batch_matmul":
@@ -98,13 +99,18 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
     constants = judge.draw(meaning, Shape.of(m=1), rng)
     constants = {name: constants[name] for name in ("weight", *meaning.channel_operands)}
     placed = {
-        name: memory.tensor(memory.put(np.ascontiguousarray(value)), value.shape, value.shape[-1], meaning.dtype)
+        name: memory.tensor(
+            memory.put(np.ascontiguousarray(value)), value.shape, value.shape[-1],
+            meaning.dtype if name == "weight" else meaning.extra_dtype(name),
+        )
         for name, value in constants.items()
-    }
+    }  # fmt: skip
     linear = pack.op(op.name).bind(**placed)
     linear.prepare(memory.stream)
     problems = []
-    gap = -op.k % (ROW_STEP_BYTES // dtype.itemsize) + ROW_STEP_BYTES // dtype.itemsize
+    read = meaning.dtype_of(meaning.meaning.inputs[0])
+    step = ROW_STEP_BYTES // DTYPE_BYTES[read]
+    gap = -op.k % step + step
     for m in rows:
         drawn = judge.draw(meaning, Shape.of(m=m), rng)
         drawn |= constants
@@ -113,13 +119,13 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
         y = memory.put(out.outer)
         width = out.outer.shape[1]
         tensor = memory.tensor(y + (width + judge.GUARD) * out.outer.itemsize, (m, op.n), width, written)
-        rows_of = memory.tensor(memory.put(apart), (m, op.k), op.k + gap, meaning.dtype)
+        rows_of = memory.tensor(memory.put(apart), (m, op.k), op.k + gap, read)
         cut = [memory.tensor(memory.put(drawn[name]), drawn[name].shape, 1, "int32") for name in meaning.meaning.ends]
         added = {}
         if "residual" in drawn:  # in rows as far apart as those of the output
-            room = np.zeros((m, width), out.outer.dtype)
+            room = np.zeros((m, width), drawn["residual"].dtype)
             room[:, : op.n] = drawn["residual"]
-            added["residual"] = memory.tensor(memory.put(room), (m, op.n), width, written)
+            added["residual"] = memory.tensor(memory.put(room), (m, op.n), width, meaning.extra_dtype("residual"))
         linear(rows_of, *cut, out=tensor, stream=memory.stream, **added)
         memory.get(y, out.outer)
         verdict = judge.check(meaning, drawn, out.inner)

@@ -32,7 +32,9 @@ def check_product(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.G
         y = memory.put(output.outer)
         out = _inside(memory, y, output, written)
         pack.op(op.name).run(
-            *(_placed(memory, inputs[name], meaning.dtype) for name in ("x", "w")), out=out, stream=memory.stream
+            *(_placed(memory, inputs[one.name], meaning.dtype_of(one)) for one in meaning.meaning.inputs),
+            out=out,
+            stream=memory.stream,
         )
         memory.get(y, output.outer)
         verdict = judge.check(meaning, inputs, output.inner)
@@ -63,9 +65,11 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
 
 
 def _placed(memory: DeviceMemory, values: NDArray[Any], dtype: str) -> Any:
-    """The matrices on the device, NaN between their rows."""
+    """The matrices on the device, NaN (of bytes the largest) between their rows."""
     step = ROW_STEP_BYTES // values.itemsize
-    room = np.full((*values.shape[:-1], -(-values.shape[-1] // step) * step + step), np.nan, values.dtype)
+    room = np.full(
+        (*values.shape[:-1], -(-values.shape[-1] // step) * step + step), judge.unread(values.dtype), values.dtype
+    )
     room[..., : values.shape[-1]] = values
     return memory.tensor(memory.put(room), values.shape, room.shape[-1], dtype)
 

@@ -128,7 +128,8 @@ class _Capsule:
 
 
 def with_gaps(values: NDArray[Any], gap: int) -> NDArray[Any]:
-    """The same rows in a wider array, NaN between them."""
-    room = np.full((values.shape[0], values.shape[1] + gap), np.nan, values.dtype)
+    """The same rows in a wider array, NaN between them (bytes: the largest)."""
+    unread = np.iinfo(values.dtype).max if values.dtype.kind in "iu" else np.nan
+    room = np.full((values.shape[0], values.shape[1] + gap), unread, values.dtype)
     room[:, : values.shape[1]] = values
     return room

@@ -25,6 +25,7 @@ MAX_TILES = 65535  # of a region in a table's entry
 MAX_TILE = 512  # floats of the largest tile: 32 registers of 16 lanes
 PARTIAL_FLOATS = 8192  # of the caller's stack: sums of all parts of k but the first
 PART_TERMS = 256  # fewer terms a part are done before a thread wakes
+FOLD_LEAST = 65536  # terms of one row that are worth waking a thread for: some 5 us of one
 TERMS_STEP = 16  # parts begin at whole cache lines of X
 ROW_PIECES = 8  # of a row block at most: threads are done within an eighth of one of each other
 
@@ -44,7 +45,8 @@ SLICED = "ht_sliced_kind"
 
 _SHARE_WORDS = ("HT_SERIAL", "HT_COLUMNS", "HT_ROWS", "HT_TERMS")
 _NUMBERS = ("MAX_THREADS", "MAX_OPS", "MAX_AXES", "MAX_OPERANDS", "MAX_EXTRA", "MAX_DYNAMIC", "MAX_RANK", "MAX_REGIONS",
-            "MAX_PARTS", "MAX_TILES", "MAX_TILE", "PARTIAL_FLOATS", "PART_TERMS", "TERMS_STEP", "ROW_PIECES", "EXACT_EXTENT",
+            "MAX_PARTS", "MAX_TILES", "MAX_TILE", "PARTIAL_FLOATS", "PART_TERMS",
+            "FOLD_LEAST", "TERMS_STEP", "ROW_PIECES", "EXACT_EXTENT",
             "EXTENT_SLOTS", "SHAPE_SLOTS")  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def product_of(op: Op) -> Op:
         lines = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups * taps},k={op['c'] // groups}"
         return Op.parse(f"batch_matmul:{lines},layout={'nn' if channels_last(op) else 'tn'},dtype={op.dtype}")
     known = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups},k={op['c'] // groups * taps}"
-    return Op.parse(f"batch_matmul:{known},layout=nt,dtype={op.dtype}")
+    return Op.parse(f"batch_matmul:{known},layout=nt,dtype={op.dtype},in={op.option('in')}")
 
 
 def product_extents(op: Op, extents: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,6 +158,16 @@ def conv_families(op: Op) -> tuple[CudaConv | CudaDirect, ...]:
         return direct  # a product of one channel would multiply columns of as many terms as taps, a row at a time
     if not is_convolution(op.kind) or fused(op) is None or not op.dynamic:
         return ()
-    if op.dtype not in {family.dtype for family in BATCHED_FAMILIES}:
+    if op.sums == "int32" and transposed(op):  # its products are gathered as floats
         return ()
-    return tuple(CudaConv(op, family) for family in BATCHED_FAMILIES if family.serves(product_of(op)))
+    product, changed = product_of(op), changes_signs(op)
+    return tuple(
+        CudaConv(op, family)
+        for family in BATCHED_FAMILIES
+        if (family.signs == "su" and family.dtype == op.dtype if changed else family.serves(product))
+    )
+
+
+def changes_signs(op: Op) -> bool:
+    """Whether its image, which has no signs, is the product's second factor and the weight, which has them, the first."""
+    return op.sums == "int32" and op.option("in") == "own" and not channels_last(op)

@@ -44,7 +44,7 @@ REGISTER_FLOOR = 64
 GROUP_REGISTERS = 16
 WARP = 32
 OLDEST_BUILT = 75  # what a CUDA 13 toolkit still builds for; before it a CUDA 12 one must be found
-TVM_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+TVM_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 
 
 def sm_number(arch: str) -> int:
@@ -85,18 +85,19 @@ class CudaDense(ABC):
 
     backend = "cuda"
     frontier = 256  # four minutes of nvcc on two cores
-    device: tuple[str, ...] = ("prelude", "epilogue")  # texts of device/ that the programs call
+    device: tuple[str, ...] = ("prelude", "result", "epilogue")  # texts of device/ that the programs call
     oldest_sm = 0  # that has the instructions; 0: any GPU multiplies and adds in fp32
 
-    def __init__(self, name: str, dtype: str, *, grouped: bool = False, batched: bool = False) -> None:
+    def __init__(self, name: str, dtype: str, *, grouped: bool = False, batched: bool = False, signs: str = "us") -> None:
         """``grouped``: of the same tiles, but the rows of X come in groups, each with a matrix of its own.
 
-        ``batched``: products side by side, of matrices and rows at any strides.
+        ``batched``: products side by side, of matrices and rows at any strides. ``signs``: of bytes, u or s of X and of W.
         """
         self.name = name
         self.dtype = dtype
         self.grouped = grouped
         self.batched = batched
+        self.signs = signs
 
     def serves(self, op: Op) -> bool:
         """Its kind of product, of this dtype with something left to know at run time.
@@ -108,6 +109,7 @@ class CudaDense(ABC):
         return (
             op.kind == kind
             and op.dtype == self.dtype
+            and self.signs == ("ss" if op.option("in") == "int8" else "us")
             and fused(op) is not None
             and not (self.batched and op.epilogue_operands)
             and bool(op.dynamic)
@@ -221,8 +223,12 @@ class CudaDense(ABC):
         return not (self.batched and STEPS[step].operands)
 
     def bytes_per_element(self) -> int:
-        """Size of one element of X, W and Y."""
+        """Size of one element of X and W."""
         return DTYPE_BYTES[self.dtype]
+
+    def packed(self, kernel: MicroKernel) -> int:
+        """Elements of k that the program takes as one: its k and row strides are that much less than the launch's."""
+        return 1
 
 
 def module_of(program: Any, symbol: str) -> Any:

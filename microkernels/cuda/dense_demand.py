@@ -15,6 +15,7 @@ from haotuner.words.kernel import Footprint, MicroKernel
 # Row tiles that walk the columns together, so that they share W's tiles in the L2 (the grouped order of Triton's matmul
 # tutorial, Tillet 2019); 8 keeps a wave of 100 to 150 blocks about square.
 RASTER_ROWS = 8
+SUM_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Step:
     rows: float
     columns: float
     tensor: bool = False  # multiplied by units for small matrices
+    rate: float = 1.0  # products of the units in the time of one of floats (or, of small matrices, of fp16)
 
 
 class Told(Protocol):
@@ -99,16 +101,18 @@ def demand(asked: Asked, family: Told) -> Demand:
     loads = asked.each(lambda kernel: steps[kernel].loads)
     checks = asked.each(lambda kernel: steps[kernel].checks)
     tensor = asked.each(lambda kernel: float(steps[kernel].tensor))
+    rate = asked.each(lambda kernel: steps[kernel].rate)
+    written = SUM_BYTES if size == 1.0 else size  # sums of bytes, as they are
     row_tiles, tiles = np.ceil(m / bm), np.ceil(m / bm) * np.ceil(n / bn)
     together = round_of_tiles(device, threads, shared, tiles)
     band = np.minimum(row_tiles, RASTER_ROWS)
     high, wide = np.minimum(together, band) * bm, np.minimum(np.ceil(together / band), np.ceil(n / bn)) * bn
-    least = (m * k + n * k + m * n) * size
-    walked = tiles / together * (high + wide) * k * size + m * n * size
+    least = (m * k + n * k) * size + m * n * written
+    walked = tiles / together * (high + wide) * k * size + m * n * written
     # What a later round reads again comes from the L2, as far as that holds both operands.
     again = np.maximum(walked - least, 0.0) * np.maximum(1.0 - (device.l2_bytes or 0) / ((m + n) * k * size), 0.0)
     near, mid = asked.each(family.near_bytes), (bm + bn) * size
-    flops, none, one = 2.0 * m * n * k, np.zeros_like(m), np.ones_like(m)
+    flops, none, one = 2.0 * m * n * k / rate, np.zeros_like(m), np.ones_like(m)
     return Demand(
         work=Work(
             flops={"simd": flops * (1.0 - tensor), "tensor": flops * tensor},
@@ -152,5 +156,5 @@ def demand(asked: Asked, family: Told) -> Demand:
         ),
         staging=Staging(rows=one, cols=one, row_threads=bk / v, col_threads=bk / v, vector_cols=v, waits=one),
         stream=CpuStream.none(m),
-        ring=Ring(ahead=asked.each(family.ahead), written_bytes=bm * bn * size, tail=asked.each(family.tail)),
+        ring=Ring(ahead=asked.each(family.ahead), written_bytes=bm * bn * written, tail=asked.each(family.tail)),
     )

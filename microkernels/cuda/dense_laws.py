@@ -15,7 +15,8 @@ WARP_TILE_BESIDE_WGMMA = 32 * 32
 # has more than three instructions of the loop. A long step may have more addresses; where operands begin in registers, in
 # all kinds beside dense, no other will do.
 LARGE_WARP_TILE, HMMAS_AN_ADDRESS, LONG_STEP = 64 * 32, 3.5, 64
-COPY_ELEMENTS, SWIZZLED_ROWS = 8, 8  # of 16 bytes; the swizzle is the same again
+COPY_BYTES, SWIZZLED_ROWS = 16, 8  # of a copy; the swizzle is the same again
+MMA_BYTES = 32  # of k that one instruction multiplies
 # Tiles no larger than this are let in however small the op or its traffic: the least that every family can make.
 SMALL_TILE = 64
 
@@ -54,12 +55,12 @@ def _warp_tile(q: Question) -> tuple[float, float] | None:
 
 def _step(q: Question) -> tuple[float, float] | None:
     """An HMMA makes 16 by 8 elements of 16 of k; of W (k, n) a copy may reach rows of half a swizzle, with two addresses."""
-    kernel, tile = q.kernel, _elements(q.kernel)
-    hmmas = tile // 128 * (kernel["bk"] // 16)
+    kernel, tile, size = q.kernel, _elements(q.kernel), DTYPE_BYTES[q.op.dtype]
+    hmmas = tile // 128 * (kernel["bk"] * size // MMA_BYTES)
     least = 0 if q.op.kind == "dense" else LONG_STEP
     if tile < LARGE_WARP_TILE or (hmmas >= LONG_STEP and not least):
         return None
-    at_once = q.footprint.threads * COPY_ELEMENTS
+    at_once = q.footprint.threads * COPY_BYTES // size
     addresses = (kernel["bm"] + kernel["bn"]) * kernel["bk"] // at_once + (
         kernel["kn"] and at_once < kernel["bn"] * SWIZZLED_ROWS
     )

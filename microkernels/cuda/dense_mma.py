@@ -1,8 +1,10 @@
-"""fp16 and bf16 dense on tensor cores through mma.sync.m16n8k16, for sm_80 and later.
+"""fp16, bf16 and int8 dense on tensor cores through mma.sync.m16n8k16 (of bytes k32), for sm_80 and later.
 
 cp.async fills a ring of ``st`` shared-memory stages while the warps multiply (CUTLASS's multistage pipeline, Kerr et al.
 2017 and the PTX ISA, *cp.async*); a XOR swizzle of 16-byte chunks keeps both the stores and ldmatrix free of bank
 conflicts. Loads outside the matrices read zeros through cp.async's source size, stores outside are skipped.
+Bytes travel in pairs: a fragment of m16n8k32 has its pairs where that of m16n8k16 has its elements (PTX ISA, *mma*), so the
+program is the same with half the k. An odd k is not for it, nor W (k, n), whose bytes ldmatrix cannot turn.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -11,6 +13,7 @@ conflicts. Loads outside the matrices read zeros through cp.async's source size,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -36,7 +39,8 @@ WARP_ROWS = (16, 32, 64)  # multiples of the instruction's 16
 WARP_COLUMNS = (16, 32, 64)  # ldmatrix.x4 brings two 8-column fragments at once
 K_STEPS = (32, 64)  # 64 to 128 bytes a row: whole sectors, and 4 or 8 chunks to swizzle
 STAGES = (2, 3, 4, 5)
-WIDEST_VECTOR = 8  # elements of a 16-byte cp.async
+WIDEST_VECTOR = 8  # elements of a 16-byte cp.async, or pairs of bytes
+BYTE_RATE = 2.0  # of products of bytes, times those of fp16 (CUDA guide, arithmetic instructions)
 HOPPER_SHARE = 0.63  # of the wgmma rate, measured by Luo et al. (arXiv 2402.13499)
 TILE_LIMIT = 256  # beyond it a block's accumulators leave no second warp per scheduler
 # Pointers, predicates and loop state, and one more for each load of a stage beyond the first eight; with fewer ptxas spills
@@ -44,24 +48,56 @@ TILE_LIMIT = 256  # beyond it a block's accumulators leave no second warp per sc
 ADDRESS_REGISTERS, FREE_LOADS = 16, 8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Elements:
+    """What a program multiplies: one element, or a pair of bytes, as TVM and mma.sync name it, and what it sums in."""
+
+    dtype: str
+    mma: str
+    sums: str
+    stored: str  # the function that ends it, and its first arguments
+
+
+def _elements_of(dtype: str, signs: str) -> _Elements:
+    if dtype == "int8":
+        mma = f"mma.sync.aligned.m16n8k32.row.col.s32.{signs[0]}8.{signs[1]}8.s32"
+        return _Elements(dtype="uint16", mma=mma, sums="uint32", stored="ht_store_byte_fragments<")
+    named = {"fp16": "f16", "bf16": "bf16"}[dtype]
+    mma = f"mma.sync.aligned.m16n8k16.row.col.f32.{named}.{named}.f32"
+    stored = f"ht_store_fragments<{pieces.ELEMENT_TYPES[TVM_DTYPES[dtype]]}, "
+    return _Elements(dtype=TVM_DTYPES[dtype], mma=mma, sums="float32", stored=stored)
+
+
 class CudaMma(CudaDense):
-    """Families ``cuda_mma_fp16`` and ``cuda_mma_bf16``; parameters bm, bn, bk, wm x wn warps, st stages, v, kn."""
+    """Families ``cuda_mma_`` and fp16, bf16, int8 or sint8; parameters bm, bn, bk, wm x wn warps, st stages, v, kn."""
 
     oldest_sm = 80
 
     def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Every grid of warps, warp tile, k step and ring length."""
-        v, kn = vector_elements(op, WIDEST_VECTOR), stored_kn(op)
+        """Every grid of warps, warp tile, k step and ring length; of bytes none where k is odd or lies across."""
+        of = 2 if self.dtype == "int8" else 1
+        v, kn = vector_elements(op, WIDEST_VECTOR * of), stored_kn(op)
+        if of > 1 and (v < of or kn):
+            return
         for (wm, wn), rows, columns, bk, st in product(WARP_GRIDS, WARP_ROWS, WARP_COLUMNS, K_STEPS, STAGES):
             if wm * rows <= TILE_LIMIT and wn * columns <= TILE_LIMIT:
-                yield self.kernel(bm=wm * rows, bn=wn * columns, bk=bk, wm=wm, wn=wn, st=st, v=v, kn=kn)
+                yield self.kernel(bm=wm * rows, bn=wn * columns, bk=bk * of, wm=wm, wn=wn, st=st, v=v, kn=kn)
+
+    def packed(self, kernel: MicroKernel) -> int:
+        """Bytes in pairs."""
+        return 2 if self.dtype == "int8" else 1
 
     def kernel(self, *, bm: int, bn: int, bk: int, wm: int, wn: int, st: int, v: int = 8, kn: int = 0) -> MicroKernel:
         """The micro-kernel of these parameters."""
-        if bm % (16 * wm) or bn % (16 * wn) or bk % 16 or bk < 32:
-            raise ValueError(f"a {bm}x{bn}x{bk} tile of {wm}x{wn} warps: each warp needs multiples of 16, bk at least 32")
-        if v not in (1, 2, 4, 8) or st < 2 or kn not in range(2 + self.batched):
-            raise ValueError(f"v={v} must be 1, 2, 4 or 8, st={st} at least 2, kn={kn} 0 or 1, 2 of batches")
+        of = 2 if self.dtype == "int8" else 1
+        if bm % (16 * wm) or bn % (16 * wn) or bk % (16 * of) or bk < 32 * of:
+            raise ValueError(
+                f"a {bm}x{bn}x{bk} tile of {wm}x{wn} warps: each warp needs multiples of 16, bk at least {32 * of}"
+            )
+        if v not in (of, 2 * of, 4 * of, 8 * of) or st < 2 or kn not in (range(2 + self.batched) if of == 1 else (0,)):
+            raise ValueError(
+                f"v={v} must be 1, 2, 4 or 8 (of bytes twice that), st={st} at least 2, kn={kn} 0 or 1, 2 of batches"
+            )
         params = (("bm", bm), ("bn", bn), ("bk", bk), ("wm", wm), ("wn", wn), ("st", st), ("v", v), ("kn", kn))
         return MicroKernel(self.name, params)
 
@@ -72,7 +108,7 @@ class CudaMma(CudaDense):
         fragments = 2 * (rows // 16 * 4 + columns // 8 * 2)
         threads = kernel["wm"] * kernel["wn"] * WARP
         stage = (kernel["bm"] + kernel["bn"]) * kernel["bk"]
-        addresses = ADDRESS_REGISTERS + max(0, stage // (threads * WIDEST_VECTOR) - FREE_LOADS)
+        addresses = ADDRESS_REGISTERS + max(0, stage // (threads * WIDEST_VECTOR * self.packed(kernel)) - FREE_LOADS)
         return Footprint(
             registers_per_thread=self.registers(accumulators + fragments + addresses),
             shared_bytes=max(kernel["st"] * stage * self.bytes_per_element(), pieces.staged_bytes(threads // WARP, columns)),
@@ -91,40 +127,42 @@ class CudaMma(CudaDense):
         """A sixteenth of the mma.sync, ldmatrix and cp.async of 16 elements of k; checks where rows and columns end."""
         rows, columns = kernel["bm"] // kernel["wm"], kernel["bn"] // kernel["wn"]
         copies = (kernel["bm"] + kernel["bn"]) / (self.footprint(kernel).threads * kernel["v"])
+        depth = 16 * self.packed(kernel)
         return Step(
-            fmas=(rows // 16) * (columns // 8) / 16, loads=(rows / 16 + columns / 16) / 16 + copies, checks=copies,
-            rows=rows / 8, columns=columns / 4, tensor=True,
+            fmas=(rows // 16) * (columns // 8) / depth, loads=(rows / 16 + columns / 16) / depth + copies, checks=copies,
+            rows=rows / 8, columns=columns / 4, tensor=True, rate=BYTE_RATE if self.dtype == "int8" else 1.0,
         )  # fmt: skip
 
     def peak_share(self, device: Device) -> float:
         """On Hopper mma.sync reaches only part of the tensor cores' peak."""
-        return HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
+        share = HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
+        return share * (BYTE_RATE if self.dtype == "int8" else 1.0)
 
     def laws(self, op: Op, device: Device) -> Laws:
         """No large tiles of a warp with a short step; on Hopper none at all where wgmma computes the op."""
         by_wgmma = CudaWgmma(self.name, self.dtype, grouped=self.grouped)
-        beside = dense_laws.BESIDE_WGMMA if by_wgmma.suits(device) and by_wgmma.serves(op) else ()
+        may = self.dtype != "int8" and by_wgmma.suits(device) and by_wgmma.serves(op)
+        beside = dense_laws.BESIDE_WGMMA if may else ()
         return *dense_laws.MMA_LAWS, *beside
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W)``."""
         footprint = self.footprint(kernel)
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
-        return module_of(_program(kernel, TVM_DTYPES[self.dtype], blocks, strided=self.batched), symbol)
+        of = _elements_of(self.dtype, self.signs)
+        return module_of(_program(kernel, of, self.packed(kernel), blocks, strided=self.batched), symbol)
 
 
-def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> Any:
+def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, strided: bool) -> Any:
     from tvm.script import tirx as T
 
     bm, bn, bk, wm, wn, st, v, *_ = (value for _, value in kernel.params)
+    bk, v, dtype, mma = bk // packed, v // packed, of.dtype, of.mma  # a pair of bytes is an element
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
     x_kn = kernel["kn"] == 2  # X is stored (k, m)
     threads = wm * wn * WARP
     rows, columns = bm // wm, bn // wn  # of one warp
     mt, nt, ksteps = rows // 16, columns // 8, bk // 16  # instructions of a warp, k16 steps of a stage
-    element_type = pieces.ELEMENT_TYPES[dtype]
-    element = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    mma = f"mma.sync.aligned.m16n8k16.row.col.f32.{element}.{element}.f32"
     ldmatrix = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
     turned = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"
     ldmatrix_x, ldmatrix_w = turned if x_kn else ldmatrix, turned if kn else ldmatrix
@@ -175,7 +213,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> 
         pool.move_base_to(0)
         elements = pool.alloc((st * stage_bytes // 2,), dtype, align=128)
         pool.commit()
-        sums = T.alloc_local([mt * nt * 4], "float32")
+        sums = T.alloc_local([mt * nt * 4], of.sums)
         xf = T.alloc_local([2 * mt * 4], "uint32")
         wr = T.alloc_local([2 * nt * 2], "uint32")
         first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
@@ -260,7 +298,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> 
                 T.ptx[ldmatrix_w](*[wr[(half * nt + j * 2) * 2 + q] for q in range(4)], ring.ptr_to([place + from_w]))
 
         for i in T.unroll(mt * nt * 4):
-            sums[i] = T.float32(0)
+            sums[i] = T.Cast(of.sums, 0)
         for s in T.unroll(st - 1):
             load_stage(s * stage_bytes)
             T.ptx.cp.async_.commit_group()
@@ -293,7 +331,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> 
         T.evaluate(pieces.find_tile(T, at, block_again, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         T.evaluate(
             pieces.call(
-                T, f"ht_store_fragments<{element_type}, {mt}, {columns}, 16>",
+                T, f"{of.stored}{mt}, {columns}, 16>",
                 sums.ptr_to([0]), ring.ptr_to([0]), T.truncdiv(again, WARP),
                 at[0] * bm + T.truncdiv(again, wn * WARP) * rows,
                 at[1] * bn + T.truncmod(T.truncdiv(again, WARP), wn) * columns,

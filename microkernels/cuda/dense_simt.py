@@ -1,9 +1,11 @@
-"""fp32 dense on CUDA cores, for every CUDA architecture.
+"""fp32 and int8 dense on CUDA cores, for every CUDA architecture.
 
 The classic blocked SGEMM: a block stages ``bk`` columns of X and W in shared memory, transposed, while each thread holds
 a ``tm x tn`` tile in registers (Volkov & Demmel, SC 2008; the lane and strip arrangement follows Nath et al. 2010).
 The next step's operands travel through registers into the second of two shared buffers, so one barrier a step is enough
 and no asynchronous copy is needed (sm_75 has none).
+Four bytes of k are a word, which dp4a multiplies and sums (PTX ISA, *dp4a*): the program of floats, with a quarter of the k.
+Where k is no multiple of four, or lies across, words are gathered byte by byte.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -12,6 +14,7 @@ and no asynchronous copy is needed (sm_75 has none).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -38,7 +41,8 @@ WARPS_DOWN = (1, 2, 4)
 WARPS_ACROSS = (1, 2, 4)
 WARPS = (2, 4, 8)  # of a block; one cannot hide its loads, 16 leave 64 accumulators no room
 K_STEPS = (8, 16, 32)
-WIDEST_VECTOR = 4  # floats of a 16-byte load
+WIDEST_VECTOR = 4  # floats of a 16-byte load, or words of four bytes
+WORD = 4  # bytes
 STRIP = 4  # floats of a 16-byte shared-memory load; a thread's rows and columns come in strips this wide
 BANKS = 32
 SIDE_BY_SIDE = 8  # lanes along k at most: a warp's stores to shared memory need four rows and more to meet all banks
@@ -46,22 +50,33 @@ TIGHT_REGISTERS = 128
 # A thread's sums and its operands on their way are fewer, and leave room for fragments. On an H200, kernels with more took
 # 1.08 to 1.73 times as long as with half the step, at every shape where both were timed.
 BUSY_REGISTERS = 128
+GATHER_REGISTERS = 12  # more, where words are gathered byte by byte
 ADDRESS_REGISTERS = 36  # pointers, predicates and loop state; with fewer ptxas spills somewhere in the space
 
 
 class CudaSimt(CudaDense):
-    """Family ``cuda_simt_fp32``; parameters bm, bn, bk, tm x tn per thread, v, kn."""
+    """Families ``cuda_simt_fp32``, ``_int8``, ``_sint8``; parameters bm, bn, bk, tm x tn per thread, v, kn."""
 
     device = (*CudaDense.device, "staged")
 
+    @property
+    def word(self) -> int:
+        """Elements of k that are multiplied at once."""
+        return WORD if self.dtype == "int8" else 1
+
+    def packed(self, kernel: MicroKernel) -> int:
+        """Words, where bytes need not be gathered."""
+        return 1 if kernel["v"] < self.word else self.word
+
     def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every thread tile, grid of 2, 4 or 8 warps, and k step, as long as a thread has the registers."""
-        v, kn = vector_elements(op, WIDEST_VECTOR), stored_kn(op)
+        v, kn = vector_elements(op, WIDEST_VECTOR * self.word), stored_kn(op)
+        v = v if self.word == 1 or (v >= self.word and not kn) else 1
         for tm, tn, down, across, bk in product(THREAD_ROWS, THREAD_COLUMNS, WARPS_DOWN, WARPS_ACROSS, K_STEPS):
             if down * across in WARPS:
                 bm, bn = down * LANE_ROWS * tm, across * LANE_COLUMNS * tn
-                kernel = self.kernel(bm=bm, bn=bn, bk=bk, tm=tm, tn=tn, v=v, kn=kn)
-                if tm * tn + self._pieces(kernel) * v < BUSY_REGISTERS:
+                kernel = self.kernel(bm=bm, bn=bn, bk=bk * self.word, tm=tm, tn=tn, v=v, kn=kn)
+                if tm * tn + self._pieces(kernel) * self._words(kernel) < BUSY_REGISTERS:
                     yield kernel
 
     def kernel(self, *, bm: int, bn: int, bk: int, tm: int, tn: int, v: int = 4, kn: int = 0) -> MicroKernel:
@@ -71,8 +86,9 @@ class CudaSimt(CudaDense):
         if (
             tm not in THREAD_ROWS
             or tn not in THREAD_COLUMNS
-            or bk not in K_STEPS
-            or v not in (1, 2, 4)
+            or bk not in [step * self.word for step in K_STEPS]
+            or v not in {1, *(words * self.word for words in (1, 2, 4))}
+            or (kn and v > 1 < self.word)
             or kn not in range(2 + self.batched)
         ):
             raise ValueError(f"tm={tm} tn={tn} bk={bk} v={v} kn={kn} is outside the family")
@@ -82,19 +98,23 @@ class CudaSimt(CudaDense):
         """Accumulators, fragments, the operands on their way to shared memory and addresses; two shared buffers."""
         bm, bn, bk, tm, tn = (kernel[key] for key in ("bm", "bn", "bk", "tm", "tn"))
         threads = bm // tm * (bn // tn)
-        held = self._pieces(kernel) * (kernel["v"] + 1)
+        held = self._pieces(kernel) * (self._words(kernel) + 1)
+        gathering = GATHER_REGISTERS * (kernel["v"] < self.word)
         return Footprint(
-            registers_per_thread=self.registers(tm * tn + tm + tn + held + ADDRESS_REGISTERS),
+            registers_per_thread=self.registers(tm * tn + tm + tn + held + gathering + ADDRESS_REGISTERS),
             shared_bytes=2 * (bm + bn) * bk * self.bytes_per_element(),
             threads=threads,
         )
 
-    @staticmethod
-    def _pieces(kernel: MicroKernel) -> int:
+    def _words(self, kernel: MicroKernel) -> int:
+        """Registers that a load fills: floats, or words."""
+        return max(1, kernel["v"] // self.word)
+
+    def _pieces(self, kernel: MicroKernel) -> int:
         """Loads of a thread for one step of k."""
-        bm, bn, bk, tm, tn, v, *_ = (value for _, value in kernel.params)
-        threads = bm // tm * (bn // tn)
-        return -(-bm * bk // (threads * v)) + -(-bn * bk // (threads * v))
+        bm, bn, bk, tm, tn, *_ = (value for _, value in kernel.params)
+        at_once = bm // tm * (bn // tn) * self._words(kernel) * self.word
+        return -(-bm * bk // at_once) + -(-bn * bk // at_once)
 
     def ahead(self, kernel: MicroKernel) -> int:
         """One: the next step's operands wait in registers."""
@@ -106,23 +126,56 @@ class CudaSimt(CudaDense):
 
     def step(self, kernel: MicroKernel) -> Step:
         """FFMAs; fragments in strips; the next step's operands, loaded and stored one by one."""
-        tm, tn, bk, v = (kernel[key] for key in ("tm", "tn", "bk", "v"))
-        staged = self._pieces(kernel) / bk
-        return Step(fmas=tm * tn, loads=-(-tm // STRIP) + -(-tn // STRIP) + staged, checks=staged * v, rows=tm, columns=tn)
+        tm, tn, bk, v = kernel["tm"], kernel["tn"], kernel["bk"] // self.word, self._words(kernel)
+        gathered = self.word if kernel["v"] < self.word else 1
+        staged = self._pieces(kernel) * gathered / bk
+        loads, checks = -(-tm // STRIP) + -(-tn // STRIP) + staged, staged * v
+        return Step(
+            fmas=tm * tn / self.word, loads=loads / self.word, checks=checks / self.word, rows=tm, columns=tn, rate=self.word
+        )
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W)``."""
         footprint = self.footprint(kernel)
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
         # Twice the loop wants a few registers more: not where they are few, nor where the loop is long as it is.
-        twice = kernel["bk"] < K_STEPS[-1] and footprint.registers_per_thread > TIGHT_REGISTERS
-        return module_of(_program(kernel, footprint.threads, blocks, twice, strided=self.batched), symbol)
+        twice = kernel["bk"] < K_STEPS[-1] * self.word and footprint.registers_per_thread > TIGHT_REGISTERS
+        of = _elements_of(self.word, self._words(kernel), gathered=kernel["v"] < self.word, signs=self.signs)
+        return module_of(_program(kernel, of, footprint.threads, blocks, twice, strided=self.batched), symbol)
 
 
-def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, strided: bool) -> Any:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Elements:
+    """What a program loads and multiplies: floats, or words of four bytes, which it may have to gather."""
+
+    word: int  # elements of k
+    words: int  # of a load
+    gathered: bool
+    dtype: str  # of a register
+    memory: str  # of the operands
+    fetch: str
+    dot: str  # empty: a product that is added
+    stored: str
+
+
+def _elements_of(word: int, words: int, *, gathered: bool, signs: str) -> _Elements:
+    if word == 1:
+        fetch, floats = f"ht_fetch_floats<{words}>", "float32"
+        return _Elements(
+            word=1, words=words, gathered=False, dtype=floats, memory=floats, fetch=fetch, dot="", stored="ht_store_strips<"
+        )
+    return _Elements(
+        word=word, words=words, gathered=gathered, dtype="int32", memory="uint8" if gathered else "int32",
+        fetch=f"ht_fetch_words<{words}>", dot=f"ht_dot_{signs}", stored="ht_store_byte_strips<",
+    )  # fmt: skip
+
+
+def _program(kernel: MicroKernel, of: _Elements, threads: int, blocks: int, twice: bool, *, strided: bool) -> Any:
     from tvm.script import tirx as T
 
-    bm, bn, bk, tm, tn, v, *_ = (value for _, value in kernel.params)
+    bm, bn, bk, tm, tn, *_ = (value for _, value in kernel.params)
+    bk, v, dtype, memory = bk // of.word, of.words, of.dtype, of.memory  # a word is an element
+    of_bytes, gathered = bool(of.dot), of.gathered
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
     x_kn = kernel["kn"] == 2  # X is stored (k, m)
     across = bn // (LANE_COLUMNS * tn)
@@ -193,12 +246,13 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
         k = T.int32()
         x_stride = T.int32()
         w_stride = T.int32()
-        x_rows = T.match_buffer(x_arg, (k, m) if x_kn else (m, k), "float32", strides=(x_stride, 1), align=16)
-        w = T.match_buffer(w_arg, (k, n) if kn else (n, k), "float32", strides=(w_stride, 1) if strided else None, align=16)
+        x_rows = T.match_buffer(x_arg, (k, m) if x_kn else (m, k), memory, strides=(x_stride, 1), align=16)
+        w = T.match_buffer(w_arg, (k, n) if kn else (n, k), memory, strides=(w_stride, 1) if strided else None, align=16)
         w_pitch = T.meta_var(w_stride if strided else n if kn else k)
         # Flat views: this pipeline computes addresses from shapes alone and would ignore the row strides.
-        x = T.decl_buffer(((k if x_kn else m) * x_stride,), "float32", data=x_rows.data)
-        wf = T.decl_buffer(((k if kn else n) * w_pitch,), "float32", data=w.data)
+        x = T.decl_buffer(((k if x_kn else m) * x_stride,), memory, data=x_rows.data)
+        wf = T.decl_buffer(((k if kn else n) * w_pitch,), memory, data=w.data)
+        depth = T.meta_var(T.truncdiv(k + 3, 4) if gathered else k)  # words of k
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
@@ -213,36 +267,44 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
         row: T.let = T.truncdiv(warp, across) * (LANE_ROWS * tm // row_strip) + T.truncdiv(lane, LANE_COLUMNS)
         column: T.let = T.truncmod(warp, across) * (LANE_COLUMNS * tn // column_strip) + T.truncmod(lane, LANE_COLUMNS)
         pool = T.SMEMPool()
-        xs = pool.alloc((2, bk, bm), "float32", align=128)
-        ws = pool.alloc((2, bk, bn), "float32", align=128)
+        xs = pool.alloc((2, bk, bm), dtype, align=128)
+        ws = pool.alloc((2, bk, bn), dtype, align=128)
         pool.commit()
-        sums = T.alloc_local([tm * tn], "float32")
-        xf = T.alloc_local([tm], "float32")
-        wr = T.alloc_local([tn], "float32")
-        x_next = T.alloc_local([x_loads * v], "float32")
-        w_next = T.alloc_local([w_loads * v], "float32")
+        sums = T.alloc_local([tm * tn], dtype)
+        xf = T.alloc_local([tm], dtype)
+        wr = T.alloc_local([tn], dtype)
+        x_next = T.alloc_local([x_loads * v], dtype)
+        w_next = T.alloc_local([w_loads * v], dtype)
 
         @T.inline
-        def fetch(held, loads, flat, pitch, height, width, row0, column0, row_end, column_end, place):
-            """One tile of global memory into registers, zeros outside the matrix; column0 counts chunks."""
+        def fetch(held, loads, flat, pitch, height, width, row0, column0, row_end, column_end, place, down):
+            """One tile of global memory into registers, zeros outside; column0 counts chunks; down: its rows are k's."""
             for i in T.unroll(loads):
                 at = T.meta_var(place(thread, i, width // v))
                 c = T.meta_var((column0 + at[2]) * v)
                 left = T.meta_var(T.if_then_else(c < column_end, row_end - row0 - at[0], 0))
                 inside = T.meta_var(T.And(i * threads + thread < height * width // v, at[1] < left))
-                source = T.meta_var(flat.ptr_to([(row0 + at[0] + at[1]) * pitch + c]))
-                T.evaluate(pieces.call(T, f"ht_fetch_floats<{v}>", held.ptr_to([i * v]), source, inside))
+                if gathered:  # of a word the bytes that there are, `apart` from one another
+                    r = T.meta_var(row0 + at[0] + at[1])
+                    place_of = T.meta_var(r * (4 * pitch) + c if down else r * pitch + c * 4)
+                    there = T.meta_var(T.if_then_else(inside, k - 4 * (r if down else c), 0))
+                    T.evaluate(
+                        pieces.call(T, "ht_gather", held.ptr_to([i]), flat.ptr_to([place_of]), pitch if down else 1, there)
+                    )
+                else:
+                    source = T.meta_var(flat.ptr_to([(row0 + at[0] + at[1]) * pitch + c]))
+                    T.evaluate(pieces.call(T, of.fetch, held.ptr_to([i * v]), source, inside))
 
         @T.inline
         def fetch_step(step):
             if x_kn:
-                fetch(x_next, x_loads, x, x_stride, bk, bm, step * bk, T.truncdiv(m0, v), k, m, along_rows)
+                fetch(x_next, x_loads, x, x_stride, bk, bm, step * bk, T.truncdiv(m0, v), depth, m, along_rows, True)
             else:
-                fetch(x_next, x_loads, x, x_stride, bm, bk, m0, step * (bk // v), m, k, along_k)
+                fetch(x_next, x_loads, x, x_stride, bm, bk, m0, step * (bk // v), m, depth, along_k, False)
             if kn:
-                fetch(w_next, w_loads, wf, w_pitch, bk, bn, step * bk, T.truncdiv(n0, v), k, n, along_rows)
+                fetch(w_next, w_loads, wf, w_pitch, bk, bn, step * bk, T.truncdiv(n0, v), depth, n, along_rows, True)
             else:
-                fetch(w_next, w_loads, wf, w_pitch, bn, bk, n0, step * (bk // v), n, k, along_k)
+                fetch(w_next, w_loads, wf, w_pitch, bn, bk, n0, step * (bk // v), n, depth, along_k, False)
 
         @T.inline
         def put_across(shared, side, held, loads, height):
@@ -275,9 +337,9 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
                 put_across(ws, side, w_next, w_loads, bn)
 
         for i in T.unroll(tm * tn):
-            sums[i] = T.float32(0)
-        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
-        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
+            sums[i] = T.Cast(dtype, 0)
+        first: T.int32 = pieces.first_step(T, T.truncdiv(depth + (bk - 1), bk))
+        last: T.int32 = pieces.last_step(T, T.truncdiv(depth + (bk - 1), bk))
         fetch_step(first)
         put_step(0)
         T.cuda.cta_sync()
@@ -301,12 +363,15 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
                         wr[s * column_strip + q] = ws[T.truncmod(step, 2), kk, strip * column_strip + q]
                 for i in T.unroll(tm):
                     for j in T.unroll(tn):
-                        sums[i * tn + j] = sums[i * tn + j] + xf[i] * wr[j]
+                        if of_bytes:
+                            sums[i * tn + j] = pieces.call(T, of.dot, xf[i], wr[j], sums[i * tn + j], gives=dtype)
+                        else:
+                            sums[i * tn + j] = sums[i * tn + j] + xf[i] * wr[j]
             put_step(T.truncmod(step + 1, 2))
             T.cuda.cta_sync()
         T.evaluate(
             pieces.call(
-                T, f"ht_store_strips<{tm}, {tn}, {row_strip}, {LANE_ROWS * row_strip}, {LANE_COLUMNS * column_strip}>",
+                T, f"{of.stored}{tm}, {tn}, {row_strip}, {LANE_ROWS * row_strip}, {LANE_COLUMNS * column_strip}>",
                 sums.ptr_to([0]), m0 + row * row_strip, n0 + column * column_strip,
             )
         )  # fmt: skip

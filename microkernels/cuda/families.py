@@ -18,17 +18,28 @@ _TILES: tuple[tuple[type[CudaDense], str, tuple[str, ...]], ...] = (
     (CudaSimt, "simt", ("fp32",)),
     (CudaGemv, "gemv", ("fp16", "bf16", "fp32")),
 )
-DENSE_FAMILIES: tuple[CudaDense, ...] = tuple(
-    tiles(f"cuda_{name}_{dtype}", dtype) for tiles, name, dtypes in _TILES for dtype in dtypes
+# Products of bytes by the signs of X and W; those of channels-first images without signs, which are W, have their own.
+_OF_BYTES: tuple[tuple[type[CudaDense], str], ...] = ((CudaMma, "mma"), (CudaSimt, "simt"))
+_SIGNS = {"int8": "us", "sint8": "ss"}
+DENSE_FAMILIES: tuple[CudaDense, ...] = (
+    *(tiles(f"cuda_{name}_{dtype}", dtype) for tiles, name, dtypes in _TILES for dtype in dtypes),
+    *(tiles(f"cuda_{name}_{of}", "int8", signs=signs) for tiles, name in _OF_BYTES for of, signs in _SIGNS.items()),
 )
 GROUPED_FAMILIES: tuple[CudaDense, ...] = tuple(
     tiles(f"cuda_grouped_{name}_{dtype}", dtype, grouped=True) for tiles, name, dtypes in _TILES for dtype in dtypes
 )
 # Of products whose weight is nobody's to keep: no tensor maps, which are made once for a weight.
-BATCHED_FAMILIES: tuple[CudaDense, ...] = tuple(
-    tiles(f"cuda_batched_{name}_{dtype}", dtype, batched=True)
-    for tiles, name, dtypes in _TILES
-    if name in ("mma", "simt")
-    for dtype in dtypes
+BATCHED_FAMILIES: tuple[CudaDense, ...] = (
+    *(
+        tiles(f"cuda_batched_{name}_{dtype}", dtype, batched=True)
+        for tiles, name, dtypes in _TILES
+        if name in ("mma", "simt")
+        for dtype in dtypes
+    ),
+    *(
+        tiles(f"cuda_batched_{name}_{of}", "int8", batched=True, signs=signs)
+        for tiles, name in _OF_BYTES
+        for of, signs in {**_SIGNS, "tint8": "su"}.items()
+    ),
 )
 CUDA_FAMILIES: tuple[CudaDense, ...] = (*DENSE_FAMILIES, *GROUPED_FAMILIES, *BATCHED_FAMILIES)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from haotuner.microkernels.cuda.generated_words import FLOATS, INFIX
+from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
 from haotuner.ops.formula import Apply, Formula, Load, Number
 from haotuner.words.kernel import MicroKernel
@@ -20,7 +21,8 @@ STEP_BITS = 4
 STEPPED = ("ep", 1)  # the last parameter of kernels that are built for steps
 CHANNELS = ("bias", "scale", "low", "high")  # places of what a launch reads with one value a channel
 # Element types of y by their number in ht_cuda_args.h, where it is not the kernel's own, which is 0.
-Y_TYPES = ("", "fp32", "fp16", "bf16")
+Y_TYPES = ("", "fp32", "fp16", "bf16", "int32", "uint8", "int8")
+FLOATS_WRITE = Y_TYPES[1:4]  # kernels of floats; those of bytes all of them
 # A quotient that is 0 where its divisor is beyond 2^126 is what a sigmoid wants; comparisons keep the NaN of a value.
 CALLS: Mapping[str, str] = {
     **FLOATS,
@@ -45,11 +47,16 @@ class Fused:
 def fused(op: Op) -> Fused | None:
     """The epilogue of an op as the kernels' arguments; None where its result is of a type that they do not write."""
     out = op.dtype_of(op.meaning.output)
-    if out not in Y_TYPES:
+    if out not in (Y_TYPES if op.sums == "int32" else FLOATS_WRITE):
         return None
     told = 0 if set(op.epilogue) <= {"bias", "residual"} else coded(op.epilogue)
-    y_type = 0 if out == op.dtype else Y_TYPES.index(out)
+    y_type = 0 if out == own_type(op.dtype) else Y_TYPES.index(out)
     return Fused(steps=told, residual="residual" in op.epilogue, y_type=y_type)
+
+
+def own_type(dtype: str) -> str:
+    """What kernels of a type write unless a launch is told another: sums of bytes as they are."""
+    return DTYPES[dtype].of("output")
 
 
 def after_of(op: Op) -> dict[str, int]:
@@ -63,7 +70,8 @@ def has_steps(op: Op) -> bool:
     if op.kind.startswith("conv_transpose"):  # its products are in fp32; the launch that gathers them has the steps
         return op.dtype != "fp32"
     found = fused(op)
-    return found is not None and (found.steps != 0 or found.y_type != 0)
+    of_bytes = op.sums == "int32" and bool(op.epilogue)  # without any, sums of bytes stay as they are
+    return found is not None and (found.steps != 0 or found.y_type != 0 or of_bytes)
 
 
 def stepped(kernel: MicroKernel) -> MicroKernel:
@@ -80,7 +88,7 @@ def initializer(op: Op) -> str:
     """The same as a ``ht_cuda_after`` of C; ValueError where there is none."""
     found = fused(op)
     if found is None:
-        raise ValueError(f"{op.name}: devices write results of {', '.join(filter(None, Y_TYPES))} alone")
+        raise ValueError(f"{op.name}: devices write results of {', '.join(FLOATS_WRITE)} alone")
     return f"{{{found.steps:#x}ull, {found.y_type}, {int(bool(op.epilogue))}, {int(found.residual)}}}"
 
 

@@ -153,18 +153,26 @@ class CudaText:
             return bases
         return [Neighbour.of(base, first, place, len(bases), pitch, limit) for place, base in enumerate(bases)]
 
-    def load(self, tensor: str, indices: Sequence[Code], steps: Sequence[int] | None, lanes: int, mask: Code | None) -> Code:
+    def load(
+        self,
+        tensor: str,
+        indices: Sequence[Code],
+        steps: Sequence[int] | None,
+        lanes: int,
+        mask: Code | None,
+        held: Sequence[Code] = (),
+    ) -> Code:
         """An element a lane; of an iteration's vectors all at once, which no pass of the same scope repeats."""
         if tensor in self._scratch:
             return self._named("fp32", self._own_place(tensor, indices[0], lanes))
         dtype = self.plan.graph.types[tensor].dtype
-        if (at := neighbour(indices, steps, lanes)) is not None:
+        if not held and (at := neighbour(indices, steps, lanes)) is not None:
             return Code(f"{self._taken(tensor, indices[:-1], at, dtype)}[{at.place}]")
         place = self._place(tensor, indices, steps if lanes > 1 else None)
         if self.element(tensor) != TYPES[dtype]:
             place = f"float({place})"
-        guarded = f"{mask} ? {place} : {TYPES[dtype]}(0)" if mask is not None and lanes > 1 else place
-        return self._named(dtype, guarded)
+        conditions = [f"{one} > 0" for one in held] + ([str(mask)] if mask is not None and lanes > 1 else [])
+        return self._named(dtype, f"{' && '.join(conditions)} ? {place} : {TYPES[dtype]}(0)" if conditions else place)
 
     def store(
         self, tensor: str, indices: Sequence[Code], steps: Sequence[int], value: Code, lanes: int, mask: Code | None

@@ -11,7 +11,12 @@ from typing import Any
 from haotuner.microkernels.cuda.dense_demand import RASTER_ROWS
 
 DEVICE = Path(__file__).parent / "device"
-ELEMENT_TYPES = {"float32": "float", "float16": "ht_half", "bfloat16": "ht_bf16"}  # of device/prelude.cuh, by TVM dtype
+ELEMENT_TYPES = {
+    "float32": "float",
+    "float16": "ht_half",
+    "bfloat16": "ht_bf16",
+    "int8": "ht_byte",
+}  # of device/prelude.cuh, by TVM dtype
 UNROLL = {2: "ht_unroll_2", 4: "ht_unroll_4"}  # TVM's loops have no such pragma: the unit puts it where this call stands
 STAGED_ROWS = 8  # of a warp's accumulators, on their way to Y
 

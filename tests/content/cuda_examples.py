@@ -29,9 +29,14 @@ SHORT_BF16 = CudaWgmmaShort("cuda_wgmmas_bf16", "bf16")
 GEMV = CudaGemv("cuda_gemv_fp16", "fp16")
 GEMV_BF16 = CudaGemv("cuda_gemv_bf16", "bf16")
 GEMV_FP32 = CudaGemv("cuda_gemv_fp32", "fp32")
+MMA_BYTES = CudaMma("cuda_mma_int8", "int8")
+MMA_SIGNED = CudaMma("cuda_mma_sint8", "int8", signs="ss")
+SIMT_BYTES = CudaSimt("cuda_simt_int8", "int8")
+SIMT_SIGNED = CudaSimt("cuda_simt_sint8", "int8", signs="ss")
+_BYTES = (MMA_BYTES, MMA_SIGNED, SIMT_BYTES, SIMT_SIGNED)
 _GEMVS = (GEMV, GEMV_BF16, GEMV_FP32)
 _WGMMAS = (WGMMA, WGMMA_BF16, SHORT_WGMMA, SHORT_BF16)
-FAMILIES = {family.name: family for family in (SIMT, MMA, MMA_BF16, TURING, *_WGMMAS, *_GEMVS, *GROUPED_FAMILIES)}
+FAMILIES = {family.name: family for family in (SIMT, MMA, MMA_BF16, TURING, *_WGMMAS, *_GEMVS, *_BYTES, *GROUPED_FAMILIES)}
 
 # One row; partial tiles on every side and k below and off a step, in single elements and activated; Y in whole 16-byte
 # pieces, with and without more to add; k in more shares than some have steps, of an odd and an even number of columns.
@@ -69,6 +74,25 @@ KN_FOURS = (Call(m=3, n=8, k=4), Call(m=67, n=72, k=52, x_gap=4, y_gap=1), Call(
 ADDED = ("bias", "residual")  # by every build
 
 
+# Of bytes: sums as they are; each type of result, with steps and in parts; k of whole 16 bytes, of words, of pairs, and odd.
+BYTES = (
+    Call(m=1, n=8, k=16),
+    Call(m=77, n=136, k=144, x_gap=16, y_gap=4, steps=("scale", "bias", "relu"), out="uint8"),
+    Call(m=40, n=67, k=272, y_gap=1, steps=("scale", "residual", "clamp"), out="int8"),
+    Call(m=33, n=72, k=400, splits=3, steps=("scale", "silu"), out="fp16"),
+    Call(m=19, n=70, k=304, splits=2),
+    Call(m=33, n=67, k=400, out="fp32"),
+)
+PLAIN_BYTES = (BYTES[0], BYTES[4], Call(m=35, n=68, k=80, y_gap=1))
+PAIRS = (Call(m=1, n=3, k=6), Call(m=65, n=70, k=74, x_gap=2, y_gap=1, steps=("scale", "residual"), out="bf16"))
+ODD_BYTES = (
+    Call(m=1, n=1, k=1),
+    Call(m=67, n=71, k=33, x_gap=1, y_alignment=4),
+    Call(m=9, n=16, k=133, splits=2, steps=("scale", "bias"), out="int32"),
+)
+KN_BYTES = (Call(m=1, n=3, k=5), Call(m=37, n=67, k=75, x_gap=3, y_gap=1), Call(m=20, n=72, k=134, splits=2, out="int8"))
+
+
 @dataclass(frozen=True)
 class Variant:
     """A micro-kernel, what it exercises, and the calls to try it on."""
@@ -86,8 +110,11 @@ def case_of(symbol: str, family: CudaDense, kernel: MicroKernel, calls: Sequence
     """A micro-kernel under a symbol as a case of the emulator; built without steps it is asked for what is added alone."""
     launch = asdict(family.launch(kernel))
     if not is_stepped(kernel):
-        calls = [replace(call, steps=[step for step in call.steps if step in ADDED]) for call in calls]
-    return Case(symbol=symbol, dtype=family.dtype, launch=launch, calls=calls, kn=family.reads_kn(kernel))
+        added = () if family.dtype == "int8" else ADDED
+        calls = [replace(call, steps=[step for step in call.steps if step in added]) for call in calls]
+    return Case(
+        symbol=symbol, dtype=family.dtype, launch=launch, calls=calls, kn=family.reads_kn(kernel), signs=family.signs
+    )
 
 
 # Empty groups first, between and last; all rows in one group of many; more than a warp of groups; rows behind the last end.
@@ -135,6 +162,30 @@ _VARIANTS = {
         Variant(MMA.kernel(bm=64, bn=32, bk=32, wm=2, wn=1, st=3, v=2), "4-byte copies", TWOS),
         Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1), "plain loads", ODD),
         Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1), "W rows along n", KN_EIGHTS),
+    ),
+    "bytes": (
+        Variant(MMA_BYTES.kernel(bm=64, bn=32, bk=64, wm=2, wn=1, st=3, v=16), "sums as they are", PLAIN_BYTES),
+        Variant(SIMT_BYTES.kernel(bm=32, bn=64, bk=32, tm=4, tn=4, v=16), "words, sums as they are", PLAIN_BYTES),
+        Variant(
+            stepped(MMA_BYTES.kernel(bm=64, bn=64, bk=64, wm=2, wn=2, st=3, v=16)), "16-byte copies, three stages", BYTES
+        ),
+        Variant(
+            stepped(MMA_SIGNED.kernel(bm=16, bn=32, bk=128, wm=1, wn=2, st=2, v=16)), "signs on both sides, four k32", BYTES
+        ),
+        Variant(
+            stepped(MMA_BYTES.kernel(bm=64, bn=32, bk=64, wm=2, wn=1, st=3, v=4)), "4-byte copies", (BYTES[1], BYTES[4])
+        ),
+        Variant(stepped(MMA_SIGNED.kernel(bm=32, bn=64, bk=64, wm=1, wn=2, st=3, v=2)), "pairs", PAIRS),
+        Variant(stepped(SIMT_BYTES.kernel(bm=32, bn=64, bk=32, tm=4, tn=4, v=16)), "words, 16-byte loads", BYTES),
+        Variant(
+            stepped(SIMT_SIGNED.kernel(bm=64, bn=64, bk=64, tm=8, tn=8, v=4)), "words one by one, signs on both sides", BYTES
+        ),
+        Variant(stepped(SIMT_BYTES.kernel(bm=32, bn=64, bk=32, tm=4, tn=4, v=1)), "words gathered", (*ODD_BYTES, *PAIRS)),
+        Variant(
+            stepped(SIMT_SIGNED.kernel(bm=8, bn=64, bk=64, tm=2, tn=4, v=1, kn=1)),
+            "words gathered across, W along n",
+            KN_BYTES,
+        ),
     ),
     "mma8": (
         Variant(TURING.turing(bm=64, bn=64, bk=32, wm=2, wn=2), "16-byte loads", EIGHTS),

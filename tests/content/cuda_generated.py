@@ -23,6 +23,7 @@ from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.emulator import build
+from tests.serving.empty_models import nowhere
 
 WARP = 32
 
@@ -75,6 +76,14 @@ def product_plan(tiles: tuple[int, ...]) -> tuple[str, AnyPlan]:
     return spec, planned(graph_of(op.meaning, op.all_options()), schedule)
 
 
+def joined_plan() -> tuple[str, AnyPlan]:
+    """A concatenation, as a kind of its own: either operand may be empty."""
+    g, (m, n, k) = GraphBuilder(), map(dimension, "mnk")
+    (kind,) = kinds_of(g.finish(g.add("concat", g.input("x", (m, n)), g.input("y", (m, k)), axis=1)), "joined")
+    op = Op.parse(f"{kind.name}:")
+    return op.name, planned(graph_of(op.meaning, op.all_options()), Schedule(lane_axis=1, lanes=8, unroll=2, packed=2))
+
+
 PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
     "attention": ("attention:d=40", attention_plan("attention:d=40", 4, 4, 64)),
     "attention_causal": ("attention:d=64,causal=end,mask=keys",
@@ -116,6 +125,7 @@ PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
     "mean_parts": ("reduce_mean:", plan_of("reduce_mean:", axis=-1, unroll=1, lanes=64, parts=8)),
     "product": product_plan((1, 1, 0)),
     "product_blocks": product_plan((4, 1, 0)),
+    "joined": joined_plan(),
 }  # fmt: skip
 
 
@@ -132,6 +142,7 @@ QUICK = (
     "product_blocks",
     "sum_parts",
     "mean_parts",
+    "joined",
 )  # a form of code each
 
 
@@ -156,7 +167,7 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, b
     arrays: list[Any] = [*(judge.spaced(one, gap) if gap else one for one in inputs.values()), out.inner]
     arguments, extents = Arguments(), op.extents(shape)
     for place, array in enumerate(arrays):
-        arguments.data[place] = array.ctypes.data
+        arguments.data[place] = array.ctypes.data if array.size else nowhere()
         for axis, stride in enumerate(array.strides):
             arguments.strides[place][axis] = stride // 4
     for place, name in enumerate(plan.graph.dimensions):
@@ -181,7 +192,8 @@ def main(library: str, symbols: Sequence[str]) -> None:
     ctypes.CDLL(str(build.machine()), ctypes.RTLD_GLOBAL)
     held = ctypes.CDLL(library)
     for symbol in symbols:
-        for first, last, gap in ((1, 1, 3), (3, 37, 3), (5, 131, 3), (2, 1, 0), (3, 180, 0)):
+        none = ((3, 0, 0),) if symbol == "joined" else ()
+        for first, last, gap in ((1, 1, 3), (3, 37, 3), (5, 131, 3), (2, 1, 0), (3, 180, 0), *none):
             lanes = PROGRAMS[symbol][1].schedule.lanes
             for blocks, threads in ((1, 32), (2, 64)) if lanes <= WARP else ((1, lanes), (2, lanes)):
                 if said := judged(held, symbol, first, last, gap, blocks, threads):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense import resident_blocks, rounded_registers, vector_elements
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
 from haotuner.words.kernel import MicroKernel
@@ -15,6 +16,12 @@ DENSE = Op.parse("dense:n=2304,k=768,dtype=fp16")
 EVERY_GROUPED = tuple(Op.parse(f"grouped:g=8,n=2304,k=768,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
 EVERY_BATCHED = tuple(Op.parse(f"batch_matmul:k=64,layout=nt,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
 EVERY_DTYPE = tuple(Op.parse(f"dense:n=2304,k=768,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
+OF_FLOATS = [family for family in DENSE_FAMILIES if family.dtype != "int8"]
+OF_BYTES = tuple(
+    Op.parse(f"{kind},dtype=int8{signs}")
+    for kind in ("dense:n=2304,k=768", "batch_matmul:k=64,layout=nt")
+    for signs in ("", ",in=int8")
+)
 
 
 def test_each_dtype_has_the_families_of_its_instructions():
@@ -57,7 +64,9 @@ def test_wgmma_needs_a_static_k_that_fits_the_pitch_of_tma():
 
 @pytest.mark.parametrize("family", CUDA_FAMILIES, ids=lambda family: family.name)
 def test_points_are_distinct_and_their_names_parse_back(family):
-    op = next(op for op in (*EVERY_DTYPE, *EVERY_GROUPED, *EVERY_BATCHED) if family.serves(op))
+    of_images = "_tint8" in family.name  # which none but convolutions of bytes ask for
+    every = (*EVERY_DTYPE, *EVERY_GROUPED, *EVERY_BATCHED, *OF_BYTES)
+    op = OF_BYTES[2] if of_images else next(op for op in every if family.serves(op))
     points = list(family.points(op, device("sm_90a")))
     assert 80 <= len(points) <= 600
     assert len({point.name for point in points}) == len(points)
@@ -70,7 +79,7 @@ def test_batches_have_the_tiles_without_tensor_maps_and_are_one_launch_each():
     assert served == {
         "fp32": ["cuda_batched_simt_fp32"], "fp16": ["cuda_batched_mma_fp16"], "bf16": ["cuda_batched_mma_bf16"]
     }  # fmt: skip
-    for family in BATCHED_FAMILIES:
+    for family in (one for one in BATCHED_FAMILIES if one.dtype != "int8"):
         of = {
             layout: Op.parse(f"batch_matmul:n=64,k=64,layout={layout},dtype={family.dtype}") for layout in ("nn", "nt", "tn")
         }
@@ -81,12 +90,34 @@ def test_batches_have_the_tiles_without_tensor_maps_and_are_one_launch_each():
         assert tn["v"] == 1, "nothing is known of m, along which x lies"
         assert not family.launch(nn).splits and not family.launch(nn).maps
     free = Op.parse("batch_matmul:layout=nt")  # nothing is known of the rows' ends
-    assert {point["v"] for point in BATCHED_FAMILIES[-1].points(free, device("sm_80"))} == {1}
+    assert {point["v"] for family in BATCHED_FAMILIES[:3] for point in family.points(free, device("sm_80"))} == {1}
+
+
+def test_products_of_bytes_are_by_signs_and_what_tensor_cores_cannot_load_is_by_words():
+    served = {op.name: [family.name for family in CUDA_FAMILIES if family.serves(op)] for op in OF_BYTES}
+    assert served == {
+        "dense_n2304_k768_int8": ["cuda_mma_int8", "cuda_simt_int8"],
+        "dense_n2304_k768_int8_inint8": ["cuda_mma_sint8", "cuda_simt_sint8"],
+        "batch_matmul_k64_int8_nt": ["cuda_batched_mma_int8", "cuda_batched_simt_int8"],
+        "batch_matmul_k64_int8_nt_inint8": ["cuda_batched_mma_sint8", "cuda_batched_simt_sint8"],
+    }
+    mma, simt = (next(one for one in DENSE_FAMILIES if one.name == f"cuda_{name}_int8") for name in ("mma", "simt"))
+    widths = {}
+    for words in ("k=768", "k=770", "k=767", "k=768,weight=kn"):
+        op = Op.parse(f"dense:n=2304,{words},dtype=int8")
+        widths[words] = tuple({point["v"] for point in family.points(op, device("sm_80"))} for family in (mma, simt))
+    assert widths == {"k=768": ({16}, {16}), "k=770": ({2}, {1}), "k=767": (set(), {1}), "k=768,weight=kn": (set(), {1})}
+    for turned, families in (("", "_tint8"), (",in=int8", "_sint8"), (",layout=nhwc", "_int8")):
+        conv = Op.parse(f"conv2d:c=8,f=8,r=3,s=3,dtype=int8{turned}")
+        assert [family.name for family in conv_families(conv)] == [
+            f"cuda_batched_{name}{families}" for name in ("mma", "simt")
+        ]
+    assert not conv_families(Op.parse("conv_transpose2d:c=8,f=8,r=3,s=3,dtype=int8"))
 
 
 def test_families_run_only_where_their_instructions_exist():
     archs = ("sm_70", "sm_75", "sm_80", "sm_90a", "sm_100a", "gfx90a")
-    found = {arch: [family.name for family in DENSE_FAMILIES if family.runs_on(device(arch))] for arch in archs}
+    found = {arch: [family.name for family in OF_FLOATS if family.runs_on(device(arch))] for arch in archs}
     assert found["sm_70"] == [] == found["gfx90a"]
     old = ["cuda_simt_fp32", "cuda_gemv_fp16", "cuda_gemv_bf16", "cuda_gemv_fp32"]
     assert found["sm_75"] == ["cuda_mma8_fp16", *old]
@@ -94,10 +125,12 @@ def test_families_run_only_where_their_instructions_exist():
     assert len(found["sm_90a"]) == 10
     grouped = {arch: [family.name for family in GROUPED_FAMILIES if family.runs_on(device(arch))] for arch in archs}
     assert grouped == {arch: [name.replace("cuda_", "cuda_grouped_") for name in names] for arch, names in found.items()}
+    of_bytes = [family for family in DENSE_FAMILIES if family.dtype == "int8"]
+    assert [family.oldest_sm for family in of_bytes] == [80, 80, 0, 0]
 
 
 def test_grouped_ops_have_the_same_tiles_and_are_one_launch_each():
-    for dense, grouped in zip(DENSE_FAMILIES, GROUPED_FAMILIES, strict=True):
+    for dense, grouped in zip(OF_FLOATS, GROUPED_FAMILIES, strict=True):
         op = next(op for op in EVERY_DTYPE if dense.serves(op))
         of = Op.parse(f"grouped:g=8,n=2304,k=768,dtype={op.dtype}")
         assert grouped.serves(of) and not grouped.serves(op) and not dense.serves(of)

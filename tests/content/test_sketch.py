@@ -95,7 +95,7 @@ def test_tiles_of_two_levels_compute_the_graph(name: str) -> None:
     inputs: dict[str, Any] = drawn(space.graph, {"m": 11, "n": 13, "k": 6, "b": 2})
     want = interpret(space.graph, inputs)[space.graph.outputs[0]]
     tiled = [space.schedule(point) for point in space.points if space.schedule(point).tiles]
-    assert tiled and all(one.parts == 1 for one in tiled)
+    assert {one.parts for one in tiled} == ({1} if name == "matmul_relu" else {1, 4}), "a fold that is the output"
     for at in rng.choice(len(tiled), 3, replace=False):
         found, _ = run(planned(space.graph, replace(tiled[at], tiles=(*tiled[at].tiles[:2], at % 5))), inputs)
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(tiled[at]))

@@ -13,13 +13,14 @@ from haotuner.backends.cpu.ways import rows_of
 from haotuner.cli import explain
 from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed
-from haotuner.cli.explain_program import print_program, program_document
+from haotuner.cli.explain_program import print_program, program_document, share_of_call
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.index import families_for
 from haotuner.pack.op import PackAxis, PackOp, PackOperand
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import WAYS, Composition
+from haotuner.words.limits import FOLD_LEAST
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.doors.command import haotuner
@@ -169,3 +170,15 @@ def test_a_generated_program_tells_its_decisions_and_its_bytes(capsys: pytest.Ca
     (family,) = (one for one in families_for(Op.parse("reduce_sum"), "cpu") if isinstance(one, CpuGenerated))
     shared = {family.decisions(kernel)["parallel"] for kernel in family.points(Op.parse("reduce_sum"), BIG_CORE)}
     assert shared and all("or parts of n (joined by sum)" in words or "share parts of n" in words for words in shared)
+
+
+def test_one_row_that_the_runtime_cuts_is_told_as_cut() -> None:
+    kernel, op = "cpu_generated_reduce_sum_fp32__vl16_u4_ax0_kp0_oa0", Op.parse("reduce_sum")
+
+    def told(m: int, n: int, share: str, threads: int = 2) -> str:
+        return share_of_call(kernel, op, Shape.of(m=m, n=n), share, threads)
+
+    assert told(1, FOLD_LEAST, "m") == "n" and told(8, FOLD_LEAST, "n") == "n"
+    assert told(2, FOLD_LEAST, "m") == told(1, FOLD_LEAST - 1, "m") == "m"
+    assert told(1, FOLD_LEAST, "serial") == "serial" and told(1, FOLD_LEAST, "m", threads=1) == "m"
+    assert share_of_call("cpu_dense_fp32__mr6_nr64", op, Shape.of(m=1, n=FOLD_LEAST), "m", 2) == "m"

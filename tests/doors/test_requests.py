@@ -176,6 +176,16 @@ def test_every_op_of_a_workload_is_served_and_has_shapes(name: str) -> None:
         assert op.flops(least) > 0 and min(op.extents(least).values()) >= 1
 
 
+def test_a_workload_in_another_type_has_the_same_ops_and_shapes() -> None:
+    halves, plain = workload_shapes("bert_base:dtype=bf16"), workload_shapes("bert_base")
+    assert list(halves.values()) == list(plain.values()) and "dense_n3072_k768_bf16_bias_gelu" in halves
+    assert workload_shapes("resnet50:dtype=fp32") == workload_shapes("resnet50")
+    assert {op.dtype for op in workload("mobilenet_v3:dtype=fp16")} == {"fp16"}
+    for wrong in ("bert_base:dtype=int8", "bert_base:bf16", "bert_base:type=bf16", "bert_base:"):
+        with pytest.raises(UsageError, match="write bert_base, or bert_base:dtype=X with X of fp32, fp16, bf16"):
+            workload(wrong)
+
+
 def test_shapes_that_fit_an_op_replace_a_workloads() -> None:
     arrivals = arrivals_of("m=3").with_own(workload_shapes("bert_base"))
     dense, scores = (next(op for op in workload("bert_base") if op.kind == kind) for kind in ("dense", "batch_matmul"))

@@ -114,6 +114,25 @@ def test_turing_is_tuned_with_its_own_tensor_cores_and_verified(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "op", "families"),
+    [
+        ("sm_80", "dense:n=64,k=64,dtype=int8,out=uint8,epilogue=scale+bias+relu", {"cuda_mma_int8", "cuda_simt_int8"}),
+        ("sm_75", "dense:n=48,k=37,dtype=int8,in=int8", {"cuda_simt_sint8"}),
+    ],
+)
+def test_layers_of_bytes_are_tuned_packed_and_verified(
+    device: str, op: str, families: set[str], cache: Path, images: Path, tmp_path: Path
+) -> None:
+    host = Host(cache, images, device)
+    searched = host.run(tmp_path, "candidates", "--op", op, *ASKED[2:], "--json").json()["families"]
+    assert {family["name"] for family in searched} == families
+    answer = host.run(tmp_path, "tune", "--op", op, *ASKED[2:], "--budget", "4s", "--json")
+    assert answer.code == 0, answer.err
+    assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
+
+
+@pytest.mark.slow
 def test_rows_in_groups_are_tuned_packed_verified_and_explained(cache: Path, images: Path, tmp_path: Path) -> None:
     host, op = Host(cache, images, "sm_80"), "grouped:g=6,n=64,k=64,dtype=fp16"
     answer = host.run(tmp_path, "tune", "--op", op, *ASKED[2:], "--budget", "4s", "--json")
@@ -134,6 +153,7 @@ def test_rows_in_groups_are_tuned_packed_verified_and_explained(cache: Path, ima
         ("sm_80", "batch_matmul:k=16,layout=nt,dtype=fp16", "b=1..4;m=1..40;n=m"),  # scores of attention
         ("sm_90a", "batch_matmul:n=16,dtype=bf16", "b=1..4;m=1..40;k=m"),  # and what they weigh
         ("sm_80", "batch_matmul:", "b=1..3;m=1..40;n=m;k=m"),
+        ("sm_80", "batch_matmul:k=16,layout=nt,dtype=int8", "b=1..4;m=1..40;n=m"),
     ],
 )
 def test_products_of_a_calls_own_factors_are_tuned_packed_verified_and_explained(
@@ -163,6 +183,7 @@ def test_products_of_a_calls_own_factors_are_tuned_packed_verified_and_explained
         ("sm_80", "conv1d:c=5,f=8,s=3,pad=2,dilation=2", "b=1..3;w=8..40"),
         ("sm_80", "conv2d:c=16,f=8,r=1,s=1,layout=nhwc,dtype=fp16", "b=1..3;h=4..9;w=h"),
         ("sm_80", "conv_transpose2d:c=8,f=6,r=3,s=2,stride=2,pad=1.0.0.1,epilogue=bias+hardswish", "b=1..3;h=4..9;w=h"),
+        ("sm_80", "conv2d:c=8,f=24,r=3,s=3,pad=1,dtype=int8,out=uint8,epilogue=scale+bias+relu", "b=1..3;h=4..9;w=h"),
         ("sm_80", "conv2d:c=16,f=16,r=3,s=3,pad=1,groups=16,dtype=fp16,epilogue=bias+relu6", "b=1..3;h=4..9;w=h"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.microkernels.cuda.fused import CHANNELS, Y_TYPES, coded
+from haotuner.microkernels.cuda.fused import CHANNELS, Y_TYPES, coded, own_type
 from haotuner.ops.epilogue import STEPS
 from tests.emulator.memory import DTYPES, matrix
 from tests.emulator.run import Call, Case, Verdict
@@ -18,7 +18,10 @@ from tests.emulator.run import Call, Case, Verdict
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 STEP_ROUNDOFFS = 8  # of fp32: erff, expf and a quotient (CUDA guide, mathematical functions: 2 ulp each) and some products
 LEAST = {"fp32": 0.0, "fp16": 2.0**-25, "bf16": 0.0}  # half the distance of 0 to the next number, where results come near it
-UNTOUCHED = -7.0  # exact in every dtype; what lies between the rows of Y
+UNTOUCHED = 7.0  # exact in every dtype; what lies between the rows of Y
+UNWRITTEN = 101  # of whole numbers, which have no NaN
+SIGNED = {"u": "uint8", "s": "int8"}
+BYTE_SUMS = 500.0  # a result of random bytes, scaled by one over this and the root of k, is a few tens
 REDUCE_THREADS = 256
 REDUCE_BLOCKS = 3  # any number is right
 MAP_BYTES, MAP_TYPES = 128, {"fp16": 6, "bf16": 9}  # CUtensorMapDataType
@@ -86,16 +89,24 @@ def trace(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, seed: int) -> 
 
 def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CDLL, random: Any, seed: int) -> float:
     m, n, k = call.m, call.n, call.k
-    x, x_at = matrix(machine, m, k, k + call.x_gap, case.dtype)
+    bytes_ = case.dtype == "int8"
+    x, x_at = matrix(machine, m, k, k + call.x_gap, SIGNED[case.signs[0]] if bytes_ else case.dtype)
     groups = max(1, len(call.ends))
     rows, columns = (k, n) if case.kn else (n, k)
-    w, w_at = matrix(machine, groups * rows, columns, columns, case.dtype)
-    out = call.out or case.dtype
+    w, w_at = matrix(machine, groups * rows, columns, columns, SIGNED[case.signs[1]] if bytes_ else case.dtype)
+    out = call.out or own_type(case.dtype)
     y, y_at = matrix(machine, m, n, n + call.y_gap, out, call.y_alignment)
     partial, partial_at = matrix(machine, call.splits * m, n, n, "fp32") if call.splits > 1 else (None, None)
     read, places = _read_by(call, case, machine, groups)
     for operand in (x, w, *read.values()):
-        operand[...] = random.standard_normal(operand.shape)
+        whole = operand.dtype.itemsize == 1
+        operand[...] = (
+            random.integers(np.iinfo(operand.dtype).min, np.iinfo(operand.dtype).max + 1, operand.shape)
+            if whole
+            else random.standard_normal(operand.shape)
+        )
+    if bytes_ and "scale" in read:
+        read["scale"] /= np.float32(BYTE_SUMS * math.sqrt(k))
     if "low" in read:
         low, high = read["low"].copy(), read["high"].copy()
         read["low"][...], read["high"][...] = np.minimum(low, high), np.maximum(low, high)
@@ -108,7 +119,7 @@ def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CD
         size[of] = np.abs(x64[of]) @ np.abs(weight)
         for name, values in read.items():
             beside[name][of] = values[of] if name == "residual" else values[group]
-    exact, allowed = stepped(before, size, beside, call, out)
+    exact, allowed = stepped(before, size, beside, call, out, exact_sums=bytes_)
     reached = call.ends[-1] if call.ends else m
     exact[reached:], allowed[reached:] = UNTOUCHED, 1e-30
     arguments = Arguments(
@@ -120,7 +131,7 @@ def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CD
     worst = 0.0
     for mode in case.modes:
         machine.emulator_set(int(mode == "late"), seed)
-        whole_rows[...], y[...] = UNTOUCHED, np.nan
+        whole_rows[...], y[...] = UNTOUCHED, np.nan if UNIT_ROUNDOFF.get(out) else UNWRITTEN
         y[reached:] = UNTOUCHED
         if partial is not None:
             partial[...] = np.nan
@@ -197,9 +208,10 @@ def _read_by(call: Call, case: Case, machine: ctypes.CDLL, groups: int) -> tuple
     """What the steps read, and where it lies: a row of values for each group, or rows as far apart as those of Y."""
     found, places = {}, {}
     for name in (operand for step in call.steps for operand, _ in STEPS[step].operands):
-        shape = (call.m, call.n, call.n + call.y_gap, call.out or case.dtype)
+        out = call.out or own_type(case.dtype)
+        shape = (call.m, call.n, call.n + call.y_gap, out if out in UNIT_ROUNDOFF else "fp32")
         if name in CHANNELS:
-            shape = (groups, call.n, call.n, case.dtype)
+            shape = (groups, call.n, call.n, case.dtype if case.dtype in UNIT_ROUNDOFF else "fp32")
         found[name], places[name] = matrix(machine, *shape, call.y_alignment)
     return found, places
 
@@ -211,18 +223,27 @@ def after(call: Call) -> int:
 
 def y_type(call: Call, dtype: str) -> int:
     """The number of Y's type."""
-    return Y_TYPES.index(call.out) if call.out not in ("", dtype) else 0
+    return Y_TYPES.index(call.out) if call.out not in ("", own_type(dtype)) else 0
 
 
-def stepped(sums: Any, size: Any, beside: Mapping[str, Any], call: Call, out: str) -> tuple[Any, Any]:
+def stepped(
+    sums: Any, size: Any, beside: Mapping[str, Any], call: Call, out: str, *, exact_sums: bool = False
+) -> tuple[Any, Any]:
     """The result in float64, and what it may be off.
 
-    The rounding of an fp32 sum of k products in any order (Higham 2002, eq. 3.5), of each step, and of the result.
+    The rounding of an fp32 sum of k products in any order (Higham 2002, eq. 3.5), of each step, and of the result. Exact
+    sums are rounded once, where they become floats.
     """
     fp32 = UNIT_ROUNDOFF["fp32"]
     value, allowed = sums, (call.k + 4 + call.splits) * fp32 * (size + np.abs(sums))
+    if exact_sums:
+        allowed = fp32 * np.abs(sums) * (bool(call.steps) or out in UNIT_ROUNDOFF)
     for step in (STEPS[name] for name in call.steps):
         entered, value = np.abs(value), step.apply(value, beside)
         gain = np.abs(beside[step.scales]) if step.scales else step.gain
         allowed = allowed * gain + fp32 * (np.abs(value) + STEP_ROUNDOFFS * np.minimum(entered, 1.0 + np.abs(value)))
+    if out not in UNIT_ROUNDOFF:  # what lies so near to a half may be either
+        kept = np.iinfo(DTYPES[out])
+        low, want, high = (np.clip(np.rint(one), kept.min, kept.max) for one in (value - allowed, value, value + allowed))
+        return want, np.maximum(high - want, want - low) + 1e-30
     return value, allowed + UNIT_ROUNDOFF[out] * np.abs(value) + LEAST[out] + 1e-30

@@ -8,7 +8,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-DTYPES = {"fp32": np.dtype("float32"), "fp16": np.dtype("float16"), "bf16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES = {
+    "fp32": np.dtype("float32"), "fp16": np.dtype("float16"), "bf16": np.dtype(ml_dtypes.bfloat16),
+    "int8": np.dtype("int8"), "uint8": np.dtype("uint8"), "int32": np.dtype("int32"),
+}  # fmt: skip
 KERNEL_ALIGNMENT = 16  # of the end of every matrix, and of its beginning where its size is a multiple
 
 

@@ -46,6 +46,7 @@ class Case:
     launch: Mapping[str, Any]
     calls: Sequence[Call]
     kn: bool = False
+    signs: str = "us"  # of bytes, u or s of x and of w
     modes: Sequence[str] = ("late", "early")
 
 

@@ -75,6 +75,16 @@ def _mma(asm: _Asm, found: re.Match[str]) -> str:
     )
 
 
+def _mma_bytes(asm: _Asm, found: re.Match[str]) -> str:
+    d, a, b, c = (asm.operands(g) for g in found.groups()[2:])
+    addresses = ", ".join(f"(int*)&({x})" for x in d)
+    return (
+        f"{{ int* emu_d[] = {{{addresses}}}; uint32_t emu_a[] = {{{', '.join(a)}}}, emu_b[] = {{{', '.join(b)}}}; "
+        f"int emu_c[] = {{{', '.join(f'(int)({x})' for x in c)}}}; "
+        f"emu::multiply_bytes({_bool(found[1] == 's')}, {_bool(found[2] == 's')}, emu_d, emu_a, emu_b, emu_c); }}"
+    )
+
+
 def _wgmma(asm: _Asm, found: re.Match[str]) -> str:
     n, element, accumulators, a, b, scale, a_transposed, b_transposed = found.groups()
     values = asm.operands(accumulators)
@@ -123,6 +133,18 @@ _RULES: tuple[tuple[str, Callable[[_Asm, re.Match[str]], str]], ...] = (
         r"\{(.*?)\}, \{(.*?)\}, \{(.*?)\}, \{(.*?)\}",
         _mma,
     ),
+    (
+        r"mma\.sync\.aligned\.m16n8k32\.row\.col\.s32\.([us])8\.([us])8\.s32\s*\{(.*?)\}, \{(.*?)\}, \{(.*?)\}, \{(.*?)\}",
+        _mma_bytes,
+    ),
+    (
+        r"dp4a\.([us])32\.s32 (%\d+), (%\d+), (%\d+), (%\d+)",
+        lambda asm, found: (
+            f"{asm.operand(found[2])} = emu::dot_bytes({_bool(found[1] == 's')}, true, "
+            f"{', '.join(asm.operand(found[i]) for i in (3, 4, 5))});"
+        ),
+    ),
+    (r"cvt\.rni\.s32\.f32 (%\d+), (%\d+)", _given("nearest")),
     (r"mbarrier\.init\.\S+ \[(%\d+)\], (%\d+)", _simple("barrier_init")),
     (r"mbarrier\.arrive\.expect_tx\.\S+ _, \[(%\d+)\], (%\d+)", _simple("barrier_expect")),
     (r"mbarrier\.arrive\.\S+ _, \[(%\d+)\], (%\d+)", _simple("barrier_arrive")),

@@ -219,13 +219,16 @@ TRANSPOSED_PICKS = (  # products first, gathered by a launch: channels first, la
         arch="sm_90a",
         op=Op.parse("conv_transpose2d:c=8,f=6,r=2,s=3,stride=2.3,dilation=1.2,groups=2,layout=nhwc,dtype=bf16,out=fp32,"
                     "epilogue=residual+silu+scale").name,
-        kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=1, kn=1),),  # type: ignore[attr-defined]
+        kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=2, kn=1),),  # type: ignore[attr-defined]
         dtype="bfloat16",
     ),
     Pick(
         arch="sm_80",
         op=Op.parse("conv_transpose1d:c=6,f=6,s=4,stride=2,pad=1,groups=3").name,
-        kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(**_SIMT_TILE, kn=2),),  # type: ignore[attr-defined]
+        kernels=tuple(
+            _BATCHED["cuda_batched_simt_fp32"].kernel(**_SIMT_TILE | {"v": v}, kn=2)  # type: ignore[attr-defined]
+            for v in (1, 2)
+        ),
         dtype="float32",
     ),
 )  # fmt: skip

@@ -17,12 +17,14 @@ from haotuner.ops.batch_matmul import finished
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
 
+LARGEST, COLUMN_BYTES = 24, 64 << 20  # of packed_conv's ranges; of native/kinds/cuda_conv.c
 SHAPES = {"m": ((1,), (3,), (50,), (150,)), "image": ((1, 1, 1), (2, 5, 7), (1, 9, 16)), "batch": ((1, 1, 9), (3, 33, 20))}
 
 
@@ -70,7 +72,7 @@ def stepped(path: str) -> None:
         y = served.out(want)
         served.call(drawn, y)
         served.judge(drawn, y)
-        if "residual" in drawn:
+        if "residual" in drawn and drawn["residual"].dtype == DTYPES[served.written].numpy:
             held = served.device.upload(drawn["residual"])
             served.call(drawn, held, residual=held)
             served.judge(drawn, held)
@@ -88,7 +90,7 @@ def stepped(path: str) -> None:
         with pytest.raises(TypeError, match="residual"):
             served.call({one: value for one, value in drawn.items() if one != "residual"}, y)
     if "transpose" in served.meaning.kind:
-        row = drawn["x"].shape[-1] + 5
+        row = drawn["x"].shape[-1] + 6
         steps = [row * int(np.prod(drawn["x"].shape[axis + 1 : -1])) for axis in range(drawn["x"].ndim - 1)]
         rows_apart = served.device.upload(drawn["x"], strides=(*steps, 1))
         if served.meaning.option("layout") == "nchw":
@@ -117,8 +119,14 @@ def stepped_faults(path: str) -> None:
         driver.fail("cuLaunchKernel", "")
         served.device.call("cuCtxGetCurrent", ctypes.byref(current))
         assert not current.value, f"after launch {nth}"
+    if served.image:
+        _prepared(served, driver)
+        if "transpose" in served.meaning.kind:
+            _aligned(served, drawn, y)
     if served.image and "residual" in drawn:
         _residuals(served, drawn, y)
+    if "transpose" in served.meaning.kind:
+        _apart(served, drawn, y)
     if len(served.constants) > 2:  # the weight, and two values of a channel or more
         bind, record = served.pack.library().function("ht_bind"), served.bound._state[1]
         with pytest.raises(ValueError, match="its epilogue (reads|adds a)"):
@@ -129,12 +137,72 @@ def stepped_faults(path: str) -> None:
     served.judge(drawn, y)
 
 
+def _prepared(served: Stepped, driver: Driver) -> None:
+    """Memory is made ready for columns of the largest image that was tuned, as many at a time as are laid out."""
+    free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
+    served.device.inside("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    before = free.value
+    driver.library.standin_counts_reset()
+    served.bound.prepare(served.device.stream())
+    served.device.inside("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    if all("direct" in kernel for kernel in served.op.entry.kernels):
+        assert not any(name.startswith("cuMemAlloc") for name in counts(driver)), "nothing is laid out"
+    elif "transpose" in served.meaning.kind:
+        of, taps = served.meaning, np.prod([size for axis, size in served.meaning.static if axis in ("r", "s")])
+        image = LARGEST ** (len(of.dynamic) - 1) * of["f"] * int(taps) * 4
+        assert before - free.value == image * min(LARGEST, max(1, COLUMN_BYTES // image)), (before - free.value, image)
+
+
+def _apart(served: Stepped, drawn: Any, y: Any) -> None:
+    """Channels last: images that do not follow evenly are refused; how far apart one image would be says nothing."""
+    x, name = drawn["x"], served.meaning.name
+    if served.meaning.option("layout") != "nhwc":
+        return
+    steps = [int(np.prod(x.shape[axis + 1 :])) for axis in range(x.ndim)]
+    more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+    far = served.device.upload(x, strides=(steps[0] + 2 * steps[1], *steps[1:]))
+    with pytest.raises(ValueError, match=f"^{name}: x has its pixels unevenly apart"):
+        served.bound(far, out=y, stream=served.stream, **more)
+    one = served.drawn((1, *SHAPES["image"][1][1:]))
+    alone = served.out(judge.reference(served.meaning, one | served.constants))
+    placed = served.device.upload(one["x"])
+    odd = tvm_ffi.from_dlpack(
+        Capsule(placed.data_ptr(), one["x"].shape, DTYPES[served.meaning.dtype].numpy, 0, (7, *steps[1:]))
+    )
+    more = {"residual": served.device.upload(one["residual"])} if "residual" in one else {}
+    served.bound(odd, out=alone, stream=served.stream, **more)
+    served.device.wait(served.stream)
+    served.judge(one, alone)
+
+
+def _aligned(served: Stepped, drawn: Any, y: Any) -> None:
+    """Wide copies that addresses or extents do not take: another kernel serves the call and is counted, or it is refused."""
+    copies = [dict(MicroKernel.parse(kernel).params)["v"] for kernel in served.op.entry.kernels]
+    if max(copies) == 1:
+        return
+    if min(copies) > 1:
+        weight = served.device.empty(served.constants["weight"].shape, DTYPES[served.meaning.dtype].numpy, skip=1)
+        more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+        bound = served.op.bind(**served.placed | {"weight": weight})
+        bound.prepare(served.stream)
+        with pytest.raises(ValueError, match="multiple of|aligned|address"):
+            bound(served.device.upload(drawn["x"]), out=y, stream=served.stream, **more)
+        return
+    for columns in (5, 8):
+        one = served.drawn((2, columns))
+        out = served.out(judge.reference(served.meaning, one | served.constants))
+        before = served.pack.stats()[served.meaning.name]["fallbacks"]
+        served.call(one, out)
+        served.judge(one, out)
+        assert served.pack.stats()[served.meaning.name]["fallbacks"] - before == (columns % max(copies) > 0), columns
+
+
 def _residuals(served: Stepped, drawn: Any, y: Any) -> None:
     """What is added comes as the output lies, and shares all of its memory or none."""
-    shape, dtype = drawn["residual"].shape, DTYPES[served.written].numpy
+    shape, dtype = drawn["residual"].shape, drawn["residual"].dtype.name
     steps = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
     wide = [2 * step for step in steps[:-1]] + [1]
-    behind = y.data_ptr() + np.dtype(dtype).itemsize
+    behind = y.data_ptr() + np.dtype(DTYPES[served.written].numpy).itemsize * 4
     for wrong, words in (
         (served.device.empty((*shape[:-1], shape[-1] + 1), dtype), "residual"),
         (served.device.empty((*shape[:-2], shape[-2] + 1, shape[-1]), dtype), "residual"),
@@ -156,11 +224,12 @@ def stepped_products(path: str) -> None:
         shape = Shape.of(dict(zip(meaning.dynamic, sizes, strict=True)))
         drawn = judge.draw(meaning, shape, np.random.default_rng(1), whole=True)
         sums = judge.reference(replace(meaning, epilogue=()), drawn)
-        dtype = drawn["x"].dtype
+        dtype = judge.numpy_dtype(meaning.dtype if meaning.sums == "fp32" else "fp32")
         for given in ({}, {"bias": np.arange(sums.shape[-1]).astype(dtype), "scale": 0.25}):
             want = finished(sums, **given)
             for step in meaning.epilogue:
                 want = STEPS[step].apply(want, {})
+            want = want if DTYPES[written].eps else np.rint(want)
             y = device.empty(want.shape, DTYPES[written].numpy)
             placed: Any = {one: value if isinstance(value, float) else device.upload(value) for one, value in given.items()}
             driver.library.standin_counts_reset()
@@ -168,4 +237,5 @@ def stepped_products(path: str) -> None:
             assert counts(driver)["cuLaunchKernel"] == 1
             device.wait(stream)
             error = np.abs(device.download(y, DTYPES[written].numpy).astype(np.float64) - want)
-            assert (error <= (DTYPES[written].eps + 1e-5) * (1 + np.abs(want))).all(), (sizes, list(given), error.max())
+            allowed = (DTYPES[written].eps + 1e-5) * (1 + np.abs(want))
+            assert (error <= allowed).all(), (sizes, list(given), error.max())

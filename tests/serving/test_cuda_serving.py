@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.serving.cuda_byte_packs import BYTE_PICKS, BYTE_PRODUCTS
 from tests.serving.cuda_packs import (
     CONV_PICKS,
     DIRECT_PICKS,
@@ -136,6 +137,16 @@ def test_an_epilogue_is_computed_in_the_launches_of_its_product(folder, pick):
 @pytest.mark.parametrize("pick", (*STEPPED_PICKS, *TRANSPOSED_PICKS, *DIRECT_PICKS), ids=lambda pick: pick.op)
 def test_any_epilogue_and_type_of_result_is_served(folder, pick):
     run(folder, pick, "several", "stepped", "stepped_faults")
+
+
+@pytest.mark.parametrize("pick", BYTE_PICKS, ids=lambda pick: pick.op)
+def test_bytes_are_served_with_any_epilogue_and_type_of_result(folder, pick):
+    run(folder, pick, "several", "stepped", "stepped_faults")
+
+
+@pytest.mark.parametrize("pick", BYTE_PRODUCTS, ids=lambda pick: pick.op)
+def test_products_of_bytes_are_served_with_what_a_call_brings(folder, pick):
+    run(folder, pick, "stepped_products")
 
 
 def test_steps_follow_what_a_call_of_products_brings(folder):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.generate.moved import Level, Moved
+from haotuner.generate.schedule import planned
 from haotuner.generate.space import Point, Space
+from haotuner.generate.tally import tally
 from haotuner.microkernels.index import families_for
 from haotuner.search.policies.evolution import Evolution
 from haotuner.search.policies.index import POLICIES
@@ -83,6 +87,30 @@ def test_children_of_two_parents_are_points_of_the_space() -> None:
             assert all(tuple(child[at] for at in group) in {tuple(p[at] for at in group) for p in (one, other)}
                        for group in groups)  # fmt: skip
     assert alike > 50
+
+
+BYTES = {  # groups with shared operands, with a tensor that may be kept, with a fold that workers may share
+    "matmul": (Space(GROUPS["matmul"], 4), {"m": 40, "n": 48, "k": 160}, Level(8192, 4)),
+    "layer_norm": (Space(GROUPS["layer_norm"], 4), {"m": 6, "n": 200}, Level(1024, 4)),
+    "sum_last": (Space(GROUPS["sum_last"], 4, workers=2), {"m": 3, "n": 900}, Level(1024, 4)),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one != "sum_last")) for one in BYTES])
+def test_what_is_found_moves_hardly_more_bytes_than_the_best_of_all(name: str) -> None:
+    space, sizes, level = BYTES[name]
+
+    @cache
+    def moved(point: Point) -> float:
+        return Moved(tally(planned(space.graph, space.schedule(point)), sizes), every=1).bytes(level)
+
+    least = min(map(moved, space.points))
+    search = Evolution(space, lambda points: np.log([[moved(point)] for point in points]), 0)
+    told: dict[Point, float] = {}
+    while len(told) < 48 and (asked := search.ask(8)):
+        told |= {point: float(np.log(moved(point))) for point in asked}
+        search.tell([(point, told[point]) for point in asked])
+    assert np.exp(min(told.values())) <= 1.05 * least, len(space.points)
 
 
 class RowsLab(FakeLab):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from haotuner import judge
 from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
-from haotuner.backends.cuda.verifying import ALIGNED_BYTES
+from haotuner.backends.cuda.verifying import ALIGNED_BYTES, drawn
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.fused import STEP_BITS, after_of, coded
 from haotuner.microkernels.cuda.launch import Launch
@@ -23,6 +23,7 @@ from haotuner.words.shape import Shape
 
 DEEP_TERMS = 4096  # of the sum at most, in a check of the op's own
 OWN = ("b", "m", "n", "k")
+BYTES = {"u": np.uint8, "s": np.int8}
 STEP_ULPS = 8  # of functions in the steps behind a product
 
 
@@ -48,13 +49,24 @@ def cases(op: Op, launch: Launch, depth: int) -> Iterator[tuple[Op, Shape, bool]
     yield free, Shape.of(deep), False
 
 
-def verify(op: Op, loaded: Loaded, launch: Launch, depth: int, native: TimingLibrary, rng: np.random.Generator) -> float:
-    """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output."""
-    return max(_verify(one, shape, loaded, native, rng, whole=whole) for one, shape, whole in cases(op, launch, depth))
+def verify(
+    op: Op, loaded: Loaded, launch: Launch, depth: int, native: TimingLibrary, rng: np.random.Generator, *, signs: str = "us"
+) -> float:
+    """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output.
+
+    ``signs``: of bytes, those that the kernel multiplies (``CudaDense``).
+    """
+    return max(
+        _verify(one, shape, loaded, native, rng, whole=whole, signs=signs) for one, shape, whole in cases(op, launch, depth)
+    )
 
 
-def _verify(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator, *, whole: bool) -> float:
+def _verify(
+    op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator, *, whole: bool, signs: str
+) -> float:
     inputs = judge.draw(op, shape, rng, whole=whole)
+    if op.sums == "int32":  # the same bytes, as the kernel takes them
+        inputs |= {name: inputs[name].view(BYTES[sign]) for name, sign in zip(("x", "w"), signs, strict=True)}
     b, m, n, k = (shape[axis] for axis in OWN)
     beside = _beside(op, shape, rng) if whole else {}
     step = ALIGNED_BYTES // DTYPE_BYTES[op.dtype]
@@ -96,7 +108,7 @@ def _verify(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np
 
 
 def _widened(values: NDArray[Any], columns: int) -> NDArray[Any]:
-    room = np.full((*values.shape[:-1], columns), np.nan, values.dtype)
+    room = np.full((*values.shape[:-1], columns), judge.unread(values.dtype), values.dtype)
     room[..., : values.shape[-1]] = values
     return room
 
@@ -104,9 +116,14 @@ def _widened(values: NDArray[Any], columns: int) -> NDArray[Any]:
 def _beside(op: Op, shape: Shape, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """What a call may bring beside, of numbers that every type holds: a scale of each matrix, in fp32, is a power of two."""
     extents = {axis: shape[axis] for axis in OWN}
-    dtype, ends = judge.numpy_dtype(op.dtype), (-judge.WHOLE, judge.WHOLE + 1)
+    dtype, ends = judge.numpy_dtype(beside_type(op)), (-judge.WHOLE, judge.WHOLE + 1)
     found = {name: rng.integers(*ends, [extents[axis] for axis in axes]).astype(dtype) for name, axes in BESIDE.items()}
     return found | {"scale": np.exp2(rng.integers(-3, 2, shape["b"])).astype(np.float32)}
+
+
+def beside_type(op: Op) -> str:
+    """Element type of a bias and a mask that come with a call."""
+    return op.dtype if op.sums == "fp32" else "fp32"
 
 
 def _judged_beside(
@@ -116,9 +133,13 @@ def _judged_beside(
     before = want = finished(judge.reference(replace(op, epilogue=()), inputs), **beside)
     for step in op.epilogue:
         want = STEPS[step].apply(want, {})
-    allowed = DTYPES[op.dtype_of(op.meaning.output)].eps * np.abs(want)
+    kept = DTYPES[op.dtype_of(op.meaning.output)]
+    allowed = kept.eps * np.abs(want)
     if op.epilogue:
         allowed = allowed + STEP_ULPS * DTYPES["fp32"].eps * (1.0 + np.abs(before))
+    if not kept.eps:  # what lies so near to a half may be either
+        low, want, high = (np.clip(np.rint(one), kept.low, kept.high) for one in (want - allowed, want, want + allowed))
+        allowed = np.maximum(high - want, want - low)
     return _told(judge.compare(output.inner, want, allowed), output, shape)
 
 
@@ -142,11 +163,10 @@ class BatchOperands:
         self.b, self.m, self.n, self.k = (int(extents[axis]) for axis in OWN)
         self._kn, self._across = op.option("layout") != "nt", op.option("layout") == "tn"
         self._held: list[int] = []
-        dtype = judge.numpy_dtype(op.dtype)
+        x, w = map(op.dtype_of, op.meaning.inputs)
         try:
-            for elements in (self.b * self.m * self.k, self.b * self.n * self.k):
-                values = np.random.default_rng(0).standard_normal(min(elements, 1 << 20), dtype=np.float32)
-                self._put(np.resize(values, elements).astype(dtype))
+            for elements, dtype in ((self.b * self.m * self.k, x), (self.b * self.n * self.k, w)):
+                self._put(np.resize(drawn(min(elements, 1 << 20), dtype), elements))
             written = DTYPE_BYTES[op.dtype_of(op.meaning.output)]
             self._held.append(native.allocate(self.b * self.m * self.n * written))
             self._after = after_of(op)

@@ -12,7 +12,7 @@ from haotuner.backends.cpu.pack_conv import PLACES, PackedConv
 from haotuner.backends.cpu.pack_op import PackedOperand, operands_of
 from haotuner.backends.cpu.pack_sliced import plan_tables
 from haotuner.backends.cpu.packing import cell_plans
-from haotuner.backends.cuda.pack_dense import DTYPES, channels_in_own_type
+from haotuner.backends.cuda.pack_dense import DTYPES, channels_in_own_type, has_free_bias
 from haotuner.microkernels.cuda.conv import transposed
 from haotuner.microkernels.cuda.fused import initializer as told
 from haotuner.microkernels.cuda.launch import Launch
@@ -55,7 +55,7 @@ class PackedCudaConv(PackedConv):
         """x, the weight as its owner stores it, a bias where the epilogue has one, y; else perhaps an optional bias."""
         x, _, *more, y = operands_of(self.op)
         weight = PackedOperand(name="weight", role="constant", axes=("packed",), dtype=self.dtype, compact=True)
-        optional = not self.op.epilogue
+        optional = has_free_bias(self.op)
         bias = PackedOperand(name="bias", role="constant", axes=("f",), dtype=self.dtype, optional=optional, compact=True)
         if optional:
             return x, weight, y, bias

@@ -19,7 +19,7 @@ from haotuner.words.op import Op
 
 REGIONS = 2  # of a cell; native/kinds/cuda_dense.h
 MOST_SPLITS = 64  # of k in a plan
-DTYPES = ("fp32", "fp16", "bf16")  # places are native/cuda/launch.h's numbers
+DTYPES = ("fp32", "fp16", "bf16", "int8")  # places are native/cuda/launch.h's numbers
 _SPLITS = re.compile(r"k([1-9][0-9]*)")
 
 
@@ -99,7 +99,7 @@ class PackedCudaDense:
         op = Op.parse(self.name)
         x, weight, *more, y = operands_of(op)
         kept = PackedOperand(name=weight.name, role=weight.role, axes=weight.axes, dtype=weight.dtype, compact=True)
-        if op.epilogue:
+        if op.epilogue or not has_free_bias(op):
             return x, kept, *channels_in_own_type(op, more), y
         axes = ("g", "n") if more else ("n",)
         bias = PackedOperand(name="bias", role="constant", axes=axes, dtype=op.dtype, optional=True, compact=True)
@@ -161,6 +161,11 @@ class PackedCudaDense:
             f"{{{op['n']}, {op['k']}, {int(self.reads_kn)}, {groups}, {DTYPES.index(op.dtype)}, "
             f"{initializer(op)}, kernels_{index}}};",
         ]
+
+
+def has_free_bias(op: Op) -> bool:
+    """Whether a weight may be bound with a bias that no epilogue names: where sums and results are floats."""
+    return not op.epilogue and op.sums == "fp32"
 
 
 def channels_in_own_type(op: Op, operands: Iterable[PackedOperand]) -> tuple[PackedOperand, ...]:

@@ -67,8 +67,14 @@ class PackedCudaProduct(PackedSliced):
 
 
 def placed_operands(op: Op) -> tuple[PackedOperand, ...]:
-    """Both factors and y, and what a call may bring beside: bias and mask of y's type, a scale in fp32."""
+    """Both factors and y, and what a call may bring beside: bias and mask of its type (of bytes fp32), a scale in fp32."""
     return *operands_of(op), *(
-        PackedOperand(name=name, role="input", axes=axes, dtype="fp32" if name == "scale" else op.dtype, optional=True)
+        PackedOperand(
+            name=name,
+            role="input",
+            axes=axes,
+            dtype="fp32" if name == "scale" or op.sums != "fp32" else op.dtype,
+            optional=True,
+        )
         for name, axes in BESIDE.items()
     )

@@ -15,7 +15,7 @@ from haotuner.backends.cuda import batches, direct_calls
 from haotuner.backends.cuda.clocks import Clocks
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words, kernel_words
-from haotuner.backends.cuda.verifying import Case, cases, check, deep_case
+from haotuner.backends.cuda.verifying import Case, cases, check, deep_case, drawn
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.direct import CudaDirect, direct_family
@@ -116,7 +116,7 @@ class TimerProcess:
         depth = family.tile(MicroKernel.parse(name)).step["k"]
         rng, worst = np.random.default_rng(int(job["seed"])), 0.0
         if launch.batch:
-            return {"max_error": batches.verify(op, loaded, launch, depth, self._library, rng)}
+            return {"max_error": batches.verify(op, loaded, launch, depth, self._library, rng, signs=family.signs)}
         reduce = self._reduce(library, family.dtype)
         for case in (*cases(op, launch, depth), deep_case(op, launch)):
             worst = max(worst, self._verify(case, loaded, reduce, rng))
@@ -282,7 +282,8 @@ class Operands:
         self._held: list[int] = []
         try:
             written = DTYPE_BYTES[op.dtype_of(op.meaning.output)]
-            self.x, self.y = self._drawn(m * op["k"]), self._room(m * op["n"] * written)
+            x_type = op.dtype_of(op.meaning.inputs[0])
+            self.x, self.y = self._drawn(m * op["k"], x_type), self._room(m * op["n"] * written)
             self.partial = self._room(self.partial_bytes)
             self.ends = self._room(4 * stack)
             extents = {"m": m, **dict(op.static)}
@@ -308,8 +309,7 @@ class Operands:
 
     def _drawn(self, elements: int, dtype: str = "", room: int = 0) -> int:
         """Numbers at the start of ``room`` bytes, by default as many as they take."""
-        values = np.random.default_rng(0).standard_normal(min(elements, 1 << 20), dtype=np.float32)
-        filled = np.resize(values, elements).astype(judge.numpy_dtype(dtype or self._op.dtype))
+        filled = np.resize(drawn(min(elements, 1 << 20), dtype or self._op.dtype), elements)
         place = self._room(max(room, filled.nbytes))
         self._library.put(place, filled)
         return place

@@ -21,7 +21,7 @@ NATIVE = Path(__file__).resolve().parents[2] / "runtime" / "native"
 OWN = Path(__file__).resolve().parent / "native"
 SOURCES = (OWN / "timing_cuda.c", OWN / "part.c", NATIVE / "cuda" / "driver.c",
            NATIVE / "cuda" / "launch.c", NATIVE / "cuda" / "generated.c", NATIVE / "check.c")  # fmt: skip
-DTYPES = ("fp32", "fp16", "bf16")  # places are native/cuda/launch.h's numbers
+DTYPES = ("fp32", "fp16", "bf16", "int8")  # places are native/cuda/launch.h's numbers
 MOST_SPLITS = 64
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 BATCH_AXES = 3

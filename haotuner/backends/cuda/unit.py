@@ -34,10 +34,13 @@ PASSES = {"tirx.UnrollLoop": {"explicit_unroll": False}}
 # What TVM calls a kernel's parameters, as the fields of the argument.
 FIELDS = {"m": "m", "n": "n", "k": "k", "x_stride": "ldx", "x_ptr": "x", "x_rows_ptr": "x", "wf_ptr": "w", "w_ptr": "w",
           "w_stride": "ldw"}  # fmt: skip
+ALONG_K = ("k", "x_stride", "w_stride")  # of these a program that takes several elements of k as one is told less
+BYTES = "int8"
 OWN_TYPES = {
     "half": "ht_half", "__float2half_rn": "ht_half", "CUtensorMap": "ht_tensor_map",
     "nv_bfloat16": "ht_bf16", "__nv_bfloat16": "ht_bf16", "__float2bfloat16_rn": "ht_bf16",
 }  # fmt: skip
+UNFOLDED = {4: "unsigned int", 2: "unsigned short", 1: "unsigned char"}  # what image columns are copied as, by bytes
 WITH_STEPS = r"\b(ht_store_\w+|ht_gemv\w*)<"  # device functions of two builds
 WITH_ARGUMENT = r"\b(ht_first_step|ht_last_step|(?:ht_store_\w+|ht_gemv\w*)<[^>]*>)\("  # device functions that read it
 # What a block of a grouped kernel finds out for itself.
@@ -81,9 +84,12 @@ def device_unit(
     needed = dict.fromkeys(name for family, _ in programs.values() for name in family.device)
     families = [family for family, _ in programs.values()]
     needed |= dict.fromkeys(
-        ["groups"] * any(one.grouped for one in families) + ["batches"] * any(one.batched for one in families)
+        ["bytes"] * (BYTES in reduces or any(one.dtype == BYTES for one in families))
+        + ["groups"] * any(one.grouped for one in families)
+        + ["batches"] * any(one.batched for one in families)
     )
-    parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in dict.fromkeys(("prelude", "epilogue", *needed)))]
+    texts = dict.fromkeys(("prelude", "result", "epilogue", *needed))
+    parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in texts)]
     # The argument's types come first, its text after them; then what the epilogue calls.
     parts[0], parts[1] = _types_first(parts[1], parts[0])
     parts.insert(2, steps_text())
@@ -155,7 +161,7 @@ def _tvm_source(programs: Mapping[str, tuple[CudaDense, MicroKernel]]) -> str:
 
 def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, kernel: MicroKernel) -> str:
     """One kernel: TVM's as an inlined function, and ours above it that unpacks the argument."""
-    symbol, maps = found["symbol"], ""
+    symbol, maps, packed = found["symbol"], "", family.packed(kernel)
     parameters: list[str] = []
     passed: list[str] = []
     launcher = re.search(rf" __tvm_ffi_{symbol}\([^;{{]*\) {{\n(.*?)TVM_FFI_SAFE_CALL_END", source, re.DOTALL)
@@ -168,9 +174,11 @@ def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, 
             continue
         parameters.append(_own_types(parameter))
         if name in FIELDS:
-            passed.append(f"({_own_types(kind[0])})ht_args.{FIELDS[name]}")
+            of = f" / {packed}" if packed > 1 and name in ALONG_K else ""
+            passed.append(f"({_own_types(kind[0])}){f'(ht_args.{FIELDS[name]}{of})' if of else f'ht_args.{FIELDS[name]}'}")
         elif expression := re.search(rf"^  int32_t {name} = ([^;]*);$", host, re.MULTILINE):
-            passed.append(re.sub(r"\b[mnk]\b", lambda extent: f"ht_args.{extent[0]}", expression[1]))
+            k = "ht_args.k" if packed == 1 else f"(ht_args.k / {packed})"
+            passed.append(re.sub(r"\bk\b", k, re.sub(r"\b([mn])\b", r"ht_args.\1", expression[1])))
         else:
             raise NotAUnit(f"{symbol}: TVM passes {parameter!r}, which nothing says the value of; is it the pinned TVM?")
     if "x_map" in passed:
@@ -236,11 +244,13 @@ def _unfolding(dtype: str) -> str:
     return (
         f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {unfold_symbol(dtype)}'
         f"(const __grid_constant__ ht_cuda_unfold ht_args) {{\n"
-        f"  ht_unfold<{'unsigned int' if DTYPE_BYTES[dtype] == 4 else 'unsigned short'}>(ht_args);\n}}\n"
+        f"  ht_unfold<{UNFOLDED[DTYPE_BYTES[dtype]]}>(ht_args);\n}}\n"
     )
 
 
 def _folding(dtype: str) -> str:
+    if dtype == BYTES:  # transposed convolutions of bytes are no device's
+        return ""
     return (
         f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {fold_symbol(dtype)}'
         f"(const __grid_constant__ ht_cuda_fold ht_folded, const __grid_constant__ ht_cuda_args ht_args) {{\n"
@@ -254,5 +264,5 @@ def _reduction(dtype: str) -> str:
     return (
         f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {reduce_symbol(dtype)}'
         f"(const __grid_constant__ ht_cuda_args ht_args) {{\n"
-        f"  ht_reduce<{ELEMENT_TYPES[TVM_DTYPES[dtype]]}>(ht_args);\n}}\n"
+        f"  {'ht_reduce_bytes' if dtype == BYTES else f'ht_reduce<{ELEMENT_TYPES[TVM_DTYPES[dtype]]}>'}(ht_args);\n}}\n"
     )

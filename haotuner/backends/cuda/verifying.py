@@ -60,10 +60,18 @@ class Case:
         return found
 
     def padded(self, rng: np.random.Generator) -> NDArray[Any]:
-        """Room for x with NaN between its rows, which are whole vectors of any kernel apart."""
+        """Room for x with NaN (of bytes the largest) between its rows, which are whole vectors of any kernel apart."""
         step = ALIGNED_BYTES // DTYPE_BYTES[self.op.dtype]
-        columns = (-(-self.k // step) + 1) * step
-        return np.full((self.m, columns), np.nan, judge.numpy_dtype(self.op.dtype))
+        columns, dtype = (-(-self.k // step) + 1) * step, judge.numpy_dtype(self.op.dtype_of(self.op.meaning.inputs[0]))
+        return np.full((self.m, columns), judge.unread(dtype), dtype)
+
+
+def drawn(elements: int, dtype: str) -> NDArray[Any]:
+    """Numbers to time with: standard normal, or any bytes."""
+    rng, kept = np.random.default_rng(0), DTYPES[dtype]
+    if kept.size == 1:
+        return rng.integers(kept.low, kept.high + 1, elements).astype(judge.numpy_dtype(dtype))
+    return rng.standard_normal(elements, dtype=np.float32).astype(judge.numpy_dtype(dtype))
 
 
 def cases(op: Op, launch: Launch, depth: int) -> Iterator[Case]:
@@ -80,11 +88,12 @@ def cases(op: Op, launch: Launch, depth: int) -> Iterator[Case]:
         return replace(op, static=(("n", n), ("k", k)))
 
     wide = launch.tile_n + ragged
-    bias = not op.epilogue  # it has its own
-    yield Case(op=small(wide, 2 * depth + last), m=launch.tile_m + 1, whole=bias, bias=bias)
+    plain = not op.epilogue  # it has its own bias
+    bias = plain and op.sums == "fp32"  # sums of bytes stay as they are
+    yield Case(op=small(wide, 2 * depth + last), m=launch.tile_m + 1, whole=plain, bias=bias)
     yield Case(op=small(max(launch.tile_n // step * step, step), depth), m=1)
     if launch.splits:
-        yield Case(op=small(wide, PARTS * depth + last), m=max(1, launch.tile_m - 1), splits=PARTS, bias=bias, whole=bias)
+        yield Case(op=small(wide, PARTS * depth + last), m=max(1, launch.tile_m - 1), splits=PARTS, bias=bias, whole=plain)
 
 
 def _grouped_cases(op: Op, launch: Launch, depth: int, ragged: int, last: int) -> Iterator[Case]:

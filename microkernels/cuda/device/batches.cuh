@@ -20,7 +20,7 @@ HT_DEVICE void ht_enter_matrix(ht_batch_args& a) {
     a.x = (const T*)a.x + x;
     a.w = (const T*)a.w + w;
     a.y = (char*)a.y + y * ht_y_bytes<T>(a);
-    a.residual = ht_moved(a.residual, y, ht_y_bytes<T>(a));
+    a.residual = ht_moved(a.residual, y, ht_residual_bytes<T>(a));
     ht_move_channels<T>(a, channel);
 }
 
@@ -35,6 +35,7 @@ struct ht_beside_matrix {
     bool channel_rows;
 
     HT_DEVICE bool rows() const { return channel_rows; }
+    HT_DEVICE bool idle() const { return factor == 1.0f && !mask; }
     template <class T, int N>
     HT_DEVICE void begin(float* v, int row, int column) const {
 #pragma unroll

@@ -36,7 +36,7 @@ HT_DEVICE bool ht_enter_group(ht_cuda_args& a, const ht_cuda_groups& groups, ht_
             a.x = (const T*)a.x + (int64_t)at.x_row * a.ldx;
             a.y = (char*)a.y + (int64_t)at.x_row * a.ldy * ht_y_bytes<T>(a);
             a.w = (const T*)a.w + (int64_t)group * a.n * a.k;
-            a.residual = ht_moved(a.residual, (int64_t)at.x_row * a.ldy, ht_y_bytes<T>(a));
+            a.residual = ht_moved(a.residual, (int64_t)at.x_row * a.ldy, ht_residual_bytes<T>(a));
             ht_move_channels<T>(a, (int64_t)group * a.n);
             return true;
         }

@@ -27,6 +27,12 @@ HT_DEVICE void ht_fetch_floats(float* held, const float* from, bool inside) {
     for (int i = 0; i < V; i++) held[i] = raw.elements[i];
 }
 
+// The same for words of four bytes.
+template <int V>
+HT_DEVICE void ht_fetch_words(int* held, const int* from, bool inside) {
+    ht_fetch_floats<V>((float*)held, (const float*)from, inside);
+}
+
 template <int V>
 HT_DEVICE void ht_put(void* to, const uint32_t* held) {
     if constexpr (V == 8) {

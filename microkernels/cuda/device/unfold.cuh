@@ -9,7 +9,11 @@ HT_DEVICE void ht_store_terms(T* to, const T* v) {
     } else {
         uint32_t words[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) words[i] = N == 4 ? (uint32_t)v[i] : (uint32_t)v[2 * i % N] | (uint32_t)v[(2 * i + 1) % N] << 16;
+        for (int i = 0; i < 4; i++) {
+            words[i] = 0;
+#pragma unroll
+            for (int e = 0; e < N / 4; e++) words[i] |= (uint32_t)v[i * (N / 4) + e] << e * (128 / N);
+        }
         *(uint4*)to = {words[0], words[1], words[2], words[3]};
     }
 }

@@ -68,6 +68,9 @@ void tensor_load(uint32_t to, const void* map, const int* corner, uint32_t barri
 // ---- tensor cores (tensor_core.cc)
 void load_matrices(int count, bool transposed, uint32_t** registers, uint32_t address);
 void multiply_168(int depth, bool bf16, float** d, const uint32_t* a, const uint32_t* b, const float* c);
+void multiply_bytes(bool x_sign, bool w_sign, int** d, const uint32_t* a, const uint32_t* b, const int* c);  // m16n8k32
+int dot_bytes(bool x_sign, bool w_sign, int x, int w, int sum);
+int nearest(float value);
 void warpgroup_multiply(bool bf16, int n, float** d, int values, uint64_t a, uint64_t b, bool add, bool a_transposed,
                         bool b_transposed);
 uint16_t half_bits(float value);

@@ -105,6 +105,38 @@ void multiply_168(int depth, bool bf16, float** d, const uint32_t* a, const uint
     for (int e = 0; e < 4; e++) *d[e] = result[e];
 }
 
+int dot_bytes(bool x_sign, bool w_sign, int x, int w, int sum) {
+    for (int i = 0; i < 4; i++) {
+        const int of_x = x_sign ? (int8_t)(x >> 8 * i) : (uint8_t)(x >> 8 * i);
+        const int of_w = w_sign ? (int8_t)(w >> 8 * i) : (uint8_t)(w >> 8 * i);
+        sum = static_cast<int>(static_cast<unsigned>(sum) + of_x * of_w);
+    }
+    return sum;
+}
+
+int nearest(float value) {
+    if (std::isnan(value)) return 0;
+    const double whole = std::nearbyint(static_cast<double>(value));
+    return static_cast<int>(std::min(std::max(whole, -2147483648.0), 2147483647.0));
+}
+
+void multiply_bytes(bool x_sign, bool w_sign, int** d, const uint32_t* a, const uint32_t* b, const int* c) {
+    std::copy(a, a + 4, current()->fragment);
+    std::copy(b, b + 2, current()->fragment + 4);
+    syncwarp();
+    const int id = current()->thread.id, first = id / 32 * 32, lane = id % 32;
+    int result[4];
+    for (int e = 0; e < 4; e++) {
+        const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+        result[e] = c[e];
+        for (int word = 0; word < 8; word++)  // of four elements of k
+            result[e] = dot_bytes(x_sign, w_sign, fiber(first + row % 8 * 4 + word % 4)->fragment[word / 4 * 2 + row / 8],
+                                  fiber(first + column * 4 + word % 4)->fragment[4 + word / 4], result[e]);
+    }
+    syncwarp();
+    for (int e = 0; e < 4; e++) *d[e] = result[e];
+}
+
 void warpgroup_multiply(bool bf16, int n, float** d, int values, uint64_t a, uint64_t b, bool add, bool a_transposed,
                         bool b_transposed) {
     if (values != n / 2) die("wgmma with another number of accumulators than its shape");

@@ -165,7 +165,8 @@ static int launch(const htt_call* call, int weight) {
     args.x = (const char*)call->args.x + row * args.ldx * element;
     const int64_t written = ht_cuda_y_bytes(region->kernel.dtype, args.y_type);
     args.y = (char*)call->args.y + row * args.ldy * written;
-    if (args.residual != NULL) args.residual = (const char*)call->args.residual + row * args.ldy * written;
+    if (args.residual != NULL)
+      args.residual = (const char*)call->args.residual + row * args.ldy * ht_cuda_residual_bytes(region->kernel.dtype, args.y_type);
     args.m = (int32_t)region->rows;
     if (ht_cuda_fits(&region->kernel, &args, &self.error) != 0) return -1;
     if (region->kernel.groups) {

@@ -150,6 +150,14 @@ ht_status ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* 
  * be captured into a graph. Graphs that were captured on one stream share working memory: replay them one after the other. */
 ht_status ht_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error);
 
+/* A model whose sizes depend on data: shapes of its outputs are known only while it runs. It asks `place` where each is to lie, once,
+ * with its number, type and shape; the answer is contiguous memory of so many bytes, apart from everything else; NULL: there is none
+ * (HT_NO_MEMORY), but of an output without elements. All of it is one call. `seed`: its random numbers; NULL: other ones each time.
+ * Other models may be run so, too. On the CPU. */
+typedef void* (*ht_model_place_fn)(void* arg, int output, const DLTensor* wanted);
+ht_status ht_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg,
+                              ht_error* error);
+
 ht_status ht_model_held(ht_model* model, ht_model_held_t* out);
 void ht_model_trim(ht_model* model); /* give back the working memory that no call uses now */
 

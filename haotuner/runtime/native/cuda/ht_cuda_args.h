@@ -6,12 +6,13 @@
 #include <stdint.h>
 #endif
 
-enum { HT_Y_OWN, HT_Y_FP32, HT_Y_FP16, HT_Y_BF16 }; /* element type of y and residual: the kernel's own, or this one */
+/* Element type of y and residual: the kernel's own (of bytes int32), or this one. A residual of whole numbers is of fp32. */
+enum { HT_Y_OWN, HT_Y_FP32, HT_Y_FP16, HT_Y_BF16, HT_Y_INT32, HT_Y_UINT8, HT_Y_INT8 };
 
 enum { HT_STEP_BITS = 4, HT_STEP_BIAS = 1, HT_STEP_CLAMP = 11, HT_STEP_RESIDUAL = 12, HT_STEP_SCALE = 13 }; /* that read something */
 
 /* Y = the steps of `after` on X * W^T; without any X * W^T + bias + residual, each where it is not NULL. Kernels whose operands come
- * by tensor maps take two CUtensorMap after it: x, then w. What is read with one value a channel is of the kernel's own type. */
+ * by tensor maps take two CUtensorMap after it: x, then w. What is read with one value a channel is of the kernel's own type (of bytes fp32). */
 typedef struct {
     const void* x;        /* (m, k), inner stride 1, row stride ldx */
     const void* w;        /* (n, k) compact, or (k, n) compact */

@@ -5,7 +5,7 @@
 #include "driver.h"
 #include "ht_cuda_args.h"
 
-enum { HT_CUDA_FP32 = 0, HT_CUDA_FP16 = 1, HT_CUDA_BF16 = 2 };
+enum { HT_CUDA_FP32 = 0, HT_CUDA_FP16 = 1, HT_CUDA_BF16 = 2, HT_CUDA_INT8 = 3 }; /* INT8: of w; x may have no sign */
 
 typedef struct { /* a compiled kernel, as its family describes it */
   const char* name;              /* its symbol in the cubin */
@@ -26,10 +26,21 @@ typedef struct { /* a compiled kernel, as its family describes it */
 #define HT_CUDA_REDUCE_ELEMENTS 4           /* of y that one of its threads takes at a time */
 #define HT_CUDA_OPERAND_ELEMENTS 2147483647 /* offsets into x (rows * stride) and w (n * k) are 32-bit without tensor maps */
 
-static inline int64_t ht_cuda_bytes(uint8_t dtype) { return dtype == HT_CUDA_FP32 ? 4 : 2; }
-/* Of an element of y and residual. */
+static inline int64_t ht_cuda_bytes(uint8_t dtype) { return dtype == HT_CUDA_FP32 ? 4 : dtype == HT_CUDA_INT8 ? 1 : 2; }
+/* Of what is read with one value a channel. */
+static inline int64_t ht_cuda_channel_bytes(uint8_t dtype) { return dtype == HT_CUDA_INT8 ? 4 : ht_cuda_bytes(dtype); }
+static inline int32_t ht_cuda_y_type(uint8_t dtype, int32_t y_type) {
+  static const uint8_t own[] = {HT_Y_FP32, HT_Y_FP16, HT_Y_BF16, HT_Y_INT32};
+  return y_type == HT_Y_OWN ? own[dtype] : y_type;
+}
+/* Of an element of y, and of the residual. */
 static inline int64_t ht_cuda_y_bytes(uint8_t dtype, int32_t y_type) {
-  return y_type == HT_Y_OWN ? ht_cuda_bytes(dtype) : y_type == HT_Y_FP32 ? 4 : 2;
+  const int32_t type = ht_cuda_y_type(dtype, y_type);
+  return type == HT_Y_FP32 || type == HT_Y_INT32 ? 4 : type >= HT_Y_UINT8 ? 1 : 2;
+}
+static inline int64_t ht_cuda_residual_bytes(uint8_t dtype, int32_t y_type) {
+  const int32_t type = ht_cuda_y_type(dtype, y_type);
+  return type == HT_Y_FP16 || type == HT_Y_BF16 ? 2 : 4;
 }
 
 /* Whether operands at these addresses and strides suit the kernel; *error says which does not. Extents of args count as well. */

@@ -4,7 +4,7 @@
 
 #include "launch.h"
 
-#define HT_CUDA_DTYPES 3
+#define HT_CUDA_DTYPES 4
 
 typedef struct { /* a group of a whole model: one launch, given addresses and lines of the size table as they lie */
   const char* name;

@@ -135,7 +135,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   const int64_t element = ht_cuda_bytes(data->dtype), y_bytes = span(y, ys, conv->features, ht_cuda_y_bytes(data->dtype, data->after.y_type));
   if (ht_cuda_meet(call->conv.y, y_bytes, call->conv.x, span(x, xs, conv->channels, element)))
     return ht_refuse(error, "ValueError", "out shares memory with x, which is read meanwhile; pass another out");
-  if (ht_cuda_meet(call->conv.y, y_bytes, bound->w, weight_bytes(data)) || ht_cuda_meet_channels(&bound->channels, conv->features * element, call->conv.y, y_bytes))
+  if (ht_cuda_meet(call->conv.y, y_bytes, bound->w, weight_bytes(data)) || ht_cuda_meet_channels(&bound->channels, conv->features * ht_cuda_channel_bytes(data->dtype), call->conv.y, y_bytes))
     return ht_refuse(error, "ValueError", "out shares memory with the weight or the bias; pass another out");
   return data->after.residual ? check_residual(op, tensors[3], device, y, ys, y_bytes, call, error) : 0;
 }
@@ -206,7 +206,8 @@ static void products_of(const ht_op* op, const ht_conv_call* c, const ht_cuda_bo
   const int64_t k = terms(conv), features = conv->features / conv->groups, plane = c->p * c->q, pixels = images * plane;
   const int64_t done = first * c->yb * ht_cuda_y_bytes(data->dtype, data->after.y_type);
   char* y = (char*)c->y + done;
-  const char* residual = data->after.residual ? (const char*)c->extra[0].data + done : NULL;
+  const int64_t before = first * c->yb * ht_cuda_residual_bytes(data->dtype, data->after.y_type);
+  const char* residual = data->after.residual ? (const char*)c->extra[0].data + before : NULL;
   memset(batch, 0, sizeof *batch);
   batch->factor = 1;
   batch->extents[0] = 1, batch->extents[1] = conv->last ? 1 : (int32_t)images, batch->extents[2] = conv->groups;
@@ -232,8 +233,8 @@ int ht_cuda_conv_kernel(const ht_op* op, int planned, const ht_cuda_args* args, 
   const ht_cuda_kernel* kernels = ht_cuda_pack_code.kernels;
   ht_error other;
   if (ht_cuda_product_fits(&kernels[data->kernels[planned]], args, batch, error) == 0) return planned;
-  for (int i = 0; i < op->kernel_count; ++i)
-    if (!kernels[data->kernels[i]].direct && ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
+  for (int i = 0; i < op->kernel_count; ++i) /* no op has products and kernels without columns */
+    if (ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
   return -1;
 }
 

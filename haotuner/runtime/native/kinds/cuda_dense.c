@@ -14,10 +14,17 @@ static const char* place_name(int device_type) {
   return device_type == kDLCPU ? "the CPU" : device_type == kDLCUDAHost ? "pinned memory of the CPU" : "another kind of device";
 }
 
-int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, int device, ht_error* error) {
-  const ht_operand* x = &op->operands[strcmp(name, "out") == 0 ? op->operand_count - 1 : 0];
+static const ht_operand* operand_of(const ht_op* op, const char* name) {
+  const ht_operand* found = &op->operands[strcmp(name, "out") == 0 ? op->operand_count - 1 : 0];
   for (int i = 0; i < op->operand_count + op->optional_count; ++i)
-    if (strcmp(op->operands[i].name, name) == 0) x = &op->operands[i];
+    if (strcmp(op->operands[i].name, name) == 0) found = &op->operands[i];
+  return found;
+}
+
+static int same_type(const ht_operand* a, const ht_operand* b) { return a->code == b->code && a->bits == b->bits; }
+
+int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, int device, ht_error* error) {
+  const ht_operand* x = operand_of(op, name);
   if (t == NULL) return ht_refuse(error, "TypeError", "%s is missing", name);
   if (t->device.device_type != kDLCUDA)
     return ht_refuse(error, "ValueError", "%s lives on %s; this pack computes on CUDA devices: copy it to one first", name,
@@ -29,7 +36,7 @@ int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, i
   if (t->dtype.code != code || t->dtype.bits != bits || t->dtype.lanes != 1)
     return ht_refuse(error, "TypeError", "%s has dtype code %d with %d bits x %d lanes; expected %s", name, (int)t->dtype.code,
                      (int)t->dtype.bits, (int)t->dtype.lanes,
-                     code == kDLInt ? "int32" : code == kDLBfloat ? "bfloat16" : bits == 16 ? "float16" : "float32");
+                     bits == 8 ? code == kDLInt ? "int8" : "uint8" : code == kDLInt ? "int32" : code == kDLBfloat ? "bfloat16" : bits == 16 ? "float16" : "float32");
   if (t->ndim < 1 || t->ndim > HT_MAX_RANK || t->shape == NULL)
     return ht_refuse(error, "ValueError", "%s has rank %d; expected 1 to %d axes", name, (int)t->ndim, HT_MAX_RANK);
   return 0;
@@ -76,8 +83,10 @@ static int check_residual(const ht_op* op, const DLTensor* t, const DLTensor* y,
   if (view->strides[0] != out->strides[0]) /* of several rows: that of one is n */
     return ht_refuse(error, "ValueError", "residual has the row stride %lld, out has %lld; they must be equal: pass contiguous ones",
                      (long long)view->strides[0], (long long)out->strides[0]);
-  const int64_t bytes = ((out->extents[0] - 1) * out->strides[0] + dense->n) * ht_cuda_y_bytes(dense->dtype, dense->after.y_type);
-  if (view->data != out->data && ht_cuda_meet(out->data, bytes, view->data, bytes))
+  const int64_t elements = (out->extents[0] - 1) * out->strides[0] + dense->n, written = ht_cuda_y_bytes(dense->dtype, dense->after.y_type);
+  const int64_t added = ht_cuda_residual_bytes(dense->dtype, dense->after.y_type);
+  const int same = view->data == out->data && same_type(operand_of(op, "residual"), operand_of(op, "out"));
+  if (!same && ht_cuda_meet(out->data, elements * written, view->data, elements * added))
     return ht_refuse(error, "ValueError", "out shares some of its memory with residual; pass the same tensor, or another out");
   return 0;
 }
@@ -93,7 +102,7 @@ static int check_apart(const ht_cuda_dense* dense, const ht_cuda_bound* bound, c
   if (ht_cuda_meet(y->data, y_bytes, x->data, x_bytes))
     return ht_refuse(error, "ValueError", "out shares memory with x, which is read meanwhile; pass another out");
   if (ht_cuda_meet(y->data, y_bytes, bound->w, stack(dense) * dense->n * dense->k * element) ||
-      ht_cuda_meet_channels(&bound->channels, stack(dense) * dense->n * element, y->data, y_bytes))
+      ht_cuda_meet_channels(&bound->channels, stack(dense) * dense->n * ht_cuda_channel_bytes(dense->dtype), y->data, y_bytes))
     return ht_refuse(error, "ValueError", "out shares memory with the weight or the bias; pass another out");
   if (dense->groups > 0 && ht_cuda_meet(y->data, y_bytes, call->views[3].data, (int64_t)dense->groups * 4))
     return ht_refuse(error, "ValueError", "out shares memory with offsets, which is read meanwhile; pass another out");

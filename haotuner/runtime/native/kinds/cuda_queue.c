@@ -71,6 +71,7 @@ static int launch_rows(const job* j, int kernel, ht_cuda_args args) {
 static int launch_region(const job* j, int planned, const ht_call* call, int64_t from, int64_t rows, int32_t splits) {
   const ht_view *x = &call->views[0], *y = &call->views[2];
   const int64_t element = ht_cuda_bytes(j->dense->dtype), written = ht_cuda_y_bytes(j->dense->dtype, j->dense->after.y_type);
+  const int64_t added = ht_cuda_residual_bytes(j->dense->dtype, j->dense->after.y_type);
   const int64_t ldx = call->extents[HT_AXIS_M] > 1 ? x->strides[0] : j->dense->k, ldy = call->extents[HT_AXIS_M] > 1 ? y->strides[0] : j->dense->n;
   int64_t most = HT_CUDA_OPERAND_ELEMENTS / (ldx > 0 ? ldx : 1) / 1024 * 1024;
   if (most == 0) most = 1;
@@ -79,7 +80,7 @@ static int launch_region(const job* j, int planned, const ht_call* call, int64_t
     rows = end - from < most ? end - from : most;
     ht_cuda_args args = {.x = x->data + from * ldx * element,
                          .w = j->bound->w,
-                         .residual = j->residual == NULL ? NULL : j->residual + from * ldy * written,
+                         .residual = j->residual == NULL ? NULL : j->residual + from * ldy * added,
                          .y = y->data + from * ldy * written,
                          .m = (int32_t)rows,
                          .n = (int32_t)j->dense->n,

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#define FOLD_LEAST 65536 /* terms of one row that are worth waking a thread for: some 5 us of one */
-
 typedef struct {
   const ht_op* op;
   const ht_call* call;
@@ -113,7 +111,7 @@ static int run(const ht_op* op, const ht_plan* plan, const ht_call* call, int th
   /* A cell's rows may be fewer than those that it was timed with: where one row is left, its terms are shared instead. */
   if (axis != HT_WHOLE && j.kernel->join[axis] == HT_JOIN_NONE && call->extents[axis] <= j.kernel->tile[axis])
     for (int a = 0; a < op->axis_count; ++a)
-      if (j.kernel->join[a] != HT_JOIN_NONE && call->extents[a] >= FOLD_LEAST) axis = a;
+      if (j.kernel->join[a] != HT_JOIN_NONE && call->extents[a] >= HT_FOLD_LEAST) axis = a;
   const uint8_t how = axis == HT_WHOLE ? HT_JOIN_NONE : j.kernel->join[axis];
   if (axis == HT_WHOLE || (threads == 1 && how == HT_JOIN_NONE)) return call_kernel(&j, 0, 0, NULL);
   j.axis = axis;
