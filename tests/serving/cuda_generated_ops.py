@@ -110,6 +110,22 @@ def generated_parts(path: str) -> None:
     driver.fail("cuLaunchKernel", "")
 
 
+def generated_keys(path: str) -> None:
+    """Few queries, many keys: parts of the keys where a stream has memory for them; causal, some see none of a part."""
+    one, driver = Generated(path), Driver()
+    for prepared in (False, True):
+        if prepared:
+            one.op.prepare(one.stream)
+        for b, t, s in ((3, 1, 400), (2, 5, 130), (1, 70, 65), (2, 3, 9)):
+            inputs = judge.draw(one.meaning, Shape.of(b=b, t=t, s=s), np.random.default_rng(s))
+            y = one.device.upload(np.full((b, t, 40), UNTOUCHED, one.dtype))
+            placed = [one.device.upload(value) for value in inputs.values()]
+            driver.library.standin_counts_reset()
+            one.op.run(*placed, out=y, stream=one.stream)
+            assert counts(driver)["cuLaunchKernel"] == (2 if prepared and s > 64 else 1), (b, t, s)
+            one.judged(inputs, y, (b, t, s, prepared))
+
+
 def generated_faults(path: str) -> None:
     """The size of the grid, arguments that the door does not take, what the driver refuses, and a second device."""
     one, driver, current = Generated(path), Driver(), ctypes.c_void_p(0)
