@@ -22,6 +22,7 @@ from haotuner.measure.laboratory import Laboratory
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
+from haotuner.pack_race import StaysBetter, check_not_slower
 from haotuner.plan_facts import plan_facts
 from haotuner.request import Request
 from haotuner.runtime.host import missing_flags
@@ -49,6 +50,7 @@ class Publisher:
         self._request, self._device, self._lab, self._start, self._watch = request, device, lab, start, watch
         self._begin = self.when = begin
         self.seconds = 0.0
+        self.kept = ""  # why the pack that lay in its place stays, where it answers faster than the last one
         self._last: tuple[list[Tuned], list[AskedModel], Mapping[str, Any]] | None = None
 
     def publish(
@@ -62,7 +64,8 @@ class Publisher:
     ) -> Mapping[str, Any]:
         """Build, verify and publish; what the manifest says. EnvironmentMissing or PackInvalid where nothing was published.
 
-        What was published last is not published again.
+        What was published last is not published again. Where a pack of the same models lies already, and answers faster, it
+        stays: what its manifest says is returned, and ``kept`` says why.
         """
         if self._last is not None and _same(self._last[0], tuned) and _same(self._last[1], models):
             return self._last[2]
@@ -70,7 +73,8 @@ class Publisher:
         lacking, hurried = _lacking(lab.backend, self._device), stopped == SIGNAL
         document = self._document(tuned, models, lacking, unverified=unverified, stopped=stopped)
         self._watch("", f"building {what}", None)
-        with _building(request), scratch_folder() as scratch:
+        self.kept = ""
+        with _building(request), self._better_stays(), scratch_folder() as scratch:
             library = scratch / "pack.so"
             objects = None if request.cache is None else request.cache / OBJECTS
             document |= lab.backend.write_library(
@@ -89,10 +93,20 @@ class Publisher:
                 _check_of(lacking, request, models, hurried=hurried),
                 {name: (one.schedule, one.weights) for model in models for name, one in model.held.items()},
             )
+        if self.kept:
+            document = dict(read_manifest(request.out).document)
         self.when = time.monotonic()
         self.seconds = self.when - begin
         self._last = list(tuned), list(models), document
         return document
+
+    @contextmanager
+    def _better_stays(self) -> Iterator[None]:
+        try:
+            yield
+        except StaysBetter as better:
+            self.kept = str(better)
+            self._watch("", f"not published: {better}", None)
 
     def holds(self, models: Sequence[AskedModel]) -> bool:
         """Whether a pack of these models' weights lies in its place already, from this run or an earlier one."""
@@ -167,7 +181,7 @@ def _groups_of(models: Sequence[AskedModel], cache: Path | None) -> GroupSources
 
     parts = [part for one in models for part in one.parts]
     return GroupSources(
-        c=source_of(parts),
+        c=source_of([*parts, *(one.written for one in models if one.written not in parts)]),
         device=device_source_of(parts),
         launches=[function for part in parts for function in part.functions],
         cache=None if cache is None else cache / DEVICE_CODE,
@@ -188,6 +202,8 @@ def _check_of(lacking: str, request: Request, models: Sequence[AskedModel], *, h
 
             for one in models:
                 check_apart(aside, one.file, one.shapes, request.environment)
+            if not request.zero_measure and not models[0].on_device:
+                check_not_slower(request.out, aside, request.environment)
 
     return check
 

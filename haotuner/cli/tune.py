@@ -248,6 +248,8 @@ def _closing(report: Report, *, verbose: bool) -> str:
     lines.append(f"started {report.start}")
     if document["unverified"]:
         lines.append("unverified: nothing was measured on the device, plans and times are predictions")
+    if "kept" in document:
+        lines.append(f"not replaced: {document['kept']}")
     if document["verification"]["why"]:
         checked = "checked in part" if document["verification"]["numbers"] else "not checked"
         lines.append(f"results were {checked}: {document['verification']['why']}")

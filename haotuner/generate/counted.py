@@ -64,8 +64,18 @@ class Counted:
         """As they are."""
         return bases
 
-    def load(self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any) -> Any:
+    def load(
+        self,
+        tensor: str,
+        indices: Sequence[Any],
+        steps: Sequence[int] | None,
+        lanes: int,
+        mask: Any,
+        held: Sequence[Any] = (),
+    ) -> Any:
         """Elements; those that the mask leaves out are not touched and read as 0."""
+        if 0 in held:
+            return np.zeros(lanes if lanes > 1 else (), self.arrays[tensor].dtype)[()]
         if not indices:
             self.loaded[tensor] = self.loaded.get(tensor, 0) + self.arrays[tensor].dtype.itemsize
             return self.arrays[tensor][()]

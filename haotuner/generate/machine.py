@@ -38,8 +38,19 @@ class Machine(Protocol):
         """
         ...
 
-    def load(self, tensor: str, indices: Sequence[Value], steps: Sequence[int] | None, lanes: int, mask: Value) -> Value:
-        """Elements of a tensor. ``steps``: growth of each index from lane to lane; None: indices are vectors."""
+    def load(
+        self,
+        tensor: str,
+        indices: Sequence[Value],
+        steps: Sequence[int] | None,
+        lanes: int,
+        mask: Value,
+        held: Sequence[Value] = (),
+    ) -> Value:
+        """Elements of a tensor. ``steps``: growth of each index from lane to lane; None: indices are vectors.
+
+        ``held``: sizes; where one of them is 0 nothing is read, and the elements are 0.
+        """
         ...
 
     def store(

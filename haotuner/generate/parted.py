@@ -86,7 +86,15 @@ class _Part:
         """Of the axis the part's."""
         return self._machine.number(self._length, INDEX) if same(extent, self._axis) else self._machine.size(extent)
 
-    def load(self, tensor: str, indices: Sequence[Value], steps: Sequence[int] | None, lanes: int, mask: Value) -> Value:
+    def load(
+        self,
+        tensor: str,
+        indices: Sequence[Value],
+        steps: Sequence[int] | None,
+        lanes: int,
+        mask: Value,
+        held: Sequence[Value] = (),
+    ) -> Value:
         """Places along the axis begin with the part; scratch memory is as it is."""
         if tensor not in self._plan.graph.types:
             return self._machine.load(tensor, indices, steps, lanes, mask)
@@ -95,7 +103,7 @@ class _Part:
             self._machine.apply("add", [one, begin], INDEX, 1) if same(extent, self._axis) else one
             for one, extent in zip(indices, self._plan.graph.types[tensor].shape, strict=True)
         ]
-        return self._machine.load(tensor, own, steps, lanes, mask)
+        return self._machine.load(tensor, own, steps, lanes, mask, held)
 
     def store(
         self, tensor: str, indices: Sequence[Value], steps: Sequence[int], value: Value, lanes: int, mask: Value

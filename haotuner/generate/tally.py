@@ -145,7 +145,15 @@ class Tally:
         """As they are."""
         return bases
 
-    def load(self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any) -> Any:
+    def load(
+        self,
+        tensor: str,
+        indices: Sequence[Any],
+        steps: Sequence[int] | None,
+        lanes: int,
+        mask: Any,
+        held: Sequence[Any] = (),
+    ) -> Any:
         """Note the places."""
         self._note(tensor, indices, steps, lanes, mask, store=False)
         return UNKNOWN

@@ -57,11 +57,12 @@ class Values:
             return frame.folds[e]
         if isinstance(e, Load):
             steps = [step_along(one, frame.along) for one in e.indices]
+            held = [machine.size(one) for one in e.held]
             if None in steps:
-                return machine.load(
-                    e.tensor, [self.evaluate(one, frame) for one in e.indices], None, frame.lanes, frame.mask
-                )
+                vectors = [self.evaluate(one, frame) for one in e.indices]
+                return machine.load(e.tensor, vectors, None, frame.lanes, frame.mask, held)
             known = [step * frame.pitch for step in steps if step is not None]
-            return machine.load(e.tensor, [self.scalar(one, frame) for one in e.indices], known, frame.lanes, frame.mask)
+            first = [self.scalar(one, frame) for one in e.indices]
+            return machine.load(e.tensor, first, known, frame.lanes, frame.mask, held)
         arguments = [self.evaluate(one, frame) for one in e.arguments]
         return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)

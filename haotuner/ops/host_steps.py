@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,12 +24,31 @@ def counted(array: Any, place: int) -> Any:
     return np.arange(value, dtype=np.int64)
 
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
+
+
 def random_numbers(attributes: Mapping[str, Any], shape: Sequence[int], seed: int | None, dtype: Any) -> Any:
     """Numbers of a law: ``normal`` with mean ``low`` and deviation ``high``, or ``uniform`` between both.
 
-    ``seed``: the same for the same numbers; each place of a model has numbers of its own. None: other ones each time.
+    ``seed``: the same for the same numbers; each place of a model has numbers of its own. None: other ones each time. An
+    element's number follows from the seed, the place and the element's index alone, by SplitMix64 (Steele and others, OOPSLA
+    2014) as a hash and Box and Muller's transform: runtime/native/model/between.c computes the same.
     """
     low, high, own = attributes["low"], attributes["high"], attributes["number"]
-    draw = np.random.default_rng(None if seed is None else [seed, own])
-    found = draw.normal(low, high, shape) if attributes["law"] == "normal" else draw.uniform(low, high, shape)
-    return np.asarray(found).astype(dtype)
+    seed = int.from_bytes(os.urandom(8), "little") if seed is None else seed % (1 << 64)
+    with np.errstate(over="ignore"):  # whole numbers of 64 bits wrap
+        stream = _mixed(_mixed(np.array([seed], np.uint64) + _GOLDEN) + np.uint64(own))
+        counters = np.arange(1, 2 * int(np.prod(shape, dtype=np.int64)) + 1, dtype=np.uint64)
+        parts = (_mixed(stream + counters * _GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    first, second = parts[0::2], parts[1::2]
+    if attributes["law"] == "normal":
+        found = low + high * (np.sqrt(-2.0 * np.log(1.0 - first)) * np.cos(6.283185307179586 * second))
+    else:
+        found = low + (high - low) * first
+    return np.asarray(found).astype(dtype).reshape(shape)
+
+
+def _mixed(z: Any) -> Any:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

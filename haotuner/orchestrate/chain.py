@@ -11,6 +11,8 @@ from haotuner.graph.types import NUMPY_NAMES
 from haotuner.orchestrate.segments import Segment, data_dimensions
 from haotuner.orchestrate.sizes import SizeTable
 
+RANDOM = ("float32", "float64")  # that the library draws; others are drawn between calls of segments
+
 
 def chain_document(name: str, graph: Graph, segments: Iterable[tuple[Segment, str]]) -> Mapping[str, Any]:
     """The segments with the names of their models, and what the host computes before each; read by runtime/chain.py."""
@@ -31,12 +33,27 @@ def chain_document(name: str, graph: Graph, segments: Iterable[tuple[Segment, st
                 told["dtype"] = NUMPY_NAMES[node.attributes["dtype"]]
             steps.append(told)
         if segment.graph is not None:
-            steps.append({"do": "segment", "model": model})
-    ends = {
+            ends = {"reads": list(segment.graph.inputs), "makes": list(segment.graph.outputs)}
+            steps.append({"do": "segment", "model": model, **ends})
+    every = {
         kind: [{"name": one, "dtype": NUMPY_NAMES[graph.types[one].dtype], "shape": _shape(graph, one)} for one in names]
         for kind, names in (("inputs", graph.inputs), ("outputs", graph.outputs))
     }
-    return {"chain": steps, "name": name, "dims": [*graph.dimensions, *data_dimensions(graph)], **ends}
+    found = {"chain": steps, "name": name, "dims": [*graph.dimensions, *data_dimensions(graph)], **every}
+    return found | _tensors(graph, steps)
+
+
+def _tensors(graph: Graph, steps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Types and shapes of what lies between segments, for the library; none where it has no random numbers of that type."""
+    if any(step["do"] == "random" and step["dtype"] not in RANDOM for step in steps):
+        return {}
+    made = [one for step in steps for one in (step["makes"] if step["do"] == "segment" else [step["out"]])]
+    table = SizeTable()
+    tensors = {
+        one: {"dtype": graph.types[one].dtype, "shape": table.places(graph.types[one].shape)}
+        for one in dict.fromkeys((*graph.inputs, *made))
+    }
+    return {"tensors": tensors, "sizes": table.lines} if all(one in tensors for one in graph.outputs) else {}
 
 
 def _shape(graph: Graph, tensor: str) -> list[int | str | None]:

@@ -209,8 +209,9 @@ def device_source_of(models: Sequence[WrittenModel]) -> str:
 
 
 def source_of(models: Sequence[WrittenModel]) -> str:
-    """C of all groups and schedules, in the tables of runtime/native/loops.h and model/words.h."""
-    functions = [one for model in models for one in model.functions]
+    """C of all groups and schedules, in the tables of runtime/native/loops.h and model/words.h. Chains bring no groups."""
+    functions = [one for model in models if "chain" not in model.document for one in model.functions]
+    models = [one for one in models if "tensors" in one.document]
     lines = [PRELUDE, '#include "loops.h"', '#include "model/words.h"']
     lines += [one.source for one in functions if not one.lanes]
     for one in functions:

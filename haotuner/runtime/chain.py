@@ -1,6 +1,7 @@
-"""Chain: a model of several segments, cut where a size is known only from data. Each segment is one native call.
+"""Chain: a model of several segments, cut where a size is known only from data. A call is one native call (model/chain.c).
 
-Between them the host does what the document says: places of what is not 0, counts, random numbers.
+Where single steps are looked at, and of packs that have no such call, each segment is one; between them this module does
+what the document says: places of what is not 0, counts, random numbers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from haotuner.ops.host_steps import counted, nonzero, random_numbers
 from haotuner.runtime.schedule import sizes_of
 
 if TYPE_CHECKING:
+    from haotuner.runtime.mapped import NativeModel
     from haotuner.runtime.model import Model, Ran
     from haotuner.runtime.pack import Pack
 
@@ -41,8 +43,13 @@ class ChainEnd:
 class Chain:
     """Called as a ``Model``. Dimensions of the data are known behind the segment that tells them."""
 
-    def __init__(self, pack: Pack, raw: bytes, where: str, model: Callable[[str], Model]) -> None:
-        """``raw``: the document of the file ``where``; ``model``: opens a segment. PackInvalid where it is not sound."""
+    def __init__(
+        self, pack: Pack, raw: bytes, where: str, model: Callable[[str], Model], native: NativeModel | None = None
+    ) -> None:
+        """``raw``: the document of the file ``where``; ``model``: opens a segment. PackInvalid where it is not sound.
+
+        ``native``: the chain as the library knows it.
+        """
         self.pack = pack
         try:
             document = json.loads(raw)
@@ -57,6 +64,12 @@ class Chain:
             raise PackInvalid(f"{where} is not a model's chain: {error!r}; restore the pack or tune again") from error
         self.document: Mapping[str, Any] = document
         self.segments: dict[str, Model] = {name: model(name) for name in names}
+        self._native = native
+        if native is not None:
+            if native.segments() != names:
+                raise PackInvalid(f"{where} names other segments than the pack's library; restore the pack or tune again")
+            for place, name in enumerate(names):
+                native.link(place, self.segments[name].native)
 
     @property
     def inputs(self) -> list[ChainEnd]:
@@ -75,7 +88,43 @@ class Chain:
 
         UsageError names the input, what was expected and what was found, or the size that the data make.
         """
-        return self._walked(inputs, out, seed, lambda model, given, placed: model.run(given, placed))
+        if self._native is None:
+            return self._walked(inputs, out, seed, lambda model, given, placed: model.run(given, placed))
+        if not self.pack.is_open:
+            self.pack.library()
+        given = self._contiguous(inputs)
+        found: dict[int, Any] = {}
+
+        def made(output: int, shape: tuple[int, ...]) -> Any:
+            end = self._outputs[output]
+            place = None if out is None else out.get(end.name)
+            if place is not None and not (
+                isinstance(place, np.ndarray) and place.shape == shape and place.dtype == end.dtype and place.flags.writeable
+            ):
+                raise UsageError(f"out[{end.name!r}] must be a writeable array, {end.dtype} {shape}")
+            whole = place is not None and place.flags.c_contiguous and place.flags.aligned
+            found[output] = place if whole else np.empty(shape, end.dtype)
+            return found[output]
+
+        dims = dict(zip(self._native.dims, self._native.run_placed(given, seed, made), strict=True))
+        for one in self.segments.values():
+            one.count(dims)
+        return {end.name: _delivered(found[place], end, out) for place, end in enumerate(self._outputs)}
+
+    def _contiguous(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """Inputs in order, as the library reads them; it says what is wrong with their shapes."""
+        self._check_names(inputs)
+        found = []
+        for end in self._inputs:
+            array = inputs[end.name]
+            if not isinstance(array, np.ndarray):
+                array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
+            if getattr(array, "dtype", None) != end.dtype:
+                kind = getattr(array, "dtype", type(array).__name__)
+                raise UsageError(f"{self.name}: input {end.name} must be an array of {end.dtype}, got {kind}")
+            whole = array.flags.c_contiguous and array.flags.aligned
+            found.append(array if whole else np.array(array, end.dtype, order="C"))
+        return found
 
     def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[Ran]:
         """Of each segment, in the order they ran, its steps and their microseconds in one call."""
@@ -113,19 +162,24 @@ class Chain:
         """Bytes of working memory of a call with these dimensions, those of the data among them."""
         if dims.keys() != set(self.dims):
             raise UsageError(f"{self.name} has the dimensions {', '.join(self.dims)}; got {', '.join(dims) or 'none'}")
+        if self._native is not None:
+            return self._native.memory([dims[name] for name in self._native.dims])
         return sum(one.memory_bytes(**{name: dims[name] for name in one.dims}) for one in self.segments.values())
 
     def stats(self) -> dict[str, int]:
         """What the segments count and hold, together; ``calls`` of each segment are calls."""
         every = [one.stats() for one in self.segments.values()]
-        return {name: sum(one[name] for one in every) for name in every[0]}
+        own = {**self._native.held(), "calls": 0} if self._native is not None else {}
+        return {name: sum(one[name] for one in every) + own.get(name, 0) for name in every[0]}
 
     def trim(self) -> None:
         """Give back the working memory that no call uses now."""
         for one in self.segments.values():
             one.trim()
+        if self._native is not None:
+            self._native.trim()
 
-    def _given(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    def _check_names(self, inputs: Mapping[str, Any]) -> None:
         names = [end.name for end in self._inputs]
         if set(inputs) != set(names):
             lacking, unknown = [one for one in names if one not in inputs], [one for one in inputs if one not in names]
@@ -133,6 +187,9 @@ class Chain:
                 f"{self.name} takes the inputs {', '.join(names)}; "
                 + "; ".join([f"{one} is missing" for one in lacking] + [f"there is no {one}" for one in unknown])
             )
+
+    def _given(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        self._check_names(inputs)
         tensors, dims = dict(inputs), dict[str, int]()
         for end in self._inputs:
             shape = np.shape(inputs[end.name])  # of any array; the first segment checks its type

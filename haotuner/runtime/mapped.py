@@ -20,6 +20,7 @@ _TEXT = 320
 _NAME_AT = 5 * 8  # bytes into a schedule's words
 _P, _I = ctypes.c_void_p, ctypes.c_int
 _SAID = (_P, _P, ctypes.c_size_t)  # kind, text, room
+_PLACE = ctypes.CFUNCTYPE(_P, _P, _I, _P)  # of model/entry.h: where an output is to lie
 _MEMBERS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "words": (_P, (_I, _P)),
     "open": (_I, (_I, _I, _I, _P, *_SAID)),
@@ -71,18 +72,34 @@ class Mapped:
         self.times: Any = getattr(library, "ht_pack_model_times", None)  # packs made before it have none
         if self.times is not None:
             self.times.argtypes, self.times.restype = (_P, _P, _P, _P, *_SAID), _I
+        self.placed: Any = getattr(
+            library, "ht_pack_model_run_placed", None
+        )  # packs made before it serve no chains by one call
+        if self.placed is not None:
+            self.segment: Any = library.ht_pack_model_segment
+            self.placed.argtypes, self.placed.restype = (_P, _P, _P, _PLACE, _P, _P, *_SAID), _I
+            self.segment.argtypes, self.segment.restype = (_P, _I, _P), ctypes.c_char_p
         if self.door.version != _VERSION:
             raise PackInvalid(
                 f"{path} speaks version {self.door.version} of models, this haotuner {_VERSION}; tune again with it"
             )
 
+    def names(self) -> list[str]:
+        """Names of the models that the library knows."""
+        every = (self.door.words(index, ctypes.byref(ctypes.c_int64())) for index in range(self.door.count))
+        return [ctypes.string_at(at + _NAME_AT).decode() for at in every]
+
     def find(self, name: str) -> int:
         """The place of a model among those of the library; PackInvalid where it holds none of that name."""
-        for index in range(self.door.count):
-            at = self.door.words(index, ctypes.byref(ctypes.c_int64()))
-            if ctypes.string_at(at + _NAME_AT) == name.encode():
-                return index
+        names = self.names()
+        if name in names:
+            return names.index(name)
         raise PackInvalid(f"the pack's library holds no model {name!r}, as its manifest says; tune again")
+
+    def chain(self, name: str, threads: int) -> NativeModel | None:
+        """A chain of the library; None where it knows its segments alone, as packs made before did."""
+        known = self.placed is not None and name in self.names()
+        return NativeModel(self, self.find(name), -1, threads) if known else None
 
     def words(self, index: int) -> list[int]:
         """The schedule of a model as the library holds it."""
@@ -182,6 +199,44 @@ class NativeModel:
         self._call(timed, _address(given), _address(found))
         return [float(one) / 1e3 for one in taken.tolist()[:steps]]
 
+    def segments(self) -> list[str]:
+        """Names of a chain's segments, in the order they run; of other models none."""
+        return [one.decode() for one in _until_none(lambda i: self._mapped.segment(self._handle, i, None))]
+
+    def link(self, place: int, segment: NativeModel) -> None:
+        """Have a chain call this open model, which must outlive it."""
+        self._mapped.segment(self._handle, place, segment.address)
+
+    def run_placed(self, inputs: list[Any], seed: int | None, made: Callable[[int, tuple[int, ...]], Any]) -> list[int]:
+        """All of a chain in one call; ``made``: an array for an output of this place and shape. Returns all dimensions.
+
+        UsageError in the library's words, or what ``made`` raised.
+        """
+        given, dims = _tensors(inputs), np.zeros(max(1, len(self.dims)), np.int64)
+        seeds = None if seed is None else np.array([seed % (1 << 64)], np.uint64)
+        raised: list[BaseException] = []
+
+        def place(_: int | None, output: int, wanted: int) -> int | None:
+            try:
+                shape = ctypes.cast(wanted + _SHAPE_AT, ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))).contents
+                return _address(made(output, tuple(shape[: self.outputs[output].rank])))
+            except BaseException as error:  # nothing may be raised through C
+                raised.append(error)
+                return None
+
+        def placed(*call: Any) -> int:
+            handle, first, _, *said = call
+            at = None if seeds is None else _address(seeds)
+            return int(self._mapped.placed(handle, first, at, _PLACE(place), None, _address(dims), *said))
+
+        try:
+            self._call(placed, _address(given), 0)
+        except HaotunerError:
+            if raised:
+                raise raised[0] from None
+            raise
+        return [int(one) for one in dims[: len(self.dims)]]
+
     def held(self) -> dict[str, int]:
         """What it counted and what it holds."""
         found = np.zeros(5, np.int64)
@@ -199,6 +254,7 @@ _NAMES = {(code, bits): _KINDS[code] + (str(bits) if code != 6 else "") for code
 _CODES = {np.dtype(name): code << 32 | bits << 40 | 1 << 48 for (code, bits), name in _NAMES.items() if code != _BFLOAT}
 _HALF = _BFLOAT << 32 | 16 << 40 | 1 << 48  # of the type that numpy has from others
 _CPU = 1
+_SHAPE_AT = 24  # bytes into a DLTensor
 
 
 def _numpy(name: str, tensor: str) -> np.dtype[Any]:

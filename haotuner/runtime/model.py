@@ -124,6 +124,16 @@ class Model:
         us = self._native.times_us(given, found, len(self.schedule.steps))
         return {end.name: array for end, array in zip(self._outputs, found, strict=True)}, us
 
+    @property
+    def native(self) -> NativeModel:
+        """The model as the library knows it."""
+        return self._native
+
+    def count(self, dims: Mapping[str, int]) -> None:
+        """Count a call that came through a chain, if a dimension is out of its range; of nothing no kernel runs."""
+        own = ((dims[name], *self._ranges[name]) for name in self.dims if name in self._ranges)
+        self._out_of_range += any(size and not first <= size <= last for size, first, last in own)
+
     def ran(self, inputs: Mapping[str, Any], us: list[float]) -> Ran:
         """Which steps a request of such inputs runs, with their times out of those of all."""
         dims = {

@@ -91,7 +91,9 @@ class Pack:
             mapped = self.library().mapped
             with opened_model(self.path, self.manifest, name) as files:
                 if is_chain(files.schedule):
-                    self._models[name] = Chain(self, files.schedule, files.where, self._segment)
+                    self._models[name] = Chain(
+                        self, files.schedule, files.where, self._segment, mapped.chain(name, self.threads)
+                    )
                 else:
                     kind = Model if self.gpu is None else PlacedModel
                     self._models[name] = kind(self, mapped, mapped.find(name), files)

@@ -17,9 +17,14 @@ TYPES: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 
 
+_SEGMENT, _RANDOM = 3, 6
+_BETWEEN = {"nonzero": 4, "counted": 5}
+_LAWS = ("normal", "uniform")
+
+
 def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]:
     """Of a schedule (``orchestrate/written.py``) and the bytes of its weights. KeyError where it names what it has not."""
-    sizes, tensors, weights = document["sizes"], document["tensors"], document["weights"]
+    sizes, tensors, weights = document["sizes"], document["tensors"], document.get("weights", {})
     dims = {name: place for place, name in enumerate(document["dims"])}
     held = (*sorted(tensors.items()), *sorted(weights.items()))  # whatever their order is: JSON keeps none
     places = {name: place for place, (name, _) in enumerate(held)}
@@ -29,14 +34,19 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     for operation, *operands in sizes:
         first, second = (*operands, 0)[:2]
         words += [_SIZES[operation], dims[first] if operation == "dim" else first, second]
-    words.append(len(document["equal"]))
-    words += [line for pair in document["equal"] for line in pair]
+    equal = document.get("equal", [])
+    words.append(len(equal))
+    words += [line for pair in equal for line in pair]
     words.append(len(places))
     for name, one in held:
         words += [*_text(name), *TYPES[one["dtype"]], one.get("offset", -1), *_counted(one["shape"])]
     for ends in (document["inputs"], document["outputs"]):
         words.append(len(ends))
-        words += [word for end in ends for word in (*_text(end["name"]), places[end["tensor"]])]
+        words += [word for end in ends for word in (*_text(end["name"]), places[end.get("tensor", end["name"])])]
+    if "chain" in document:
+        steps = [_of_chain(step, places, dims) for step in document["chain"]]
+        words += [1, -1, 0, len(steps), *(word for step in steps for word in step)]
+        return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
     ways = document.get("ways") or [{"first": 0, "end": len(document["steps"]), "line": None, "most": 0}]
     words.append(len(ways))
     for place, way in enumerate(ways):
@@ -71,6 +81,20 @@ def _step(step: Mapping[str, Any], places: Mapping[str, int]) -> list[int]:
         return [_LOOPS, step["group"], *_counted([places[one] for one in step["tensors"]])]
     operands = _OPERANDS[step["do"]](step, places)
     return [_OP, *_text(step["op"]), len(operands), *(word for one in operands for word in one)]
+
+
+def _of_chain(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[str, int]) -> list[int]:
+    """A segment, or what the host computes before it."""
+    if step["do"] == "segment":
+        ends = [_counted([places[one] for one in step[kind]]) for kind in ("reads", "makes")]
+        return [_SEGMENT, *_text(step["model"]), *ends[0], *ends[1]]
+    out = places[step["out"]]
+    if step["do"] == "random":
+        law = step["attributes"]
+        bits = [struct.unpack("<q", struct.pack("<d", law[end]))[0] for end in ("low", "high")]
+        return [_RANDOM, out, _LAWS.index(law["law"]), law["number"], int("seed" in law), law.get("seed", 0), *bits]
+    of, place = places[step["of"]], [step["place"]] if step["do"] == "counted" else []
+    return [_BETWEEN[step["do"]], of, *place, dims[step["dim"]], out]
 
 
 def _layer(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:

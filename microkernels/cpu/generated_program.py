@@ -93,13 +93,26 @@ class Tir:
         ramp = self.tirx.Ramp(self.tirx.IntImm("int32", 0), self.tirx.IntImm("int32", pitch), lanes)
         return ramp < self.tirx.Broadcast(left, lanes)
 
-    def load(self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any) -> Any:
+    def load(
+        self,
+        tensor: str,
+        indices: Sequence[Any],
+        steps: Sequence[int] | None,
+        lanes: int,
+        mask: Any,
+        held: Sequence[Any] = (),
+    ) -> Any:
         """Elements of a tensor."""
         buffer = self.buffers[tensor]
         places, wide = self._places(buffer, indices, steps, lanes)
         if wide and mask is not None:
-            return self.tirx.op.masked_load(_typed(self._dtype(tensor), lanes), buffer.whole, *places, mask)
-        return (buffer.flat if len(places) < len(indices) or not indices else buffer.whole)[tuple(places)]
+            found = self.tirx.op.masked_load(_typed(self._dtype(tensor), lanes), buffer.whole, *places, mask)
+        else:
+            found = (buffer.flat if len(places) < len(indices) or not indices else buffer.whole)[tuple(places)]
+        for size in held:
+            nothing = self._wide(self.number(0, self._dtype(tensor)), lanes if wide else 1)
+            found = self.tirx.if_then_else(size > 0, found, nothing)
+        return found
 
     def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
         """Write the lanes that exist."""

@@ -85,7 +85,7 @@ class CudaDense(ABC):
 
     backend = "cuda"
     frontier = 256  # four minutes of nvcc on two cores
-    device: tuple[str, ...] = ("prelude", "epilogue")  # texts of device/ that the programs call
+    device: tuple[str, ...] = ("prelude", "result", "epilogue")  # texts of device/ that the programs call
     oldest_sm = 0  # that has the instructions; 0: any GPU multiplies and adds in fp32
 
     def __init__(

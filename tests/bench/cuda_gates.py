@@ -3,7 +3,8 @@
 Compiles what ``haotuner candidates`` proposes for h200, a100, l40s and rtx-4090, weights stored either way, and reads the
 gates of ``tests/content/cuda_gates.py`` off the machine code. Kernels that differ in the length of their ring or in fp16
 against bf16 alone are a class: their main loops differ in constants. ``--classes`` reads one of each class, and of every
-eighth class all, whose loops are compared: a class of unlike loops is said and counts as broken.
+eighth class all, whose loops are compared: a class of unlike loops is said and counts as broken. Of each architecture and
+family a few are read in their build for steps, too (``fused.py``), and what these cost the loop is said.
 
 It goes on where it stopped: FOLDER keeps verdicts and code for as long as the kernels' sources are the same. The order is by
 seed and takes families in turn, so what is done is a sample of the rest. ``--part I OF``: parts may run side by side.
@@ -17,6 +18,7 @@ import hashlib
 import json
 import random
 import re
+import statistics
 import sys
 import time
 from collections import defaultdict
@@ -27,11 +29,19 @@ from typing import Any
 from haotuner.backends.cuda.device_code import build_cubin
 from haotuner.backends.cuda.sass import find_nvdisasm, mix, read
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.fused import stepped
 from haotuner.words.kernel import MicroKernel
 from tests.content.cuda_gates import DEVICES, OPS, broken, proposed
 
 KN_OPS = tuple(f"{op},weight=kn" for op in OPS)
 WHOLE_CLASSES = 8
+STEPS_HEAD = """## Built for the steps of an epilogue
+
+Instructions of the main loop for each that multiplies, of the build for steps over the plain one. The limits above are not
+asked of builds for steps; spills and local loads are: those that break one are among the lines above.
+
+| architecture | family | kernels | median | largest |
+|---|---|---|---|---|"""
 HEAD = """# Gates of what selection proposes on GPUs
 
 By `python -m tests.bench.cuda_gates FOLDER --classes --page docs/results/cuda-gates.md`; it goes on where it stopped.
@@ -44,7 +54,8 @@ spills.
 
 | architecture | family | proposals | classes | kernels read | classes read |
 |---|---|---|---|---|---|"""
-UNIT = 4  # kernels compiled together: nvcc starts once for them, and a slice of time ends in half a minute
+UNIT = 12  # kernels compiled together: nvcc starts once for them, half the time of units of four
+STEPPED = 4  # of an architecture and family
 HAOTUNER = Path(__file__).parents[2] / "haotuner"
 COMPILE = (HAOTUNER / "backends" / "cuda" / f"{name}.py" for name in ("unit", "device_code", "compiler", "sass"))
 GENERATE = (*HAOTUNER.glob("microkernels/cuda/**/*"), HAOTUNER / "runtime" / "native" / "cuda" / "ht_cuda_args.h", *COMPILE)
@@ -84,6 +95,36 @@ def of_classes(every: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]
     return sorted({draw.choice(members) for members in classes.values()} | {one for members in whole for one in members})
 
 
+def in_families(every: Sequence[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+    """Names by architecture and family."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for arch, name in every:
+        groups.setdefault((arch, MicroKernel.parse(name).family), []).append(name)
+    return groups
+
+
+def for_steps(every: Sequence[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
+    """Of each architecture and family some, by seed, in both builds."""
+    draw = random.Random(seed)
+    some = {key: draw.sample(names, min(STEPPED, len(names))) for key, names in sorted(in_families(every).items())}
+    return [(arch, one) for (arch, _), names in some.items() for name in names for one in (name, with_steps(name))]
+
+
+def with_steps(name: str) -> str:
+    """A kernel's name in its build for steps."""
+    return stepped(MicroKernel.parse(name)).name
+
+
+def longer(loops: Mapping[tuple[str, str], list[int] | None]) -> dict[tuple[str, str], list[float]]:
+    """Instructions of a loop for each that multiplies, with steps over plain, by architecture and family."""
+    found = defaultdict(list)
+    for (arch, name), loop in loops.items():
+        other = loops.get((arch, with_steps(name)))
+        if loop and other and name != with_steps(name):
+            found[arch, MicroKernel.parse(name).family].append(other[0] / other[1] / (loop[0] / loop[1]))
+    return found
+
+
 def unlike(loops: Mapping[tuple[str, str], list[int] | None]) -> list[str]:
     """Classes whose members that were read have other main loops: instructions, and those that multiply.
 
@@ -96,15 +137,17 @@ def unlike(loops: Mapping[tuple[str, str], list[int] | None]) -> list[str]:
     return [f"{arch} {name}: {sorted(seen)}" for (arch, name, _), seen in sorted(found.items()) if len(seen) > 1]
 
 
-def units(every: list[tuple[str, str]], seed: int) -> list[tuple[str, list[str]]]:
-    """Kernels of one architecture and family that are compiled together, by seed, each family's first before any second."""
-    draw = random.Random(seed)
-    groups: dict[tuple[str, str], list[str]] = {}
-    for arch, name in every:
-        groups.setdefault((arch, MicroKernel.parse(name).family), []).append(name)
+def units(every: list[tuple[str, str]], seed: int, ahead: Sequence[tuple[str, str]] = ()) -> list[tuple[str, list[str]]]:
+    """Kernels of one architecture and family that are compiled together, by seed, each family's first before any second.
+
+    Those of ``ahead`` come first.
+    """
+    draw, groups = random.Random(seed), in_families(every)
     made: list[tuple[int, str, list[str]]] = []
     for (arch, _), names in sorted(groups.items(), reverse=True):
         draw.shuffle(names)
+        first = [name for name in names if (arch, name) in ahead]
+        names = [*first, *(name for name in names if name not in first)]
         made += [(at, arch, names[at : at + UNIT]) for at in range(0, len(names), UNIT)]
     made.sort(key=lambda unit: unit[0])
     return [(arch, names) for _, arch, names in made]
@@ -154,9 +197,11 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     proposals, sources = wanted(given.folder), digest(GENERATE)
     every = of_classes(proposals, given.seed) if given.classes else proposals
+    beside = for_steps(every, given.seed)
+    every = sorted({*every, *beside})
     done = seen(given.folder, sources)
     journal = given.folder / f"verdicts-{given.part[0]}-{given.part[1]}.jsonl"
-    for arch, names in units(every, given.seed)[given.part[0] :: given.part[1]]:
+    for arch, names in units(every, given.seed, beside)[given.part[0] :: given.part[1]]:
         if time.monotonic() > end:
             break
         if all((arch, name) in done for name in names):
@@ -166,7 +211,8 @@ def main() -> None:
                 entry = {"arch": arch, "kernel": name, "broken": why, "loop": loop, "sources": sources}
                 out.write(json.dumps(entry) + "\n")
     found = {key: why for key, why in seen(given.folder, sources).items() if key in set(every)}
-    loops = {key: loop for key, loop in seen(given.folder, sources, "loop").items() if key in set(proposals)}
+    read_loops = seen(given.folder, sources, "loop")
+    loops = {key: loop for key, loop in read_loops.items() if key in set(proposals)}
     broken_ones = [f"{arch} {name}: {'; '.join(why)}" for (arch, name), why in sorted(found.items()) if why]
     other = [f"a class of unlike loops: {line}" for line in unlike(loops)]
     classes, reached = ({class_of(*key) for key in keys} for keys in (proposals, loops))
@@ -174,7 +220,7 @@ def main() -> None:
     said.append(f"{len(found)} of {len(every)} kernels looked at, {len(broken_ones) + len(other)} break a gate")
     print("\n".join([*broken_ones, *other, *said]))
     if given.page is not None:
-        given.page.write_text(page(proposals, loops, [*broken_ones, *other]))
+        given.page.write_text(page(proposals, loops, [*broken_ones, *other]) + of_steps(longer(read_loops)))
     sys.exit(1 if broken_ones or other else 0 if len(found) == len(every) else 3)
 
 
@@ -207,6 +253,15 @@ def page(proposals: Sequence[tuple[str, str]], loops: Mapping[tuple[str, str], A
             *([""] if bad else []),
         ]
     )
+
+
+def of_steps(ratios: Mapping[tuple[str, str], Sequence[float]]) -> str:
+    """What the code of an epilogue's steps costs main loops, as a section of the page."""
+    lines = [
+        f"| {arch} | `{family}` | {len(found)} | {statistics.median(found):.2f} | {max(found):.2f} |"
+        for (arch, family), found in sorted(ratios.items())
+    ]
+    return "\n".join(["", STEPS_HEAD, *lines, ""])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from haotuner import judge
 from haotuner.generate.emit import AnyPlan
 from haotuner.generate.group import kinds_of
 from haotuner.generate.kinds import graph_of
-from haotuner.generate.online_schedule import DEPTH, OnlineSchedule
+from haotuner.generate.online_parts import record
+from haotuner.generate.online_schedule import DEPTH, OnlinePlan, OnlineSchedule
 from haotuner.generate.schedule import Plan, Schedule, planned
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
@@ -23,6 +24,7 @@ from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.emulator import build
+from tests.serving.empty_models import nowhere
 
 WARP = 32
 
@@ -55,11 +57,11 @@ def plan_of(
                                    masked=masked, packed=packed, held=held, parts=parts))  # fmt: skip
 
 
-def attention_plan(spec: str, rows: int, block: int, keys: int) -> AnyPlan:
+def attention_plan(spec: str, rows: int, block: int, keys: int, parts: int = 1) -> AnyPlan:
     """Online sums of a warp, the depth along its lanes."""
     op = Op.parse(spec)
     family = CudaOnline(op.meaning)
-    schedule = OnlineSchedule(lanes=WARP, along=DEPTH, rows=rows, block=block, keys=keys, out_rows=rows)
+    schedule = OnlineSchedule(lanes=WARP, along=DEPTH, rows=rows, block=block, keys=keys, out_rows=rows, parts=parts)
     found: AnyPlan = family.plan(family.kernel_of(schedule, op))
     return found
 
@@ -75,7 +77,17 @@ def product_plan(tiles: tuple[int, ...]) -> tuple[str, AnyPlan]:
     return spec, planned(graph_of(op.meaning, op.all_options()), schedule)
 
 
+def joined_plan() -> tuple[str, AnyPlan]:
+    """A concatenation, as a kind of its own: either operand may be empty."""
+    g, (m, n, k) = GraphBuilder(), map(dimension, "mnk")
+    (kind,) = kinds_of(g.finish(g.add("concat", g.input("x", (m, n)), g.input("y", (m, k)), axis=1)), "joined")
+    op = Op.parse(f"{kind.name}:")
+    return op.name, planned(graph_of(op.meaning, op.all_options()), Schedule(lane_axis=1, lanes=8, unroll=2, packed=2))
+
+
 PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
+    "attention_parts": ("attention:d=40,causal=end,mask=keys",
+                        attention_plan("attention:d=40,causal=end,mask=keys", 2, 4, 64, parts=3)),
     "attention": ("attention:d=40", attention_plan("attention:d=40", 4, 4, 64)),
     "attention_causal": ("attention:d=64,causal=end,mask=keys",
                          attention_plan("attention:d=64,causal=end,mask=keys", 2, 1, 64)),
@@ -116,11 +128,13 @@ PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
     "mean_parts": ("reduce_mean:", plan_of("reduce_mean:", axis=-1, unroll=1, lanes=64, parts=8)),
     "product": product_plan((1, 1, 0)),
     "product_blocks": product_plan((4, 1, 0)),
+    "joined": joined_plan(),
 }  # fmt: skip
 
 
 QUICK = (
     "attention",
+    "attention_parts",
     "softmax_kept",
     "softmax_quads",
     "layer_norm_held",
@@ -132,6 +146,7 @@ QUICK = (
     "product_blocks",
     "sum_parts",
     "mean_parts",
+    "joined",
 )  # a form of code each
 
 
@@ -156,21 +171,27 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, b
     arrays: list[Any] = [*(judge.spaced(one, gap) if gap else one for one in inputs.values()), out.inner]
     arguments, extents = Arguments(), op.extents(shape)
     for place, array in enumerate(arrays):
-        arguments.data[place] = array.ctypes.data
+        arguments.data[place] = array.ctypes.data if array.size else nowhere()
         for axis, stride in enumerate(array.strides):
             arguments.strides[place][axis] = stride // 4
     for place, name in enumerate(plan.graph.dimensions):
         arguments.sizes[place] = extents[name]
     error = 0
-    arguments.parts = 1
+    arguments.parts, floats = 1, out.inner.size
     if isinstance(plan, Plan) and plan.schedule.parts > 1:
         tiles = -(-arguments.sizes[Parts.of(plan).place] // plan.schedule.step)
         arguments.parts = min(plan.schedule.parts, tiles)
-    partial = np.full(max(1, arguments.parts * out.inner.size), np.nan, np.float32)
+    elif isinstance(plan, OnlinePlan):
+        arguments.parts, floats = plan.schedule.parts, out.inner.size // out.inner.shape[-1] * record(plan)
+    partial = np.full(max(1, arguments.parts * floats), np.nan, np.float32)
     arguments.partial = partial.ctypes.data
-    for phase in (1, 2) if arguments.parts > 1 else (0,):
-        arguments.phase = phase
-        error = error or library[f"run_{symbol}"](ctypes.byref(arguments), blocks, threads)
+    for phase in (0, 1, 2) if arguments.parts > 1 else (0,):  # a launch of all, then one of parts and one that joins them
+        if phase == 1:
+            assert not judge.check(op, inputs, out.inner).wrong, f"{symbol} {shape}: wrong in one launch"
+            out.inner[...] = np.nan
+        launched = Arguments.from_buffer_copy(arguments)
+        launched.phase, launched.parts = phase, arguments.parts if phase else 1
+        error = error or library[f"run_{symbol}"](ctypes.byref(launched), blocks, threads)
     verdict = judge.check(op, inputs, out.inner)
     touched = ", wrote outside the output" if out.touched() else ""
     return f"{symbol} {shape}: error {error}, {verdict}{touched}" if error or verdict.wrong or touched else ""
@@ -181,7 +202,8 @@ def main(library: str, symbols: Sequence[str]) -> None:
     ctypes.CDLL(str(build.machine()), ctypes.RTLD_GLOBAL)
     held = ctypes.CDLL(library)
     for symbol in symbols:
-        for first, last, gap in ((1, 1, 3), (3, 37, 3), (5, 131, 3), (2, 1, 0), (3, 180, 0)):
+        none = ((3, 0, 0),) if symbol == "joined" else ()
+        for first, last, gap in ((1, 1, 3), (3, 37, 3), (5, 131, 3), (2, 1, 0), (3, 180, 0), *none):
             lanes = PROGRAMS[symbol][1].schedule.lanes
             for blocks, threads in ((1, 32), (2, 64)) if lanes <= WARP else ((1, lanes), (2, lanes)):
                 if said := judged(held, symbol, first, last, gap, blocks, threads):

@@ -42,9 +42,17 @@ class Witness(Counted):
             body(np.int64(i))
         self.here = outer
 
-    def load(self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any) -> Any:
+    def load(
+        self,
+        tensor: str,
+        indices: Sequence[Any],
+        steps: Sequence[int] | None,
+        lanes: int,
+        mask: Any,
+        held: Sequence[Any] = (),
+    ) -> Any:
         self._touch(tensor, self._places(indices, steps, lanes), steps, mask, store=False)
-        return super().load(tensor, indices, steps, lanes, mask)
+        return super().load(tensor, indices, steps, lanes, mask, held)
 
     def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
         self._touch(tensor, self._places(indices, steps, lanes), steps, mask, store=True)

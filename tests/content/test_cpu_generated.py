@@ -29,6 +29,8 @@ from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.content.formula_kinds import FORMULA_KINDS
 from tests.judgement.cost_examples import BIG_CORE
+from tests.serving.empty_models import guarded
+from tests.standin.apart import failure_of
 
 GENERATED = {
     kind.name: kind
@@ -112,6 +114,27 @@ def test_tiles_of_a_product_are_right_on_any_extents_and_strides() -> None:
             programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in (*apart, output.inner)))
             np.testing.assert_allclose(output.inner, want, rtol=1e-5, atol=1e-5, err_msg=kernel.name)
             assert not output.touched()
+
+
+def test_what_is_empty_is_not_read() -> None:
+    g, (m, n, k) = GraphBuilder(), map(dimension, "mnk")
+    (kind,) = kinds_of(g.finish(g.add("concat", g.input("x", (m, n)), g.input("y", (m, k)), axis=1)), "joined")
+    family, op = CpuGenerated(kind), Op.parse(f"{kind.name}:")
+    schedules = [Schedule(lane_axis=axis, lanes=lanes, unroll=2) for axis, lanes in ((1, 1), (0, 4), (1, 4))]
+    chosen = [family.kernel_of(planned(family._graph({}), one).schedule, op) for one in schedules]
+    programs, rng = built(kind, chosen), np.random.default_rng(0)
+
+    def called() -> None:
+        for sizes in ((3, 9), (3, 0), (0, 9)):
+            arrays = {name: rng.standard_normal((5, size), dtype=np.float32) for name, size in zip("xy", sizes, strict=True)}
+            for kernel in chosen:
+                output = judge.Guarded((5, sum(sizes)))
+                given = (*guarded(arrays).values(), output.inner)
+                programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in given))
+                assert np.array_equal(output.inner, np.concatenate(list(arrays.values()), axis=1)), (kernel.name, sizes)
+                assert not output.touched()
+
+    assert not failure_of(called)
 
 
 def test_rows_of_infinity_and_nan_come_out_as_numpy_has_them() -> None:

@@ -66,6 +66,9 @@ def test_what_the_text_is(unit):
     assert block.count("__shared__") == 2 and "ht_groups = (long long)gridDim.x * blockDim.x / 64;" in block
     gelu = unit[unit.index(" gelu(const") : unit.index(" bias_gelu(const")]
     assert "__shfl" not in gelu and "erff(" in gelu
+    joined = unit[unit.index(" joined(const") :]
+    loads = [line for line in joined.splitlines() if " = " in line and re.search(r"t[01]\[", line)]
+    assert loads and all(" > 0" in line and " ? t" in line for line in loads), "an empty operand is not read"
 
 
 def test_short_types_are_computed_in_fp32():

@@ -98,6 +98,16 @@ def test_every_schedule_computes_the_graph(name: str) -> None:
     assert tried >= 4
 
 
+@pytest.mark.parametrize(("name", "empty"), [("concat", "k"), ("concat", "n"), ("pad", "n")])
+def test_what_is_empty_is_not_read(name: str, empty: str) -> None:
+    graph = GROUPS[name]
+    inputs = drawn(graph, SIZES | {empty: 0})
+    want = interpret(graph, inputs)[graph.outputs[0]]
+    assert want.size
+    for schedule in schedules(graph):
+        np.testing.assert_array_equal(run(planned(graph, schedule), inputs)[0], want, err_msg=str(schedule))
+
+
 def test_bytes_are_those_that_the_decisions_say() -> None:
     graph, size = GROUPS["softmax"], 4 * 3 * 7
     inputs = drawn(graph, SIZES)

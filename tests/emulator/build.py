@@ -89,7 +89,7 @@ def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
     ``traced``: its accesses to shared memory are seen (``native/banks.cc``); four times as slow.
     """
     unit = library.with_suffix(".cc")
-    entries = "".join(_entry(symbol, taken) for symbol, taken in _KERNEL.findall(source) if "ht_cuda_args" in taken)
+    entries = "".join(_entry(symbol, taken) for symbol, taken in _KERNEL.findall(source) if _is_tile(taken))
     text = translate(source) + entries
     sources: list[str] = [str(unit)]
     checks: tuple[str, ...] = ALIGNMENT
@@ -106,6 +106,11 @@ def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
         f"-Wl,-rpath,{machine().parent}",
     ])  # fmt: skip
     return library
+
+
+def _is_tile(taken: str) -> bool:
+    """Whether a kernel with these parameters computes tiles of a product, or adds up parts of its sums."""
+    return "ht_cuda_args" in taken and not any(f"ht_cuda_{other}" in taken for other in ("fold", "direct"))
 
 
 def _entry(symbol: str, taken: str) -> str:

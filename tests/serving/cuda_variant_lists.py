@@ -84,6 +84,7 @@ SCENES = (
     "tests.work.cuda_timing_groups",
     "tests.work.cuda_timing_batches",
     "tests.work.cuda_timing_generated",
+    "tests.work.cuda_timing_direct",
     "tests.serving.cuda_warm",
 )
 HUNG = "it hung"  # as tests.standin.forking says it

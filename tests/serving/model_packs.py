@@ -62,7 +62,7 @@ def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact
     level = best_level()
     models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact, small=small)
     library = out.with_suffix(".so")
-    pack_library(packed, level, toolchain(), library, groups=source_of(models))
+    pack_library(packed, level, toolchain(), library, groups=source_of([*models, *chains]))
     held = {one.name: one for one in (*models, *chains)}
     ranges = {name: {dim: [1, LAST] for dim in one.document["dims"]} for name, one in held.items()}
     told = document(packed, level) | {"tuning": {"model_ranges": ranges}}

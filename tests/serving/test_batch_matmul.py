@@ -82,6 +82,12 @@ def test_rows_do_not_depend_on_what_comes_with_them(pack: Any) -> None:
         for b, m in ((1, 1), (2, 41), (5, 3), (3, 17)):
             some = x[:b, :, :m] if name.endswith("tn") else x[:b, :m]
             assert np.array_equal(pack.op(name).run(some, w[:b]), every[:b, :m])
+        # One element each: eight at a time, and fewer.
+        one_x, one_w = (x[:, :, :1] if name.endswith("tn") else x[:, :1]), (w[:, :1] if name.endswith("nt") else w[..., :1])
+        ones = pack.op(name).run(np.concatenate([one_x] * 2)[:9], np.concatenate([one_w] * 2)[:9])
+        assert np.array_equal(ones[:5], every[:, :1, :1]) and np.array_equal(ones[5:], every[:4, :1, :1])
+        scaled = pack.op(name).run(one_x, one_w, scale=np.array([0.5], np.float32), mask=np.ones((5, 1, 1), np.float32))
+        assert np.array_equal(scaled, every[:, :1, :1] * np.float32(0.5) + 1)
 
 
 def test_batch_axes_are_broadcast_as_numpy_does(pack: Any) -> None:

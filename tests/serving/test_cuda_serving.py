@@ -15,6 +15,7 @@ import pytest
 
 from tests.serving.cuda_byte_packs import BYTE_PICKS, BYTE_PRODUCTS
 from tests.serving.cuda_packs import (
+    ATTENTION_PICK,
     CONV_PICKS,
     DIRECT_PICKS,
     FUSED_PICKS,
@@ -177,6 +178,7 @@ def test_generated_programs_are_served_in_one_launch(folder, pick):
 
 def test_blocks_share_a_fold_where_there_is_memory_for_their_parts(folder):
     run(folder, PARTS_PICK, "generated_parts")
+    run(folder, ATTENTION_PICK, "generated_keys")
 
 
 def test_torch_gives_generated_programs_their_operands(folder):

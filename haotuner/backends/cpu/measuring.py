@@ -16,6 +16,7 @@ from haotuner.backends.cpu.compile import (
     object_code,
 )
 from haotuner.backends.cpu.pack_sliced import kernel_row
+from haotuner.backends.cpu.pack_source import PRODUCT
 from haotuner.backends.cpu.product_source import product_table, timed
 from haotuner.backends.cpu.typed_library import types_of, way_here
 from haotuner.backends.toolchain import Toolchain
@@ -33,7 +34,7 @@ SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
 PRODUCT_SERVING = (
     "pool.c",
     "check.c",
-    *(f"kinds/product{part}" for part in ("_after.c", "_check.c", "_pack.c", "_run.c", "_typed.c", ".h")),
+    *(f"kinds/{name}" for name in (*PRODUCT, "product.h")),
     "kinds/turn.h",
     *TYPED_SERVING,
 )

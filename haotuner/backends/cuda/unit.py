@@ -91,7 +91,8 @@ def device_unit(
         + ["batches"] * any(one.batched for one in families)
         + ["windows"] * any(one.windows for one in families)
     )
-    parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in dict.fromkeys(("prelude", "epilogue", *needed)))]
+    texts = dict.fromkeys(("prelude", "result", "epilogue", *needed))
+    parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in texts)]
     # The argument's types come first, its text after them; then what the epilogue calls.
     parts[0], parts[1] = _types_first(parts[1], parts[0])
     parts.insert(2, steps_text())

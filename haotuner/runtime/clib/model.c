@@ -15,6 +15,8 @@ struct ht_model {
   ht_pack* pack;
   const ht_model_door* door;
   struct ht_loaded_model* loaded;
+  int segment_count; /* of a chain: models of their own, which close behind it */
+  ht_model** segments;
 };
 
 static ht_status answer(int rc, const char* kind, const char* text, ht_error* error) {
@@ -66,6 +68,25 @@ static int open_there(const ht_pack* pack, const ht_model_door* door, int index,
   return open_on(index, file, pack->device, pack->planned ? 1 : 2, out, kind, text, size);
 }
 
+/* A chain's segments; other models have none. No segment is a chain: nothing opens itself. */
+static ht_status open_segments(ht_model* model, ht_error* error) {
+  const char* (*segment)(struct ht_loaded_model*, int, struct ht_loaded_model*);
+  *(void**)&segment = dlsym(model->pack->library, HT_MODEL_SEGMENT_SYMBOL);
+  int count = 0;
+  while (segment != NULL && segment(model->loaded, count, NULL) != NULL) ++count;
+  if (count == 0) return HT_OK;
+  if ((model->segments = calloc((size_t)count, sizeof *model->segments)) == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory to open %s", model->door->name(model->loaded));
+  for (; model->segment_count < count; ++model->segment_count) {
+    int own = model->segment_count;
+    const char* name = segment(model->loaded, own, NULL);
+    if (strcmp(name, model->door->name(model->loaded)) == 0) return ht_refuse(error, HT_PACK_INVALID, "%s is a segment of itself; restore the pack", name);
+    ht_status status = ht_model_open(model->pack, name, &model->segments[own], error);
+    if (status != HT_OK) return status;
+    segment(model->loaded, own, model->segments[own]->loaded);
+  }
+  return HT_OK;
+}
+
 ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_error* error) {
   if (pack == NULL || name == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "pack, name or out is NULL");
   *out = NULL;
@@ -87,6 +108,8 @@ ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_erro
     return ht_refuse(error, HT_PACK_INVALID, "%s", text);
   }
   atomic_fetch_add_explicit(&pack->holders, 1, memory_order_relaxed);
+  ht_status status = open_segments(model, error);
+  if (status != HT_OK) return ht_model_free(model), status;
   *out = model;
   return HT_OK;
 }
@@ -94,6 +117,8 @@ ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_erro
 void ht_model_free(ht_model* model) {
   if (model == NULL) return;
   model->door->close(model->loaded);
+  for (int i = 0; i < model->segment_count; ++i) ht_model_free(model->segments[i]);
+  free(model->segments);
   ht_pack_release(model->pack);
   free(model);
 }
@@ -161,14 +186,54 @@ ht_status ht_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor
   return answer(rc, kind, text, error);
 }
 
+typedef struct {
+  ht_model_place_fn place;
+  void* arg;
+  int refused;
+} placing;
+
+static void* place_one(void* arg, int output, const DLTensor* wanted) {
+  placing* own = arg;
+  void* found = own->place(own->arg, output, wanted);
+  int64_t count = 1;
+  for (int a = 0; a < wanted->ndim; ++a) count *= wanted->shape[a];
+  own->refused |= found == NULL && count > 0;
+  return found;
+}
+
+ht_status ht_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, ht_error* error) {
+  if (place == NULL) return ht_refuse(error, HT_BAD_VALUE, "place is NULL");
+  ht_status status = usable(model, inputs, inputs, error);
+  if (status != HT_OK) return status;
+  int (*run)(struct ht_loaded_model*, const DLTensor*, const uint64_t*, ht_model_placing, void*, int64_t*, const char**, char*, size_t);
+  *(void**)&run = dlsym(model->pack->library, HT_MODEL_PLACED_SYMBOL);
+  if (run == NULL) return ht_refuse(error, HT_BAD_VALUE, "the pack's models are of before calls that place outputs; tune again");
+  placing own = {place, arg, 0};
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = run(model->loaded, inputs, seed, place_one, &own, NULL, &kind, text, sizeof text);
+  return rc != 0 && own.refused ? ht_refuse(error, HT_NO_MEMORY, "%s", text) : answer(rc, kind, text, error);
+}
+
+/* Of a chain: its own, and what its segments hold; calls are its own. */
 ht_status ht_model_held(ht_model* model, ht_model_held_t* out) {
   if (model == NULL || out == NULL) return HT_BAD_VALUE;
   int64_t found[5];
   model->door->held(model->loaded, found);
   *out = (ht_model_held_t){found[0], found[1], found[2], found[3], found[4]};
+  for (int i = 0; i < model->segment_count; ++i) {
+    ht_model_held_t of;
+    ht_model_held(model->segments[i], &of);
+    out->plans += of.plans;
+    out->contexts += of.contexts;
+    out->arena_bytes += of.arena_bytes;
+    out->packed_bytes += of.packed_bytes;
+  }
   return HT_OK;
 }
 
 void ht_model_trim(ht_model* model) {
-  if (model != NULL) model->door->trim(model->loaded);
+  if (model == NULL) return;
+  model->door->trim(model->loaded);
+  for (int i = 0; i < model->segment_count; ++i) ht_model_trim(model->segments[i]);
 }

@@ -111,6 +111,10 @@ ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTe
  * host, which is read before this returns; and the call is queued on `stream`. On a CPU that is NULL. */
 ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error);
 
+/* On a device: have memory ready for ht_run on this stream, so that blocks may share few long rows, or the keys of few queries, where
+ * that was planned; without it each row is one block's. It stays for the process. Not while a stream is captured. On a CPU: nothing. */
+ht_status ht_op_prepare(ht_op* op, void* stream, ht_error* error);
+
 /* Whole models. Their weights are mapped read-only from the pack's folder, which all processes share; what their ops read is packed
  * once when a model is opened. On a device they are copied there then: not while a stream is captured. Names live as long as the model, those of ht_model_name as long as the pack is open. */
 #define HT_MODEL_MAX_AXES 16
@@ -149,6 +153,14 @@ ht_status ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* 
  * a stream, or of larger sizes, gets working memory and may wait for the stream; then a call allocates and waits for nothing, and it may
  * be captured into a graph. Graphs that were captured on one stream share working memory: replay them one after the other. */
 ht_status ht_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error);
+
+/* A model whose sizes depend on data: shapes of its outputs are known only while it runs. It asks `place` where each is to lie, once,
+ * with its number, type and shape; the answer is contiguous memory of so many bytes, apart from everything else; NULL: there is none
+ * (HT_NO_MEMORY), but of an output without elements. All of it is one call. `seed`: its random numbers; NULL: other ones each time.
+ * Other models may be run so, too. On the CPU. */
+typedef void* (*ht_model_place_fn)(void* arg, int output, const DLTensor* wanted);
+ht_status ht_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg,
+                              ht_error* error);
 
 ht_status ht_model_held(ht_model* model, ht_model_held_t* out);
 void ht_model_trim(ht_model* model); /* give back the working memory that no call uses now */

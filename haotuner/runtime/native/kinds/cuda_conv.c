@@ -237,8 +237,8 @@ int ht_cuda_conv_kernel(const ht_op* op, int planned, const ht_cuda_args* args, 
   const ht_cuda_kernel* kernels = ht_cuda_pack_code.kernels;
   ht_error other;
   if (!kernels[data->kernels[planned]].windows && ht_cuda_product_fits(&kernels[data->kernels[planned]], args, batch, error) == 0) return planned;
-  for (int i = 0; i < op->kernel_count; ++i)
-    if (!kernels[data->kernels[i]].direct && !kernels[data->kernels[i]].windows && ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
+  for (int i = 0; i < op->kernel_count; ++i) /* no op has products and kernels without columns, but windows beside columns */
+    if (!kernels[data->kernels[i]].windows && ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
   return -1;
 }
 

@@ -54,6 +54,12 @@ typedef struct { /* a box of the output of one matrix */
 /* What a call brings beside a box from (row, column) on, of the matrix whose elements begin at these offsets. */
 ht_product_beside ht_product_beside_of(const ht_call* call, const int64_t* offsets, int64_t row, int64_t column);
 
+/* Where the elements of a matrix of the batch begin in each operand. */
+void ht_product_offsets(const ht_call* call, int64_t matrix, int64_t offsets[HT_MAX_OPERANDS]);
+
+/* product_single.c: matrices [first, last) of one element each, in fp32. `beside`: something follows the product. */
+void ht_product_single(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside);
+
 /* product_typed.c: the box in other types than fp32; 0, or -1. `beside`: something follows the product. */
 int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, const ht_call* call, const int64_t* offsets, ht_product_box at,
                          int beside);

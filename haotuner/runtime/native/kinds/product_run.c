@@ -228,20 +228,29 @@ static int run_box(const job* j, const int64_t* offsets, ht_product_box at, cons
   return 0;
 }
 
+void ht_product_offsets(const ht_call* call, int64_t matrix, int64_t offsets[HT_MAX_OPERANDS]) {
+  const ht_product_call* product = &call->product;
+  for (int i = 0; i < HT_MAX_OPERANDS; ++i) offsets[i] = 0;
+  for (int a = product->batch_axes - 1; a >= 0; --a) {
+    int64_t at = matrix % product->batch[a];
+    matrix /= product->batch[a];
+    for (int i = 0; i <= HT_PRODUCT_MASK; ++i)
+      if (product->views[i].data != NULL) offsets[i] += at * product->views[i].strides[2 + a];
+  }
+}
+
 /* Items are pieces of matrices, those of one matrix side by side; a chunk is a run of them. */
 static void run_chunk(void* arg, int64_t index) {
   job* j = arg;
-  const ht_product_call* call = &j->call->product;
   int64_t items = j->call->extents[HT_PRODUCT_B] * j->pieces;
+  if (j->product->typed == NULL && j->call->extents[HT_PRODUCT_M] == 1 && j->call->extents[HT_PRODUCT_N] == 1) {
+    ht_product_single(j->product, j->call, items * index / j->chunks, items * (index + 1) / j->chunks, j->beside);
+    return;
+  }
   cuts own = j->whole;
   for (int64_t item = items * index / j->chunks, end = items * (index + 1) / j->chunks; item < end; ++item) {
-    int64_t matrix = item / j->pieces, piece = item % j->pieces, offsets[HT_MAX_OPERANDS] = {0};
-    for (int a = call->batch_axes - 1; a >= 0; --a) {
-      int64_t at = matrix % call->batch[a];
-      matrix /= call->batch[a];
-      for (int i = 0; i <= HT_PRODUCT_MASK; ++i)
-        if (call->views[i].data != NULL) offsets[i] += at * call->views[i].strides[2 + a];
-    }
+    int64_t piece = item % j->pieces, offsets[HT_MAX_OPERANDS];
+    ht_product_offsets(j->call, item / j->pieces, offsets);
     ht_product_box all = {0, j->call->extents[HT_PRODUCT_M], 0, j->call->extents[HT_PRODUCT_N]};
     if (j->axis == HT_PRODUCT_M || j->axis == HT_PRODUCT_N) { /* at whole tiles */
       int rows = j->axis == HT_PRODUCT_M;

@@ -75,6 +75,17 @@ HT_EXPORT int ht_pack_model_queue(ht_model* model, const DLTensor* inputs, const
   return said(ht_model_run(model, inputs, outputs, stream, &error), &error, kind, text, size);
 }
 
+HT_EXPORT int ht_pack_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_placing place, void* arg, int64_t* dims,
+                                       const char** kind, char* text, size_t size);
+HT_EXPORT int ht_pack_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_placing place, void* arg, int64_t* dims,
+                                       const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_model_run_placed(model, inputs, seed, place, arg, dims, &error), &error, kind, text, size);
+}
+
+HT_EXPORT const char* ht_pack_model_segment(ht_model* model, int index, ht_model* given);
+HT_EXPORT const char* ht_pack_model_segment(ht_model* model, int index, ht_model* given) { return ht_chain_segment(model, index, given); }
+
 HT_EXPORT const ht_model_door* ht_pack_models(void);
 HT_EXPORT const ht_model_door* ht_pack_models(void) {
   static ht_model_door door = {HT_MODEL_DOOR_VERSION, 0, words, open_model, ht_model_close, name, dim, end, memory, shapes, run, ht_model_held,

@@ -40,6 +40,15 @@ typedef struct {
  * the nanoseconds of every step of the schedule. */
 #define HT_MODEL_TIMES_SYMBOL "ht_pack_model_times"
 
+/* Any model, its outputs where `place` says once their shapes are known (NULL: it has no memory); of a chain, whose sizes depend on data,
+ * the only call. `seed`: of its random numbers, NULL: others each time. `dims`: NULL, or gets the request's dimensions. */
+#define HT_MODEL_PLACED_SYMBOL "ht_pack_model_run_placed"
+typedef void* (*ht_model_placing)(void* arg, int output, const DLTensor* wanted);
+
+/* Name of a chain's segment, a model of the same pack; NULL beyond the last, and of other models. `given`: NULL, or that model, open,
+ * which the chain then calls and which must outlive it. */
+#define HT_MODEL_SEGMENT_SYMBOL "ht_pack_model_segment"
+
 /* Of a pack on a device, symbols of their own, too. As `open`: `device` is its number, `threads` 1, or 2 where plans were made for
  * another device. As `run`: all is queued on `stream`, and nothing is waited for; tensors of the device. */
 #define HT_MODEL_OPEN_ON_SYMBOL "ht_pack_model_open_on"

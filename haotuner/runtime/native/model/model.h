@@ -61,10 +61,12 @@ typedef struct {
   int32_t kind;         /* STEP_ALIAS and on */
   int32_t index;        /* of the op or of the group */
   int32_t first, count; /* its operands; of a group its tensors, the output last */
-  int32_t given;        /* tensors of the op's call, those left out included */
+  int32_t given;        /* tensors of the op's call, those left out included; inputs of a segment */
   int32_t at;           /* its place among steps of its kind */
   int32_t out;          /* the tensor it makes */
   int64_t setting;
+  const char* called;   /* of a segment: the model's name */
+  const int64_t* more;  /* of random numbers: words behind the tensor */
 } ht_model_step;
 
 typedef struct { /* the steps that serve requests of some sizes */
@@ -96,6 +98,8 @@ typedef struct ht_loaded_model {
   int32_t device; /* its number, of those of where.h's kind */
   int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, way_count, step_count;
   int32_t operand_count, loop_count, op_steps, fix_count, packed_count;
+  int32_t chained, segment_count; /* whether it is a chain: steps are segments and what lies between */
+  struct ht_loaded_model** segments; /* the caller's, given once they are open */
   int32_t axes; /* of all operands together */
   int64_t weights_bytes;
   const char** dims;
@@ -136,7 +140,9 @@ int ht_model_weights(ht_model* model, int file, ht_error* error);
 
 /* sizes.c */
 int ht_model_dims(const ht_model* model, const DLTensor* inputs, int64_t* dims, ht_error* error); /* of a request; checks its inputs */
+int ht_model_given(const ht_model* model, const DLTensor* inputs, int64_t* dims, ht_error* error); /* the same, -1 of what no input says */
 int ht_model_sizes(const ht_model* model, const int64_t* dims, int64_t* sizes, ht_error* error);
+int ht_size_value(const ht_size_line* line, const int64_t* dims, const int64_t* sizes, int64_t* out); /* other than 0: it has none */
 int ht_model_extents(const ht_model* model, const ht_model_tensor* t, const int64_t* sizes, int64_t* out, int64_t* count, ht_error* error);
 void ht_model_words(const ht_model* model, const ht_model_tensor* t, char* text, size_t room); /* a shape: "(batch, seq, 32)" */
 
@@ -174,6 +180,14 @@ int ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht
 int ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error);
 /* The same on the device's legacy stream; `ns`: NULL, or an element a step for the nanoseconds that it took, 0 of steps that had nothing to do or are of another way. */
 int ht_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, ht_error* error);
+
+/* chain.c. Where an output is to lie, told once its shape is known: the address of contiguous memory; NULL: there is none. */
+typedef void* (*ht_model_place_fn)(void* arg, int output, const DLTensor* wanted);
+/* Any model, its outputs where `place` says. `seed`: of a chain's random numbers; NULL: other ones each time. `dims`: NULL, or gets those of the request. */
+int ht_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, int64_t* dims, ht_error* error);
+const char* ht_chain_segment(ht_model* model, int index, ht_model* given); /* its name, NULL beyond the last; `given`: NULL, or that model, open */
+int ht_chain_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error);
+
 void ht_model_held(ht_model* model, int64_t out[HT_MODEL_FACTS]); /* calls, plans made, contexts, bytes of their arenas, of packed weights */
 void ht_model_trim(ht_model* model); /* give back the memory of contexts that are not in use */
 

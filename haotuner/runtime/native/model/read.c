@@ -224,12 +224,67 @@ static void read_loops(reader* r, ht_model* m, ht_model_step* step, const char* 
   if (!same) fail(r, "a group makes a tensor of another shape");
 }
 
+/* What a step of a chain makes: int64 of so many axes; 0: anything. */
+static int32_t read_made(reader* r, ht_model* m, char* made, int32_t rank) {
+  int32_t out = below(r, m->tensor_count);
+  if (r->bad) return 0;
+  const ht_model_tensor* t = &m->tensors[out];
+  if (t->weight >= 0 || made[out]) fail(r, "a tensor is made twice");
+  else if (rank > 0 && (t->code != kDLInt || t->bits != 64 || t->rank != rank)) fail(r, "places and counts are int64");
+  else made[out] = (char)(m->way_count + 2);
+  return out;
+}
+
+static void read_segment(reader* r, ht_model* m, ht_model_step* step, char* made) {
+  step->called = text(r);
+  step->at = m->segment_count++;
+  step->first = m->loop_count;
+  step->given = count_of(r, 1);
+  for (int32_t i = 0; i < step->given && !r->bad; ++i) {
+    int32_t tensor = m->loops[m->loop_count++] = below(r, m->tensor_count);
+    if (!r->bad && !there(m, made, tensor)) fail(r, "a tensor is read before it is made");
+  }
+  int32_t count = count_of(r, 1);
+  step->count = step->given + count;
+  if (!r->bad && (step->count > m->tensor_count || count < 1)) fail(r, "a segment has other inputs or outputs than any");
+  for (int32_t i = 0; i < count && !r->bad; ++i) step->out = m->loops[m->loop_count++] = read_made(r, m, made, 0);
+}
+
+/* A step of a chain other than a segment. */
+static void read_between(reader* r, ht_model* m, ht_model_step* step, char* made) {
+  if (step->kind == STEP_RANDOM) {
+    step->out = read_made(r, m, made, 0);
+    step->more = r->at;
+    below(r, LAW_UNIFORM + 1);
+    many(r, 1, 0, INT32_MAX);
+    below(r, 2);
+    many(r, 3, INT64_MIN, INT64_MAX);
+    if (!r->bad && (m->tensors[step->out].code != kDLFloat || m->tensors[step->out].bits < 32)) fail(r, "random numbers are float32 or float64");
+    return;
+  }
+  step->first = below(r, m->tensor_count);
+  if (!r->bad && !there(m, made, step->first)) fail(r, "a tensor is read before it is made");
+  if (step->kind == STEP_COUNTED) step->setting = word(r, 0, HT_MODEL_EXTENT);
+  step->index = below(r, m->dim_count);
+  if (r->bad) return;
+  const ht_model_tensor* of = &m->tensors[step->first];
+  if (step->kind == STEP_COUNTED && of->code != kDLInt && of->code != kDLUInt) fail(r, "a size is a whole number");
+  step->out = read_made(r, m, made, step->kind == STEP_COUNTED ? 1 : 2); /* 2: (axes of the tensor, how many) */
+}
+
 static void read_steps(reader* r, ht_model* m, char* made) {
   int32_t first = m->step_count, count = count_of(r, 3);
   m->step_count += count;
   for (int32_t i = first; i < first + count && !r->bad; ++i) {
     ht_model_step* step = &m->steps[i];
     step->kind = below(r, STEP_KINDS);
+    if (i == 0) m->chained = step->kind >= STEP_SEGMENT;
+    if (!r->bad && m->chained != (step->kind >= STEP_SEGMENT)) return (void)fail(r, "a chain has steps of its own");
+    if (m->chained) {
+      if (step->kind == STEP_SEGMENT) read_segment(r, m, step, made);
+      else read_between(r, m, step, made);
+      continue;
+    }
     if (step->kind == STEP_LOOPS) read_loops(r, m, step, made);
     if (step->kind == STEP_OP) read_op(r, m, step, made);
     if (step->kind == STEP_ALIAS) {
@@ -300,6 +355,9 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
   m->inputs = read_ends(&r, m, &m->input_count, made);
   m->outputs = read_ends(&r, m, &m->output_count, NULL);
   if (!r.bad) read_ways(&r, m, made);
+  m->segments = table(&r, m->segment_count, sizeof *m->segments);
+  if (!r.bad && m->chained && (m->way_count != 1 || m->weights_bytes != 0)) fail(&r, "a chain has one way and no weights");
+  if (m->chained) m->slot_count = m->tensor_count; /* a context has an offset of each */
   free(made);
   if (!r.bad && r.at != r.end) fail(&r, "something follows its end");
   return r.bad ? -1 : 0;
@@ -307,6 +365,6 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
 
 void ht_model_clear(ht_model* m) {
   void* const all[] = {m->dims, m->sizes, m->equal, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
-                       m->fixes, m->packed, m->slots, m->beside_at, m->beside};
+                       m->fixes, m->packed, m->segments, m->slots, m->beside_at, m->beside};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
 }

@@ -33,7 +33,7 @@ static ht_model_context* new_context(const ht_model* m) {
   return c;
 }
 
-static void give_back(ht_model* m, int place) { atomic_store_explicit(&m->places[place].busy, 0, memory_order_release); }
+void ht_context_give_back(ht_model* m, int place) { atomic_store_explicit(&m->places[place].busy, 0, memory_order_release); }
 
 /* A new context for the calls of this stream; NULL with *error filled. */
 static ht_model_context* begin(ht_model* m, int place, const ht_model_queue* q, ht_error* error) {
@@ -48,7 +48,7 @@ static ht_model_context* begin(ht_model* m, int place, const ht_model_queue* q, 
 
 static ht_model_context* begin_in(ht_model* m, int place, const ht_model_queue* q, ht_error* error) {
   ht_model_context* c = begin(m, place, q, error);
-  if (c == NULL) give_back(m, place);
+  if (c == NULL) ht_context_give_back(m, place);
   return c;
 }
 
@@ -60,14 +60,13 @@ static int make_room(ht_model* m, int* place) {
     ht_model_context* c = atomic_load_explicit(&m->places[i].context, memory_order_relaxed);
     *place = i;
     if (c == NULL || !c->captured) return free_context(m, atomic_exchange(&m->places[i].context, NULL)), 1;
-    give_back(m, i);
+    ht_context_give_back(m, i);
   }
   return 0;
 }
 
-/* A context that nobody uses and that suits the call, from *place on; made where there is none. No lock: a child may be forked while
- * another thread would hold it. */
-static ht_model_context* take(ht_model* m, int* place, const ht_model_queue* q, ht_error* error) {
+/* Made where there is none. No lock: a child may be forked while another thread would hold it. */
+ht_model_context* ht_context_take(ht_model* m, int* place, const ht_model_queue* q, ht_error* error) {
   for (int i = *place; i < HT_MODEL_CONTEXTS; ++i) {
     int idle = 0;
     if (!atomic_compare_exchange_strong_explicit(&m->places[i].busy, &idle, 1, memory_order_acquire, memory_order_relaxed)) continue;
@@ -75,7 +74,7 @@ static ht_model_context* take(ht_model* m, int* place, const ht_model_queue* q, 
     *place = i;
     if (c == NULL && !q->capturing) return begin_in(m, i, q, error);
     if (c != NULL && ht_where_suits(c, q)) return c;
-    give_back(m, i);
+    ht_context_give_back(m, i);
   }
   if (!q->capturing && make_room(m, place)) return begin_in(m, *place, q, error);
   if (q->capturing)
@@ -220,14 +219,15 @@ static int run_in(ht_model* m, ht_model_context* c, const ht_model_queue* q, con
 
 static int run_on(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, void* stream, int64_t* ns, ht_error* error) {
   ht_model_queue q;
+  if (m->chained) return ht_refuse(error, "ValueError", "%s: shapes of its outputs are known only from data; call it so that it asks where they are to lie", m->name);
   if (ht_where_queue(m, stream, &q, error) != 0) return -1;
   atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
   ht_error none;
   for (int place = 0, small = 0;; ++place) {
-    ht_model_context* c = take(m, &place, &q, small ? &none : error); /* the words of the first are better */
+    ht_model_context* c = ht_context_take(m, &place, &q, small ? &none : error); /* the words of the first are better */
     if (c == NULL) return -1;
     int rc = run_in(m, c, &q, inputs, outputs, ns, &small, small ? &none : error);
-    give_back(m, place);
+    ht_context_give_back(m, place);
     if (rc == 0 || !small) return rc;
   }
 }
@@ -243,6 +243,7 @@ int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, v
 /* Sizes of a request, in a context of its own: what there is of them may serve a stream. */
 static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, int64_t* bytes, int64_t* shapes, ht_error* error) {
   int rc = 0;
+  if (m->chained) return ht_refuse(error, "ValueError", "%s: shapes of its outputs are known only from data", m->name);
   ht_model_context* c = new_context(m);
   if (c == NULL) return ht_refuse(error, "RuntimeError", "%s: no memory for a request's sizes", m->name);
   for (int32_t i = 0; dims != NULL && i < m->dim_count && rc == 0; ++i)
@@ -260,7 +261,9 @@ static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, 
   return rc;
 }
 
-int ht_model_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* error) { return with_sizes(m, NULL, dims, bytes, NULL, error); }
+int ht_model_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* error) {
+  return m->chained ? ht_chain_memory(m, dims, bytes, error) : with_sizes(m, NULL, dims, bytes, NULL, error);
+}
 
 int ht_model_shapes(ht_model* m, const DLTensor* inputs, int64_t* shapes, ht_error* error) { return with_sizes(m, inputs, NULL, NULL, shapes, error); }
 
@@ -269,7 +272,10 @@ ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int devic
   if (m == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model"), NULL;
   m->device = device;
   m->threads = threads < 1 ? 1 : threads > HT_MAX_THREADS ? HT_MAX_THREADS : threads;
-  if (ht_model_read(m, words, count, error) == 0 && ht_model_live(m, error) == 0 && ht_model_weights(m, file, error) == 0 && ht_where_open(m, error) == 0) {
+  int read = ht_model_read(m, words, count, error) == 0;
+  if (read && m->chained && ht_where_type == kDLCPU) return m;
+  if (read && m->chained) ht_refuse(error, "RuntimeError", "%s: sizes that depend on data are not computed on a device", m->name);
+  if (read && !m->chained && ht_model_live(m, error) == 0 && ht_model_weights(m, file, error) == 0 && ht_where_open(m, error) == 0) {
     for (int32_t s = 0; s < m->step_count; ++s)
       if (m->steps[s].kind == STEP_OP) m->steps[s].setting = ht_setting(m->steps[s].index, m->threads);
     return m;
@@ -292,7 +298,7 @@ void ht_model_trim(ht_model* m) {
     if (!atomic_compare_exchange_strong(&m->places[i].busy, &idle, 1)) continue;
     ht_model_context* c = atomic_load(&m->places[i].context);
     if (c != NULL && !c->captured) free_context(m, atomic_exchange(&m->places[i].context, NULL));
-    give_back(m, i);
+    ht_context_give_back(m, i);
   }
 }
 
@@ -305,7 +311,7 @@ void ht_model_held(ht_model* m, int64_t out[HT_MODEL_FACTS]) {
     if (!atomic_compare_exchange_strong(&m->places[i].busy, &idle, 1)) continue;
     const ht_model_context* c = atomic_load(&m->places[i].context);
     if (c != NULL) ++out[2], out[3] += (int64_t)c->arena_bytes;
-    give_back(m, i);
+    ht_context_give_back(m, i);
   }
   out[4] = (int64_t)m->packed_bytes;
 }

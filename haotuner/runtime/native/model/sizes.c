@@ -53,7 +53,7 @@ static int refuse_place(const ht_model* m, int input, const DLTensor* given, ht_
                    type_name(t->code, t->bits), where, type_name(given->dtype.code, given->dtype.bits), found);
 }
 
-int ht_model_dims(const ht_model* m, const DLTensor* inputs, int64_t* dims, ht_error* error) {
+int ht_model_given(const ht_model* m, const DLTensor* inputs, int64_t* dims, ht_error* error) {
   for (int32_t i = 0; i < m->dim_count; ++i) dims[i] = -1;
   for (int32_t i = 0; i < m->input_count; ++i) {
     const DLTensor* given = &inputs[i];
@@ -76,12 +76,17 @@ int ht_model_dims(const ht_model* m, const DLTensor* inputs, int64_t* dims, ht_e
       return ht_refuse(error, "ValueError", "%s: input %s has no data, or none that is aligned to its elements", m->name, m->inputs[i].name);
     if (!ht_contiguous(given)) return ht_refuse(error, "ValueError", "%s: input %s must be contiguous; pass a contiguous copy", m->name, m->inputs[i].name);
   }
+  return 0;
+}
+
+int ht_model_dims(const ht_model* m, const DLTensor* inputs, int64_t* dims, ht_error* error) {
+  if (ht_model_given(m, inputs, dims, error) != 0) return -1;
   for (int32_t i = 0; i < m->dim_count; ++i)
     if (dims[i] < 0) return ht_refuse(error, "ValueError", "%s: no input says what %s is", m->name, m->dims[i]);
   return 0;
 }
 
-static int line_value(const ht_size_line* line, const int64_t* dims, const int64_t* sizes, int64_t* out) {
+int ht_size_value(const ht_size_line* line, const int64_t* dims, const int64_t* sizes, int64_t* out) {
   if (line->op == SIZE_DIM) return *out = dims[line->a], 0;
   if (line->op == SIZE_NUMBER) return *out = line->number, 0;
   int64_t a = sizes[line->a], b = sizes[line->b], rest;
@@ -126,7 +131,7 @@ const ht_model_way* ht_model_way_of(const ht_model* m, const int64_t* sizes) {
 
 int ht_model_sizes(const ht_model* m, const int64_t* dims, int64_t* sizes, ht_error* error) {
   for (int32_t i = 0; i < m->size_count; ++i)
-    if (line_value(&m->sizes[i], dims, sizes, &sizes[i]))
+    if (ht_size_value(&m->sizes[i], dims, sizes, &sizes[i]))
       return ht_refuse(error, "ValueError", "%s: an extent of this request cannot be computed; this model takes no such request", m->name);
   for (int32_t i = 0; i < m->equal_count; ++i) {
     int64_t one = sizes[m->equal[2 * i]], other = sizes[m->equal[2 * i + 1]];

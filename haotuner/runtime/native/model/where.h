@@ -19,11 +19,15 @@ struct ht_model_context {
   void* blocks[HT_MODEL_PLANS];
 };
 
-typedef struct { /* of one call */
+typedef struct ht_model_queue { /* of one call */
   void* stream;
   const void* thread;
   int capturing; /* into a graph: nothing may be allocated or waited for */
 } ht_model_queue;
+
+/* run.c: a context that nobody uses and that suits the call, from *place on; NULL with *error filled. It is the caller's until given back. */
+ht_model_context* ht_context_take(ht_model* model, int* place, const ht_model_queue* queue, ht_error* error);
+void ht_context_give_back(ht_model* model, int place);
 
 extern const DLDeviceType ht_where_type; /* of all tensors of a call */
 
@@ -37,7 +41,7 @@ int ht_where_queue(const ht_model* model, void* stream, ht_model_queue* out, ht_
 int ht_where_suits(const ht_model_context* context, const ht_model_queue* queue);
 int ht_where_begin(const ht_model* model, ht_model_context* context, const ht_model_queue* queue, ht_error* error);
 
-/* An arena of so many bytes at least; what was in it is lost. Plans are void where it moved. */
+/* An arena of so many bytes at least; what was in it is lost, but not on the host. Plans are void where it moved. */
 int ht_where_grow(const ht_model* model, ht_model_context* context, int64_t need, const ht_model_queue* queue, ht_error* error);
 void ht_where_drop(const ht_model* model, ht_model_context* context); /* give the arena back, which no work uses once it is done */
 

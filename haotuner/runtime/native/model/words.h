@@ -15,6 +15,12 @@
  *            STEP_LOOPS: group, count, tensors (the output last)
  *            STEP_OP:    name of the op, count, operands: role, [name if ROLE_NAMED,] tensor or -1, [a number's bits if -1,]
  *                        rank or -1, lines, axes reordered or 0, [order]
+ * A chain, which is a model whose sizes depend on data, has other steps instead, one way and no weights:
+ *            STEP_SEGMENT: name of another model, count, its inputs, count, its outputs
+ *            STEP_NONZERO: tensor, the dimension that it tells, tensor of the places of what is not 0
+ *            STEP_COUNTED: tensor, which element of it says how many, the dimension, tensor of 0, 1, ...
+ *            STEP_RANDOM:  tensor, law (LAW_NORMAL, LAW_UNIFORM), number of the place, whether its seed is fixed, seed, bits of the
+ *                          law's two doubles: mean and deviation, or both ends
  * A name is its bytes, then as many words as hold them and a zero behind. */
 #ifndef HT_MODEL_WORDS_H_
 #define HT_MODEL_WORDS_H_
@@ -26,7 +32,8 @@
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 
 enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, SIZE_MAXIMUM, SIZE_MINIMUM, SIZE_OPS };
-enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_KINDS };
+enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_SEGMENT, STEP_NONZERO, STEP_COUNTED, STEP_RANDOM, STEP_KINDS };
+enum { LAW_NORMAL, LAW_UNIFORM };
 enum { ROLE_X, ROLE_WEIGHT, ROLE_OUT, ROLE_NAMED, ROLE_COUNT };
 
 typedef struct {

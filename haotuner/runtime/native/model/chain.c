@@ -1,0 +1,271 @@
+/* A chain: a model cut where sizes are known only from data. Its segments are models of their own; between them the host finds places,
+ * counts and draws random numbers, whose results tell the dimensions of what follows. Tensors between segments lie in the arena of a
+ * context, which grows by what is known next: offsets stay, addresses do not. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "model/between.h"
+#include "model/where.h"
+
+#define UNKNOWN INT64_MIN /* a size whose dimension the data have not told yet */
+#define EXTERNAL (-1)     /* offset of what does not lie in the arena */
+
+typedef struct {
+  ht_model* m;
+  ht_model_context* c;
+  const ht_model_queue* q;
+  ht_model_place_fn place;
+  void* arg;
+  ht_error* error;
+  DLTensor *tensors, *given, *made; /* tensors: by their number */
+  void** placed;                    /* of outputs */
+  char* asked;
+  int64_t* shapes;
+  int64_t used; /* bytes of the arena */
+  uint64_t seed;
+} call;
+
+static int64_t bytes_of(const DLTensor* t) {
+  int64_t bytes = t->dtype.bits / 8;
+  for (int a = 0; a < t->ndim; ++a) bytes *= t->shape[a];
+  return bytes;
+}
+
+/* Every line whose dimensions are known. */
+static int resize(call* k) {
+  const ht_model* m = k->m;
+  for (int32_t i = 0; i < m->size_count; ++i) {
+    const ht_size_line* line = &m->sizes[i];
+    int64_t* sizes = k->c->sizes;
+    int binary = line->op != SIZE_DIM && line->op != SIZE_NUMBER;
+    if ((line->op == SIZE_DIM && k->c->dims[line->a] < 0) || (binary && (sizes[line->a] == UNKNOWN || sizes[line->b] == UNKNOWN))) sizes[i] = UNKNOWN;
+    else if (ht_size_value(line, k->c->dims, sizes, &sizes[i]))
+      return ht_refuse(k->error, "ValueError", "%s: an extent of this request cannot be computed; this model takes no such request", m->name);
+  }
+  return 0;
+}
+
+static int place_output(call* k, int32_t output, const DLTensor* wanted) {
+  k->asked[output] = 1;
+  k->placed[output] = k->place(k->arg, output, wanted);
+  if (k->placed[output] == NULL && bytes_of(wanted) > 0)
+    return ht_refuse(k->error, "RuntimeError", "%s: there is no memory for the output %s of %lld bytes", k->m->name, k->m->outputs[output].name, (long long)bytes_of(wanted));
+  return 0;
+}
+
+/* Room for a tensor: where the caller wants it if it is an output, else in the arena. */
+static int make(call* k, int32_t tensor) {
+  const ht_model_tensor* t = &k->m->tensors[tensor];
+  DLTensor* out = &k->tensors[tensor];
+  int64_t* shape = k->shapes + (size_t)tensor * HT_MODEL_AXES;
+  int64_t count;
+  if (ht_model_extents(k->m, t, k->c->sizes, shape, &count, k->error) != 0) return -1;
+  *out = (DLTensor){NULL, {kDLCPU, 0}, t->rank, {t->code, t->bits, 1}, shape, NULL, 0};
+  k->c->offsets[tensor] = EXTERNAL;
+  for (int32_t i = 0; i < k->m->output_count; ++i) {
+    if (k->m->outputs[i].tensor != tensor) continue;
+    if (place_output(k, i, out) != 0) return -1;
+    out->data = k->placed[i];
+    return 0;
+  }
+  k->c->offsets[tensor] = k->used;
+  k->used += (count * (t->bits / 8) + HT_MODEL_ALIGNMENT - 1) / HT_MODEL_ALIGNMENT * HT_MODEL_ALIGNMENT;
+  return 0;
+}
+
+static int grow(call* k) {
+  if ((size_t)k->used <= k->c->arena_bytes) return 0;
+  return ht_where_grow(k->m, k->c, k->used, k->q, k->error);
+}
+
+/* The tensor as it lies now. */
+static DLTensor* at(call* k, int32_t tensor) {
+  DLTensor* t = &k->tensors[tensor];
+  if (k->c->offsets[tensor] != EXTERNAL) t->data = k->c->arena + k->c->offsets[tensor];
+  return t;
+}
+
+static int segment(call* k, const ht_model_step* step) {
+  ht_model* of = k->m->segments[step->at];
+  const int32_t* tensors = k->m->loops + step->first;
+  for (int32_t i = step->given; i < step->count; ++i)
+    if (make(k, tensors[i]) != 0) return -1;
+  if (grow(k) != 0) return -1;
+  for (int32_t i = 0; i < step->given; ++i) k->given[i] = *at(k, tensors[i]);
+  for (int32_t i = step->given; i < step->count; ++i) k->made[i - step->given] = *at(k, tensors[i]);
+  return ht_model_run(of, k->given, k->made, NULL, k->error);
+}
+
+/* A dimension that the data tell, and the tensor that has so many elements along its last axis. */
+static int told(call* k, const ht_model_step* step, int64_t count) {
+  k->c->dims[step->index] = count;
+  if (resize(k) != 0 || make(k, step->out) != 0 || grow(k) != 0) return -1;
+  const DLTensor* out = at(k, step->out);
+  int64_t axes = out->ndim == 2 ? (k->tensors[step->first].ndim == 0 ? 1 : k->tensors[step->first].ndim) : 1;
+  if (out->shape[out->ndim - 1] != count || (out->ndim == 2 && out->shape[0] != axes))
+    return ht_refuse(k->error, "RuntimeError", "%s: the model's schedule is damaged; restore the pack or tune again", k->m->name);
+  return 0;
+}
+
+static int counted(call* k, const ht_model_step* step) {
+  const DLTensor* of = at(k, step->first);
+  int64_t count;
+  if (ht_between_element(of, step->setting, &count) != 0) return ht_refuse(k->error, "ValueError", "%s: the tensor that tells a size has no element %lld", k->m->name, (long long)step->setting);
+  if (count < 0) return ht_refuse(k->error, "ValueError", "%s: the data make a size of %lld; the model takes no such request", k->m->name, (long long)count);
+  if (count > HT_MODEL_EXTENT) return ht_refuse(k->error, "ValueError", "%s: the data make a size of %lld, more than any memory", k->m->name, (long long)count);
+  if (told(k, step, count) != 0) return -1;
+  int64_t* out = at(k, step->out)->data;
+  for (int64_t i = 0; i < count; ++i) out[i] = i;
+  return 0;
+}
+
+static int nonzero(call* k, const ht_model_step* step) {
+  if (told(k, step, ht_between_nonzero(at(k, step->first), NULL)) != 0) return -1;
+  DLTensor* out = at(k, step->out);
+  ht_between_nonzero(at(k, step->first), out->data);
+  return 0;
+}
+
+static int drawn(call* k, const ht_model_step* step) {
+  if (make(k, step->out) != 0 || grow(k) != 0) return -1;
+  ht_between_random(at(k, step->out), step->more, k->seed);
+  return 0;
+}
+
+/* Outputs that are inputs, or that another output is already. */
+static int deliver(call* k, int32_t output) {
+  if (k->asked[output]) return 0;
+  const DLTensor* from = at(k, k->m->outputs[output].tensor);
+  if (place_output(k, output, from) != 0) return -1;
+  if (bytes_of(from) > 0) memcpy(k->placed[output], from->data, (size_t)bytes_of(from));
+  return 0;
+}
+
+static int walk(call* k, const DLTensor* inputs) {
+  const ht_model* m = k->m;
+  if (ht_model_given(m, inputs, k->c->dims, k->error) != 0 || resize(k) != 0) return -1;
+  for (int32_t i = 0; i < m->input_count; ++i) {
+    int32_t tensor = m->inputs[i].tensor;
+    k->tensors[tensor] = inputs[i];
+    k->tensors[tensor].data = ht_data(&inputs[i]);
+    k->tensors[tensor].byte_offset = 0;
+    k->c->offsets[tensor] = EXTERNAL;
+  }
+  for (int32_t s = 0; s < m->step_count; ++s) {
+    const ht_model_step* step = &m->steps[s];
+    int rc = step->kind == STEP_SEGMENT   ? segment(k, step)
+             : step->kind == STEP_NONZERO ? nonzero(k, step)
+             : step->kind == STEP_COUNTED ? counted(k, step)
+                                          : drawn(k, step);
+    if (rc != 0) return -1;
+  }
+  for (int32_t i = 0; i < m->output_count; ++i)
+    if (deliver(k, i) != 0) return -1;
+  return 0;
+}
+
+/* What a call needs beside its arena, kept by the context: it is the first block of those that plans have in other models. */
+static int lay(call* k) {
+  const ht_model* m = k->m;
+  size_t tensors = (size_t)m->tensor_count + 1;
+  size_t bytes = tensors * (3 * sizeof(DLTensor) + HT_MODEL_AXES * 8) + ((size_t)m->output_count + 1) * (sizeof(void*) + 1);
+  if (k->c->blocks[0] == NULL && (k->c->blocks[0] = malloc(bytes)) == NULL) return ht_refuse(k->error, "RuntimeError", "%s: no memory for a call", m->name);
+  memset(k->c->blocks[0], 0, bytes);
+  k->tensors = k->c->blocks[0];
+  k->given = k->tensors + tensors;
+  k->made = k->given + tensors;
+  k->shapes = (int64_t*)(void*)(k->made + tensors);
+  k->placed = (void**)(void*)(k->shapes + tensors * HT_MODEL_AXES);
+  k->asked = (char*)(k->placed + m->output_count);
+  return 0;
+}
+
+static int run_chain(ht_model* m, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, int64_t* dims, ht_error* error) {
+  call k = {.m = m, .place = place, .arg = arg, .error = error};
+  ht_model_queue q;
+  int slot = 0;
+  for (int32_t i = 0; i < m->segment_count; ++i)
+    if (m->segments[i] == NULL) return ht_refuse(error, "RuntimeError", "%s: its segments are not open", m->name);
+  if (seed != NULL) k.seed = *seed;
+  else if (getrandom(&k.seed, sizeof k.seed, 0) != (ssize_t)sizeof k.seed) return ht_refuse(error, "RuntimeError", "%s: this host gives no random seed; pass one", m->name);
+  if (ht_where_queue(m, NULL, &q, error) != 0) return -1;
+  k.q = &q;
+  if ((k.c = ht_context_take(m, &slot, &q, error)) == NULL) return -1;
+  atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
+  int rc = lay(&k) == 0 ? walk(&k, inputs) : -1;
+  if (rc == 0 && dims != NULL) memcpy(dims, k.c->dims, (size_t)m->dim_count * sizeof *dims);
+  ht_context_give_back(m, slot);
+  return rc;
+}
+
+/* Of a model whose shapes follow from its inputs: asked for all outputs, then run. */
+static int run_whole(ht_model* m, const DLTensor* inputs, ht_model_place_fn place, void* arg, int64_t* dims, ht_error* error) {
+  call k = {.m = m, .place = place, .arg = arg, .error = error};
+  size_t count = (size_t)m->output_count;
+  char* block = calloc(count + 1, sizeof(DLTensor) + sizeof(void*) + HT_MODEL_AXES * 8 + 1);
+  if (block == NULL) return ht_refuse(error, "RuntimeError", "%s: no memory for a call", m->name);
+  k.made = (DLTensor*)(void*)block;
+  k.placed = (void**)(void*)(k.made + count);
+  k.shapes = (int64_t*)(void*)(k.placed + count);
+  k.asked = (char*)(k.shapes + count * HT_MODEL_AXES);
+  int64_t* shape = k.shapes;
+  int rc = ht_model_shapes(m, inputs, shape, error);
+  for (int32_t i = 0; i < m->output_count && rc == 0; ++i) {
+    const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
+    k.made[i] = (DLTensor){NULL, {kDLCPU, 0}, t->rank, {t->code, t->bits, 1}, shape, NULL, 0};
+    rc = place_output(&k, i, &k.made[i]);
+    k.made[i].data = k.placed[i];
+    shape += t->rank;
+  }
+  if (rc == 0) rc = ht_model_run(m, inputs, k.made, NULL, error);
+  if (rc == 0 && dims != NULL) rc = ht_model_dims(m, inputs, dims, error);
+  free(block);
+  return rc;
+}
+
+int ht_model_run_placed(ht_model* m, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, int64_t* dims, ht_error* error) {
+  if (ht_where_type != kDLCPU) return ht_refuse(error, "ValueError", "%s: outputs of a model on a device are placed before the call", m->name);
+  return m->chained ? run_chain(m, inputs, seed, place, arg, dims, error) : run_whole(m, inputs, place, arg, dims, error);
+}
+
+const char* ht_chain_segment(ht_model* m, int index, ht_model* given) {
+  for (int32_t s = 0; s < m->step_count && m->chained; ++s) {
+    const ht_model_step* step = &m->steps[s];
+    if (step->kind != STEP_SEGMENT || step->at != index) continue;
+    if (given != NULL && given->input_count == step->given && given->output_count == step->count - step->given) m->segments[index] = given;
+    return step->called;
+  }
+  return NULL;
+}
+
+/* The arenas of all segments, and what lies between them. */
+int ht_chain_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* error) {
+  int64_t* own = malloc(((size_t)m->dim_count + (size_t)m->size_count + 1) * sizeof *own);
+  if (own == NULL) return ht_refuse(error, "RuntimeError", "%s: no memory for a request's sizes", m->name);
+  int rc = ht_model_sizes(m, dims, own, error);
+  *bytes = 0;
+  for (int32_t s = 0; s < m->step_count && rc == 0; ++s) {
+    const ht_model_step* step = &m->steps[s];
+    int loops = step->kind == STEP_SEGMENT;
+    for (int32_t i = loops ? step->given : 0; i < (loops ? step->count : 1) && rc == 0; ++i) {
+      const ht_model_tensor* t = &m->tensors[loops ? m->loops[step->first + i] : step->out];
+      int64_t shape[HT_MODEL_AXES], count;
+      rc = ht_model_extents(m, t, own, shape, &count, error);
+      if (rc == 0) *bytes += (count * (t->bits / 8) + HT_MODEL_ALIGNMENT - 1) / HT_MODEL_ALIGNMENT * HT_MODEL_ALIGNMENT;
+    }
+    ht_model* of = loops ? m->segments[step->at] : NULL;
+    if (of == NULL || rc != 0) continue;
+    int64_t* theirs = own + m->size_count;
+    int64_t need = 0;
+    memset(theirs, 0, (size_t)m->dim_count * sizeof *theirs);
+    for (int32_t d = 0; d < of->dim_count && d < m->dim_count; ++d)
+      for (int32_t e = 0; e < m->dim_count; ++e)
+        if (strcmp(of->dims[d], m->dims[e]) == 0) theirs[d] = dims[e];
+    if (of->dim_count <= m->dim_count) rc = ht_model_memory(of, theirs, &need, error);
+    *bytes += need;
+  }
+  free(own);
+  return rc;
+}

@@ -1,0 +1,16 @@
+"""Memory that whole models of a CPU pack cannot have: said in words, nothing is left, and the next request is right."""
+
+from __future__ import annotations
+
+from tests.serving.memory_refused import preloaded
+from tests.serving.model_memory import NAME
+from tests.serving.model_packs import model_pack
+from tests.serving.test_models import GRAPHS
+from tests.standin.forking import Forking
+
+
+def test_every_piece_of_memory_may_be_refused(tmp_path):
+    path = model_pack(tmp_path / "pack", {NAME: GRAPHS[NAME]})
+    apart = Forking(preloaded(tmp_path), ["tests.serving.model_memory"])
+    assert not apart.call("tests.serving.model_memory", "starved", str(path), environment={}, seconds=60)
+    apart.close()

@@ -1,0 +1,146 @@
+"""A later pack of whole models that answers slower does not take the place of the one that lies there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import haotuner
+from haotuner import pack_race
+from haotuner import publishing as publishing_module
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.pack.manifest import MANIFEST, read_manifest
+from haotuner.pack.write import as_json, sealed
+from haotuner.pack_race import StaysBetter, check_not_slower, comparable, ratio, ratio_apart
+from haotuner.publishing import Publisher
+from tests.serving.model_packs import model_pack
+
+B, T = dimension("batch"), dimension("seq")
+EXPECTED = {"batch=1;seq=2": {"all": 1.0}, "batch=2;seq=60": {"all": 2.0}}
+
+
+def net() -> Graph:
+    g = GraphBuilder()
+    return g.finish(composites.softmax(g, g.input("x", (B, T, 8))))
+
+
+def told(pack: Path, **more: Any) -> Path:
+    """The pack with what tuning says of its model in its manifest."""
+    document = dict(read_manifest(pack).document)
+    document["tuning"] = {**document["tuning"], "models": {"net": {"predicted_us": {"1": EXPECTED}}}, **more}
+    for name, data in sealed(as_json(document)).items():
+        (pack / name).write_bytes(data)
+    return pack
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same model by one plan and by another."""
+    folder = tmp_path_factory.mktemp("packs")
+    return told(model_pack(folder / "one", {"net": net()})), told(model_pack(folder / "other", {"net": net()}, exact=False))
+
+
+def test_two_packs_are_raced_where_they_mean_the_same(packs, tmp_path):
+    one, other = packs
+    assert comparable(one, other) and comparable(one, one) and not comparable(tmp_path / "none", one)
+    for name, change in (("sizes", {"model_ranges": {"net": {"batch": [1, 9]}}}), ("threads", {"models": {}})):
+        copy = told(shutil.copytree(other, tmp_path / name), **change)
+        assert not comparable(one, copy), name
+        check_not_slower(one, copy, {})
+    found = ratio_apart(one, other, {})
+    assert found is not None and 0.01 < found < 100
+    assert ratio_apart(one, tmp_path / "none", {}) is None, "what cannot be raced stands in no pack's way"
+
+
+def test_the_least_times_in_turns_decide(packs, monkeypatch):
+    """Time stands still but for the calls, of which those of the second pack take three times as long."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(pack_race, "SECONDS", 0.0)
+    of = [1.0, 3.0]
+
+    def call(model: Any, dims: Any) -> Any:
+        us = of[[str(path) for path in packs].index(str(model.pack.path))]
+
+        def run() -> None:
+            clock.now += us
+
+        return run
+
+    monkeypatch.setattr(pack_race, "_call", call)
+    one, other = packs
+    assert ratio(one, other, now=lambda: clock.now) == pytest.approx(3.0)
+    monkeypatch.setattr(pack_race, "ratio_apart", lambda old, new, _: ratio(old, new, now=lambda: clock.now))
+    with pytest.raises(StaysBetter, match=r"3\.00"):
+        check_not_slower(one, other, {})
+    check_not_slower(other, one, {})
+    of[1] = 1.04  # chance
+    check_not_slower(one, other, {})
+
+
+class Kept:
+    """A publisher whose packs are copies of one that is there; ``slower``: whether the race says so."""
+
+    def __init__(self, new: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said, self.slower = list[str](), False
+        lab = SimpleNamespace(
+            backend=SimpleNamespace(write_library=lambda *_: {}, lacking=lambda _: ""), compile_object=None
+        )
+        request = SimpleNamespace(out=out, cache=None, environment={}, zero_measure=False, records="records")
+        model = SimpleNamespace(held={}, file=new, shapes="", on_device=False, parts=(), written=None)
+
+        def write(place: Path, library: Path, document: Any, check: Any, models: Any) -> None:
+            aside = Path(shutil.copytree(new, place.parent / "aside"))
+            (aside / "count").write_text(str(len(self.said)))
+            try:
+                check(aside)
+                shutil.rmtree(place, ignore_errors=True)
+                aside.rename(place)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+
+        monkeypatch.setattr(publishing_module, "write_pack", write)
+        monkeypatch.setattr(publishing_module, "_groups_of", lambda *_: None)
+        monkeypatch.setattr(publishing_module, "_lacking", lambda *_: "")
+        monkeypatch.setattr(publishing_module, "_verify", lambda *_: None)
+        monkeypatch.setattr("haotuner.whole_model.check_apart", lambda *_: None)
+        monkeypatch.setattr(pack_race, "ratio_apart", lambda *_: 1.3 if self.slower else 0.9)
+        self.publisher = Publisher(request, None, lab, None, lambda *said: self.said.append(said[1]) or True, 0.0)  # type: ignore[arg-type, func-returns-value]
+        monkeypatch.setattr(self.publisher, "_document", lambda *_, **said: {"unverified": said["unverified"], "tuning": {}})
+        self.model = model
+
+    def publish(self, **more: Any) -> Any:
+        return self.publisher.publish([], [self.model], unverified=False, stopped="budget", **more)  # type: ignore[list-item]
+
+
+@pytest.fixture
+def kept(packs, tmp_path, monkeypatch) -> Iterator[tuple[Kept, Path]]:
+    yield Kept(packs[1], tmp_path / "pack", monkeypatch), tmp_path / "pack"
+
+
+def test_a_slower_later_pack_does_not_replace_a_better_one(kept, packs):
+    """First a pack, then a better one takes its place, then a slower one does not, and the pack is whole all the time."""
+    made, out = kept
+    made.publish(what="a first pack")
+    assert not made.publisher.kept and (out / MANIFEST).exists()
+    made.publisher._last = None
+    made.publish(what="a better pack")
+    second = (out / "count").read_text()
+    made.publisher._last, made.slower = None, True
+    document = made.publish(what="the pack")
+    assert "answers faster" in made.publisher.kept and made.said[-1].startswith("not published: ")
+    assert (out / "count").read_text() == second and not (out.parent / "aside").exists()
+    assert document == json.loads((out / MANIFEST).read_text()), "what is told is of the pack that lies there"
+    with haotuner.load(out, threads=1) as pack:
+        assert pack.models == ("net",)
+    assert made.publish(what="the pack") == document, "the same is not raced again"
+    made.publisher._last, made.slower = None, False
+    made.publish(what="the pack")
+    assert not made.publisher.kept and (out / "count").read_text() != second
