@@ -178,6 +178,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
     load_loop = T.unroll if v > 1 else T.serial  # plain loads wait in registers: unrolled they spill
     copy = "cp.async.cg.shared.global" if v == 8 else "cp.async.ca.shared.global"  # .cg (past L1) exists for 16 bytes only
     x_bytes, stage_bytes = bm * bk * 2, (bm + bn) * bk * 2  # of a stage: X's tile, and W's behind it
+    as_stored = not windows
     seen = -(-bm * bk // (threads * v)) if windows else 1  # pieces of X's tile that a thread copies
     # Where all copies of a thread have the same columns, they differ in their rows by constants: one number of rows that
     # are left tells which are inside.
@@ -229,7 +230,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
         first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
         last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
         # Of the step that is loaded next: elements from the operands' begin to the tiles', and what is left of k.
-        x_from = T.alloc_local([1], "int32")
+        x_from = T.alloc_local([5 + 3 * seen if windows else 1], "int32")  # of windows the tap, then corners
         w_from = T.alloc_local([1], "int32")
         left = T.alloc_local([1], "int32")
         x_from[0] = first * bk * x_stride + m0 if x_kn else m0 * x_stride + first * bk
@@ -260,31 +261,28 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                             inside, flat[source], T.Cast(dtype, 0)
                         )
 
-        # Of windows: corners of the rows that this thread copies, and the tap of the step that is loaded next.
-        corners = T.alloc_local([3 * seen], "int32")
-        tap = T.alloc_local([5], "int32")
         if windows:
             for i in T.unroll(seen):
                 its = T.meta_var(piece(i, thread, bk))
-                T.evaluate(pieces.call(T, f"ht_window_corner<{packed}>", corners.ptr_to([3 * i]), m0 + its[0]))
+                T.evaluate(pieces.call(T, f"ht_window_corner<{packed}>", x_from.ptr_to([5 + 3 * i]), m0 + its[0]))
             for i in T.unroll(5):
-                tap[i] = 0
+                x_from[i] = 0
 
         @T.inline
         def load_windows(place):
             """X's tile: of each row 16 bytes at a time, zeros where a tap lies outside its image."""
             for i in T.unroll(seen):
                 its = T.meta_var(piece(i, thread, bk))
-                spot = T.meta_var(corners.ptr_to([3 * i]))
-                inside = T.meta_var(pieces.call(T, f"ht_window_inside<{packed}>", spot, tap.ptr_to([0]), gives="bool"))
+                spot = T.meta_var(x_from.ptr_to([5 + 3 * i]))
+                inside = T.meta_var(pieces.call(T, f"ht_window_inside<{packed}>", spot, x_from.ptr_to([0]), gives="bool"))
                 if i * threads + thread < bm * bk // v:
                     T.ptx[copy](
                         ring.ptr_to([place + in_tile(its[0], its[1], bk)]),
-                        x.ptr_to([corners[3 * i] + tap[0] + its[1]]),
+                        x.ptr_to([x_from[5 + 3 * i] + x_from[0] + its[1]]),
                         v * 2,
                         T.if_then_else(inside, T.uint32(v * 2), T.uint32(0)),
                     )
-            T.evaluate(pieces.call(T, f"ht_window_next<{packed}>", tap.ptr_to([0]), bk))
+            T.evaluate(pieces.call(T, f"ht_window_next<{packed}>", x_from.ptr_to([0]), bk))
 
         @T.inline
         def load_stage(place):
@@ -299,7 +297,8 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                 load(place + x_bytes, wf, w_from[0], w_pitch, bk, bn, left[0], n - n0, w_even)
             else:
                 load(place + x_bytes, wf, w_from[0], w_pitch, bn, bk, n - n0, left[0], w_even)
-            x_from[0] = x_from[0] + (bk * x_stride if x_kn else bk)
+            if as_stored:
+                x_from[0] = x_from[0] + (bk * x_stride if x_kn else bk)
             w_from[0] = w_from[0] + (bk * w_pitch if kn else bk)
             left[0] = left[0] - bk
 
