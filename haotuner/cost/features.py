@@ -130,7 +130,7 @@ def _fma_cycles(v: View) -> Column:
 
 def _peak_cycles(v: View) -> Column:
     """Cycles that the flops of a step of all resident tiles take at the peak of the units that do them."""
-    flops = v.resident * v.flops_per_step
+    flops = v.resident * v.flops_per_step / v.tile.rate
     return np.where(v.tile.tensor_fmas > 0, flops / (2.0 * v.m.tensor_fmas), flops / (2.0 * v.m.wave_width * v.m.pipes))
 
 
