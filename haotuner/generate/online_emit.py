@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from haotuner.generate.machine import Machine
 from haotuner.generate.online_depth import DepthLanes
+from haotuner.generate.online_parts import emit_parts
 from haotuner.generate.online_rows import RowLanes
 from haotuner.generate.online_schedule import ROWS, OnlinePlan
 
 
 def emit_online(plan: OnlinePlan, machine: Machine) -> None:
     """Say the program of a plan to a machine."""
+    if plan.schedule.parts > 1:
+        emit_parts(plan, machine)
+        return
     (RowLanes if plan.schedule.along == ROWS else DepthLanes)(plan, machine).run()

@@ -22,7 +22,8 @@ MOST_SCRATCH = 192 << 10  # bytes of a thread's stack
 class OnlineSchedule:
     """``along``: rows or depth. ``rows``: vectors of rows, or rows where the depth is along the lanes.
 
-    ``block``: keys whose scores are summed at once; ``keys``: of a tile; ``out_rows``: rows of the second product at once.
+    ``block``: keys whose scores are summed at once; ``keys``: of a tile; ``out_rows``: rows of the second product at once;
+    ``parts``: of the keys, which blocks of a device take side by side (``online_parts.py``).
     """
 
     lanes: int
@@ -31,6 +32,7 @@ class OnlineSchedule:
     block: int
     keys: int
     out_rows: int
+    parts: int = 1
 
     @property
     def tile_rows(self) -> int:
@@ -90,6 +92,8 @@ def online_plan(sums: Online, schedule: OnlineSchedule) -> OnlinePlan:
         raise UsageError(f"tiles of {schedule.tile_rows} rows are not whole groups of {schedule.out_rows}")
     if schedule.keys % schedule.lanes:
         raise UsageError(f"tiles of {schedule.keys} keys are no whole vectors of {schedule.lanes}")
+    if schedule.parts > 1 and (schedule.along != DEPTH or str(sums.key[1]) not in sums.graph.dimensions):
+        raise UsageError(f"parts of {sums.key[1]} are of programs with the depth along the lanes, and of one dimension")
     if plan.scratch_bytes > MOST_SCRATCH:
         raise UsageError(f"the tiles take {plan.scratch_bytes} bytes of scratch memory, more than {MOST_SCRATCH}")
     return plan
@@ -104,9 +108,10 @@ def told_online(plan: OnlinePlan) -> dict[str, str]:
     rows = f"{schedule.rows} vectors of {row}" if schedule.along == ROWS else f"{schedule.rows} of {row}"
     skips = f"; tiles of {key} beyond the last one that a row sees are skipped" if sums.last is not None else ""
     turned = "their operand, turned, " if schedule.along == ROWS else ""
+    parts = f"; blocks share {key} in {schedule.parts} parts, joined by their maxima" if schedule.parts > 1 else ""
     return {
         "parallel": f"{schedule.lanes} lanes along {lanes}, and along {sums.column[1]} of the second product; "
-        f"threads share {outer}",
+        f"threads share {outer}{parts}",
         "movement": f"scores in tiles of {schedule.tile_rows} x {schedule.keys}, the sums of a tile's rows and {turned}"
         f"in {plan.scratch_bytes:,} bytes of the stack; no tensor of {row} x {key}",
         "computation": f"online: the maximum so far, sums rescaled once a tile; {rows} x {schedule.block} keys of the first "

@@ -31,7 +31,8 @@ class OnlineSpace(Space):
             return Hole(name, node, tuple(sorted({getattr(one, name) for one in self._every})))
 
         along = Hole("along", STRUCTURE, (0, 1))  # rows, depth
-        return (along, hole("rows", STRUCTURE), hole("keys", STRUCTURE), hole("block", first), hole("out_rows", second))
+        return (along, hole("rows", STRUCTURE), hole("keys", STRUCTURE), hole("block", first), hole("out_rows", second),
+                hole("parts", second))  # fmt: skip
 
     def canonical(self, point: Sequence[int]) -> Point | None:
         """The point, if it has a plan."""

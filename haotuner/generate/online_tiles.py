@@ -9,23 +9,35 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from haotuner.generate.expressions import INDEX, Expression
 from haotuner.generate.machine import Cell, Machine, Value
 from haotuner.generate.online_schedule import ROWS, OnlinePlan, padded
+from haotuner.generate.parted import PARTIAL
 from haotuner.generate.values import Frame, Values
 
 SCORES, SUMS, SCALES = "tile of scores", "sums of rows", "scales of rows"  # scratch memory
 FP32 = "fp32"
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of the keys' tiles, of how many; whether (1 or 0) its state goes to memory, whether rows are written."""
+
+    index: Value
+    count: Value
+    leaves: Value
+    writes: Value
+
+
 class Tiles(Values, ABC):
     """What programs share, whatever runs along the lanes. A tile's scores lie at ``_score(row, key)`` of scratch memory."""
 
-    def __init__(self, plan: OnlinePlan, machine: Machine) -> None:
+    def __init__(self, plan: OnlinePlan, machine: Machine, part: Part | None = None) -> None:
         super().__init__(machine)
+        self.part = part
         self.plan, self.sums, self.schedule = plan, plan.sums, plan.schedule
         self.lanes = plan.schedule.lanes
         self.depth, self.columns = cast(int, plan.sums.depth[1]), cast(int, plan.sums.column[1])
@@ -130,13 +142,45 @@ class Tiles(Values, ABC):
 
         tiles = self._index("floordiv", self._index("add", stop, keys - 1), keys)
         if self.sums.last is None:
-            self.machine.loop(tiles, tile(self.sums.score))
+            self._tiles(self._number(0), tiles, tiles, tile(self.sums.score))
         else:
-            plain = self._fixed(self._index("floordiv", full, keys))
-            self.machine.loop(plain, tile(self.sums.seen))
-            body = tile(self.sums.score)
-            self.machine.loop(self._index("sub", tiles, plain), lambda i: body(self._index("add", plain, i)))
-        self._finish(frame, state, base, rows, valid)
+            plain, tiles = (self._fixed(one) for one in (self._index("floordiv", full, keys), tiles))
+            self._tiles(self._number(0), plain, tiles, tile(self.sums.seen))
+            self._tiles(plain, tiles, tiles, tile(self.sums.score))
+        if self.part is None:
+            self._finish(frame, state, base, rows, valid)
+            return
+        self.machine.loop(self.part.leaves, lambda _: self._leave(frame, state, base, rows))
+        self.machine.loop(self.part.writes, lambda _: self._finish(frame, state, base, rows, valid))
+
+    def _tiles(self, first: Value, end: Value, tiles: Value, body: Callable[[Value], None]) -> None:
+        """Tiles of keys from ``first`` to ``end``, those of them that are the part's."""
+        if self.part is not None:
+            own = [self._fixed(self._index("floordiv", self._index("mul", tiles, at), self.part.count))
+                   for at in (self.part.index, self._index("add", self.part.index, 1))]  # fmt: skip
+            first = self._fixed(self._index("max", first, own[0]))
+            end = self._fixed(self._index("max", self._index("min", end, own[1]), first))
+        self.machine.loop(self._index("sub", end, first), lambda i: body(self._index("add", first, i)))
+
+    def _record(self, frame: Frame, row: Value, part: Value) -> Value:
+        """Where what a part leaves of a row begins."""
+        size = self.machine.size
+        line = part
+        for variable, extent in self.sums.outer:
+            line = self._index("add", self._index("mul", line, size(extent)), frame.variables[variable.name])
+        line = self._index("add", self._index("mul", line, size(self.sums.row[1])), row)
+        return self._index("mul", line, self.width + 2)
+
+    def _leave(self, frame: Frame, state: list[list[Cell]], base: Value, rows: int) -> None:
+        """Write a part's state of each row to memory."""
+        assert self.part is not None
+        for row, (most, total) in enumerate(zip(*state, strict=True)):
+            place = self._fixed(self._record(frame, self._index("add", base, row), self.part.index))
+            for first in range(0, self.width, self.lanes):
+                values = self._near(SUMS, self._number(row * self.width + first), self.lanes)
+                self._put(PARTIAL, self._index("add", place, first), values, self.lanes)
+            self._put(PARTIAL, self._index("add", place, self.width), most.get(), 1)
+            self._put(PARTIAL, self._index("add", place, self.width + 1), total.get(), 1)
 
     def _seen(self, frame: Frame, row: Value, size: Value) -> Value:
         """How many keys a row sees."""
@@ -223,22 +267,30 @@ class Tiles(Values, ABC):
     def _finish(self, frame: Frame, state: list[list[Cell]], base: Value, rows: int, valid: Value | None) -> None:
         """Write the output's rows."""
         self._totals(state, rows)
-        sums, machine = self.sums, self.machine
-        nothing = machine.apply("equal", [machine.size(sums.key[1]), self._number(0)], "bool", 1)
 
         def row(i: Value) -> None:
-            line = self._near(SCALES, i, 1)
-            total = machine.cell(FP32, 1, machine.apply("select", [nothing, machine.number(1, FP32), line], FP32, 1)).get()
+            total = self._total(self._near(SCALES, i, 1))
             for v in range(self.width // self.lanes):
-                here = self._column_frame(frame, self._number(0), v, **{sums.row[0].name: self._index("add", base, i)})
                 place = self._index("add", self._index("mul", i, self.width), v * self.lanes)
-                here.folds.update({sums.total: total, sums.weighted: self._near(SUMS, place, self.lanes)})
-                value = self.evaluate(sums.value, here)
-                indices = [self.scalar(one, here) for one in sums.indices]
-                steps = [int(one is sums.indices[-1]) for one in sums.indices]
-                machine.store(self.plan.output, indices, steps, value, self.lanes, here.mask)
+                self._write(frame, self._index("add", base, i), v, total, self._near(SUMS, place, self.lanes))
 
-        machine.loop(valid if valid is not None else self._number(rows), row)
+        self.machine.loop(valid if valid is not None else self._number(rows), row)
+
+    def _total(self, total: Value) -> Value:
+        """A row's sum of exponentials; 1 where there are no keys."""
+        machine = self.machine
+        nothing = machine.apply("equal", [machine.size(self.sums.key[1]), self._number(0)], "bool", 1)
+        return machine.cell(FP32, 1, machine.apply("select", [nothing, machine.number(1, FP32), total], FP32, 1)).get()
+
+    def _write(self, frame: Frame, row: Value, v: int, total: Value, weighted: Value) -> None:
+        """A vector of a row's columns, from its sums."""
+        sums = self.sums
+        here = self._column_frame(frame, self._number(0), v, **{sums.row[0].name: row})
+        here.folds.update({sums.total: total, sums.weighted: weighted})
+        value = self.evaluate(sums.value, here)
+        indices = [self.scalar(one, here) for one in sums.indices]
+        steps = [int(one is sums.indices[-1]) for one in sums.indices]
+        self.machine.store(self.plan.output, indices, steps, value, self.lanes, here.mask)
 
     def _moved(self, most: Value, lanes: int) -> Value:
         """What scores are moved by: the maximum, 0 where nothing was seen yet."""

@@ -32,7 +32,8 @@ class CpuOnline(CpuGenerated):
     """Family ``cpu_online_KIND_fp32``.
 
     Parameters: vl (lanes of a vector), al (0: rows along the lanes, 1: the depth of the products), rw, bk, ky, wr (rows,
-    block, keys and out_rows of a schedule); the extents that must be known, by their axes; oa, ob, …: the op's options.
+    block, keys and out_rows of a schedule); on GPUs pt (parts of the keys);
+    the extents that must be known, by their axes; oa, ob, …: the op's options.
     """
 
     frontier = 16
@@ -76,9 +77,10 @@ class CpuOnline(CpuGenerated):
     def kernel_of(self, schedule: Any, op: Op) -> MicroKernel:
         """The micro-kernel of a schedule of the op's graph."""
         extents = tuple((axis, dict(op.static)[axis]) for axis in self.known)
+        parts = (("pt", schedule.parts),) if schedule.parts > 1 else ()
         return MicroKernel(self.name, (
             ("vl", schedule.lanes), ("al", ALONG.index(schedule.along)), ("rw", schedule.rows), ("bk", schedule.block),
-            ("ky", schedule.keys), ("wr", schedule.out_rows), *extents, *self._option_params(op.all_options()),
+            ("ky", schedule.keys), ("wr", schedule.out_rows), *parts, *extents, *self._option_params(op.all_options()),
         ))  # fmt: skip
 
     def _of(self, op: Op) -> tuple[tuple[str, str], ...]:
@@ -135,7 +137,7 @@ def _defaults(kind: OpKind) -> Options:
 def _schedule(kernel: MicroKernel) -> OnlineSchedule:
     return OnlineSchedule(
         lanes=kernel["vl"], along=ALONG[kernel["al"]], rows=kernel["rw"], block=kernel["bk"], keys=kernel["ky"],
-        out_rows=kernel["wr"],
+        out_rows=kernel["wr"], parts=dict(kernel.params).get("pt", 1),
     )  # fmt: skip
 
 

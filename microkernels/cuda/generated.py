@@ -65,6 +65,12 @@ class Cut:
     parts: int = 1
     dimension: int = 0
     step: int = 1
+    record: int = 0
+
+    def floats(self, shape: Sequence[int]) -> int:
+        """Of a workspace for all parts of an output of this shape, at most."""
+        rows = prod(extent for axis, extent in enumerate(shape) if axis != self.lane_axis)
+        return min(self.parts * (rows * self.record if self.record else prod(shape)), PARTIAL_FLOATS)
 
     def initializer(self) -> str:
         """In C."""
@@ -245,10 +251,11 @@ class CudaGenerated(CpuGenerated):
         """Parts of a fold that blocks share, as the runtime cuts them."""
         found = np.ones(len(asked.kernel_at))
         outputs = prod((extents[axis] for axis in self._own(asked.kernels[0]).output.axes({})), start=found)
-        room = np.maximum(PARTIAL_FLOATS // np.maximum(outputs, 1.0), 1.0)
         for place, kernel in enumerate(asked.kernels):
             cut = self.cut(kernel)
             if cut.parts > 1:
+                left = outputs * (cut.record / (cut.vectors * cut.lanes) if cut.record else 1.0)
+                room = np.maximum(PARTIAL_FLOATS // np.maximum(left, 1.0), 1.0)
                 axis = self.plan(kernel).graph.dimensions[cut.dimension]
                 tiles = np.ceil(np.broadcast_to(extents[axis], found.shape) / cut.step)
                 found = np.where(asked.kernel_at == place, np.clip(tiles, 1.0, np.minimum(room, cut.parts)), found)

@@ -16,10 +16,14 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.generate.emit import AnyPlan, emit
 from haotuner.generate.expressions import INDEX
+from haotuner.generate.online_parts import emit_join, emit_part
+from haotuner.generate.online_schedule import OnlinePlan
+from haotuner.generate.online_tiles import Part
+from haotuner.generate.parted import PARTIAL
 from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import Extent, lowered
 from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
-from haotuner.microkernels.cuda.generated_parts import PART, prologue
+from haotuner.microkernels.cuda.generated_parts import JOIN, PART, prologue
 from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neighbour, neighbour, said
 from haotuner.microkernels.cuda.pieces import DEVICE
 
@@ -163,6 +167,8 @@ class CudaText:
         held: Sequence[Code] = (),
     ) -> Code:
         """An element a lane; of an iteration's vectors all at once, which no pass of the same scope repeats."""
+        if tensor == PARTIAL:
+            return self._named("fp32", f"a.partial[{indices[0]}{' + ht_lane' * (lanes > 1)}]")
         if tensor in self._scratch:
             return self._named("fp32", self._own_place(tensor, indices[0], lanes))
         dtype = self.plan.graph.types[tensor].dtype
@@ -178,6 +184,11 @@ class CudaText:
         self, tensor: str, indices: Sequence[Code], steps: Sequence[int], value: Code, lanes: int, mask: Code | None
     ) -> None:
         """Every lane its own element; the first lane what is one for all."""
+        if tensor == PARTIAL:
+            self._store(
+                f"a.partial[{indices[0]}{' + ht_lane' * (lanes > 1)}] = {value};", None if lanes > 1 else "ht_lane == 0"
+            )
+            return
         if tensor in self._scratch:
             self._keep(self._own_place(tensor, indices[0], lanes), value, lanes)
             return
@@ -192,6 +203,9 @@ class CudaText:
             said = f"{place} = {self.kept_as}({value});"
             if self._in_parts:  # results of a part are not rounded
                 said = f"{{ if (given.phase == {PART}) ht_{place} = {value}; else {said} }}"
+        self._store(said, condition)
+
+    def _store(self, said: str, condition: str | None) -> None:
         self._say(f"if ({condition}) {said}" if condition is not None else said)
         self._loops[-1].ordered = True
         for loop in self._loops:
@@ -344,8 +358,18 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
     if lanes not in WIDTHS:
         raise UsageError(f"{symbol}: vectors of {lanes}; on a GPU they are {', '.join(map(str, WIDTHS))} threads")
     shared = plan if isinstance(plan, Plan) and plan.schedule.parts > 1 else None
-    machine = CudaText(plan, kept_as, in_parts=shared is not None)
-    emit(plan if shared is None else replace(shared, schedule=replace(shared.schedule, parts=1)), machine)
+    machine, join = CudaText(plan, kept_as, in_parts=shared is not None), list[str]()
+    if isinstance(plan, OnlinePlan) and plan.schedule.parts > 1:
+        emit_part(
+            plan,
+            machine,
+            Part(Code("blockIdx.y"), Code("a.parts"), *(Code(f"(a.phase {sign} {PART})") for sign in ("==", "!="))),
+        )
+        last = CudaText(plan, kept_as)
+        emit_join(plan, last, Code("a.parts"))
+        join = [f"if (a.phase == {JOIN}) {{", *(f"  {line}" for line in last.lines), "  return;", "}"]
+    else:
+        emit(plan if shared is None else replace(shared, schedule=replace(shared.schedule, parts=1)), machine)
     tensors = []
     for place, name in enumerate(machine.tensors):
         const = "const " if name != plan.output else ""
@@ -361,6 +385,7 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
         *tensors,
         *([f"float* const ht_t{place} = (float*)a.data[{place}];"] if shared and kept_as != "fp32" else []),
         *machine.memory(max(1, threads // lanes)),
+        *join,
         *machine.lines,
     ]
     text = "\n".join(f"  {line}" for line in body)

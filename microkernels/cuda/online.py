@@ -7,12 +7,14 @@ far in its part of shared memory. No tensor of rows x keys is written.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from haotuner.generate.online_parts import record
 from haotuner.generate.online_schedule import DEPTH, OnlinePlan, OnlineSchedule, padded, schedules
 from haotuner.generate.online_space import OnlineSpace
 from haotuner.microkernels.cpu.online import CpuOnline
@@ -26,13 +28,14 @@ from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
 
 SHARED_BYTES = (48 << 10) * WARP // THREADS  # of a warp: what a block has without asking for more
+PARTS = (1, 8, 32)  # of the keys, where few queries have many
 STEPS = 5.0  # exchanges until a warp's lanes are joined
 
 
 class CudaOnline(CpuOnline, CudaGenerated):
     """Family ``cuda_generated_KIND_DTYPE``; parameters as of the CPU's family, ``vl``: threads of a warp."""
 
-    frontier = 12
+    frontier = 20
 
     def __init__(self, kind: OpKind, dtype: str = "fp32") -> None:
         super().__init__(kind)
@@ -56,7 +59,11 @@ class CudaOnline(CpuOnline, CudaGenerated):
         plan = self._known_plan(kernel)
         columns, rank = plan.sums.column[1], plan.graph.types[plan.output].rank
         assert isinstance(columns, int), "the rule asks for known extents"
-        return Cut(lanes=WARP, vectors=padded(columns, WARP) // WARP, lane_axis=rank - 1, merges=False)
+        cut = Cut(lanes=WARP, vectors=padded(columns, WARP) // WARP, lane_axis=rank - 1, merges=False)
+        if plan.schedule.parts == 1:
+            return cut
+        key = plan.graph.dimensions.index(str(plan.sums.key[1]))
+        return replace(cut, parts=plan.schedule.parts, dimension=key, step=plan.schedule.keys, record=record(plan))
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """Accumulators of both products, and every warp's part of shared memory."""
@@ -81,7 +88,10 @@ class CudaOnline(CpuOnline, CudaGenerated):
     def _waited(self, asked: Asked, extents: Any) -> tuple[Any, Any]:
         """Cycles that a warp waits for loads and for joined lanes, and instructions of its threads: both grow with keys."""
         plan = self._known_plan(asked.kernels[0])
-        keys, vectors = extents[str(plan.sums.key[1])], float(self.cut(asked.kernels[0]).vectors)
+        keys, vectors = (
+            extents[str(plan.sums.key[1])] / self._parts(asked, extents),
+            float(self.cut(asked.kernels[0]).vectors),
+        )
         rows, block = asked.param("rw"), asked.param("bk")
         waited = keys * ((STEPS * JOIN_CYCLES + LOAD_CYCLES / AHEAD) / block + LOAD_CYCLES / AHEAD / rows) + LOAD_CYCLES
         issued = keys * (rows * (2.0 * vectors + 2.0 * STEPS + 6.0) + 4.0 * vectors)
@@ -110,4 +120,5 @@ class _DepthSpace(OnlineSpace):
 def _along_depth(sums: Any) -> Iterator[OnlineSchedule]:
     for schedule in schedules(sums, WARP):
         if schedule.along == DEPTH and OnlinePlan(sums=sums, schedule=schedule).scratch_bytes <= SHARED_BYTES:
-            yield schedule
+            for parts in PARTS if str(sums.key[1]) in sums.graph.dimensions else PARTS[:1]:
+                yield replace(schedule, parts=parts)

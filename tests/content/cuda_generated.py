@@ -13,7 +13,8 @@ from haotuner import judge
 from haotuner.generate.emit import AnyPlan
 from haotuner.generate.group import kinds_of
 from haotuner.generate.kinds import graph_of
-from haotuner.generate.online_schedule import DEPTH, OnlineSchedule
+from haotuner.generate.online_parts import record
+from haotuner.generate.online_schedule import DEPTH, OnlinePlan, OnlineSchedule
 from haotuner.generate.schedule import Plan, Schedule, planned
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
@@ -56,11 +57,11 @@ def plan_of(
                                    masked=masked, packed=packed, held=held, parts=parts))  # fmt: skip
 
 
-def attention_plan(spec: str, rows: int, block: int, keys: int) -> AnyPlan:
+def attention_plan(spec: str, rows: int, block: int, keys: int, parts: int = 1) -> AnyPlan:
     """Online sums of a warp, the depth along its lanes."""
     op = Op.parse(spec)
     family = CudaOnline(op.meaning)
-    schedule = OnlineSchedule(lanes=WARP, along=DEPTH, rows=rows, block=block, keys=keys, out_rows=rows)
+    schedule = OnlineSchedule(lanes=WARP, along=DEPTH, rows=rows, block=block, keys=keys, out_rows=rows, parts=parts)
     found: AnyPlan = family.plan(family.kernel_of(schedule, op))
     return found
 
@@ -85,6 +86,8 @@ def joined_plan() -> tuple[str, AnyPlan]:
 
 
 PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
+    "attention_parts": ("attention:d=40,causal=end,mask=keys",
+                        attention_plan("attention:d=40,causal=end,mask=keys", 2, 4, 64, parts=3)),
     "attention": ("attention:d=40", attention_plan("attention:d=40", 4, 4, 64)),
     "attention_causal": ("attention:d=64,causal=end,mask=keys",
                          attention_plan("attention:d=64,causal=end,mask=keys", 2, 1, 64)),
@@ -131,6 +134,7 @@ PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
 
 QUICK = (
     "attention",
+    "attention_parts",
     "softmax_kept",
     "softmax_quads",
     "layer_norm_held",
@@ -173,15 +177,21 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, b
     for place, name in enumerate(plan.graph.dimensions):
         arguments.sizes[place] = extents[name]
     error = 0
-    arguments.parts = 1
+    arguments.parts, floats = 1, out.inner.size
     if isinstance(plan, Plan) and plan.schedule.parts > 1:
         tiles = -(-arguments.sizes[Parts.of(plan).place] // plan.schedule.step)
         arguments.parts = min(plan.schedule.parts, tiles)
-    partial = np.full(max(1, arguments.parts * out.inner.size), np.nan, np.float32)
+    elif isinstance(plan, OnlinePlan):
+        arguments.parts, floats = plan.schedule.parts, out.inner.size // out.inner.shape[-1] * record(plan)
+    partial = np.full(max(1, arguments.parts * floats), np.nan, np.float32)
     arguments.partial = partial.ctypes.data
-    for phase in (1, 2) if arguments.parts > 1 else (0,):
-        arguments.phase = phase
-        error = error or library[f"run_{symbol}"](ctypes.byref(arguments), blocks, threads)
+    for phase in (0, 1, 2) if arguments.parts > 1 else (0,):  # a launch of all, then one of parts and one that joins them
+        if phase == 1:
+            assert not judge.check(op, inputs, out.inner).wrong, f"{symbol} {shape}: wrong in one launch"
+            out.inner[...] = np.nan
+        launched = Arguments.from_buffer_copy(arguments)
+        launched.phase, launched.parts = phase, arguments.parts if phase else 1
+        error = error or library[f"run_{symbol}"](ctypes.byref(launched), blocks, threads)
     verdict = judge.check(op, inputs, out.inner)
     touched = ", wrote outside the output" if out.touched() else ""
     return f"{symbol} {shape}: error {error}, {verdict}{touched}" if error or verdict.wrong or touched else ""

@@ -142,7 +142,7 @@ EPILOGUE_BUGS: Bugs = {
         MMA_SMALL,
         everywhere(r"__syncwarp\(\);\n\s*(?=for|const|#|\S+ int)", ""),
     ),
-    "bias of the first columns everywhere": (SIMT_SMALL, everywhere(r"\(const T\*\)from \+ column", "(const T*)from")),
+    "bias of the first columns everywhere": (SIMT_SMALL, everywhere(r"\(const C\*\)from \+ column", "(const C*)from")),
     "the residual read with another stride": (SIMT_SMALL, everywhere(r"a\.residual \+ at", "a.residual + at - row")),
     "one GELU for the other": (SIMT_STEPS, everywhere(r"0\.044715f", "0.035677f")),
     "erf of another argument": (WGMMA_STEPS, everywhere(r"0\.7071067811865476f", "0.7f")),
@@ -181,7 +181,8 @@ def broken(text: str, breaks: Callable[[str], str], bug: str) -> str:
 
 def broken_epilogue(symbol: str, breaks: Callable[[str], str], bug: str) -> str:
     """The shared functions under other names, broken."""
-    text = broken(f"{steps_text()}\n{(DEVICE / 'epilogue.cuh').read_text()}", breaks, bug)
+    shared = "\n".join((DEVICE / f"{name}.cuh").read_text() for name in ("result", "epilogue"))
+    text = broken(f"{steps_text()}\n{shared}", breaks, bug)
     found = re.findall(r"^HT_DEVICE [\w *]*?\b(ht_\w+)\(|^struct (ht_\w+)", text, re.MULTILINE)
     names = dict.fromkeys(function or struct for function, struct in found)
     return re.sub(rf"\b({'|'.join(names)})\b", rf"{symbol}_\1", text)

@@ -43,6 +43,7 @@ LITTLE = (
     OnlineSchedule(lanes=4, along=ROWS, rows=1, block=2, keys=8, out_rows=2),
     OnlineSchedule(lanes=4, along=DEPTH, rows=2, block=2, keys=4, out_rows=2),
     OnlineSchedule(lanes=4, along=DEPTH, rows=1, block=1, keys=8, out_rows=1),
+    OnlineSchedule(lanes=4, along=DEPTH, rows=2, block=2, keys=4, out_rows=2, parts=3),
 )
 SIZES = ((2, 5, 7), (1, 1, 9), (1, 11, 3), (1, 9, 1))  # heads, queries, keys
 

@@ -110,11 +110,29 @@ def generated_parts(path: str) -> None:
     driver.fail("cuLaunchKernel", "")
 
 
+def generated_keys(path: str) -> None:
+    """Few queries, many keys: parts of the keys where a stream has memory for them; causal, some see none of a part."""
+    one, driver = Generated(path), Driver()
+    for prepared in (False, True):
+        if prepared:
+            one.op.prepare(one.stream)
+        for b, t, s in ((3, 1, 400), (2, 5, 130), (1, 70, 65), (2, 3, 9)):
+            inputs = judge.draw(one.meaning, Shape.of(b=b, t=t, s=s), np.random.default_rng(s))
+            y = one.device.upload(np.full((b, t, 40), UNTOUCHED, one.dtype))
+            placed = [one.device.upload(value) for value in inputs.values()]
+            driver.library.standin_counts_reset()
+            one.op.run(*placed, out=y, stream=one.stream)
+            assert counts(driver)["cuLaunchKernel"] == (2 if prepared and s > 64 else 1), (b, t, s)
+            one.judged(inputs, y, (b, t, s, prepared))
+
+
 def generated_faults(path: str) -> None:
     """The size of the grid, arguments that the door does not take, what the driver refuses, and a second device."""
     one, driver, current = Generated(path), Driver(), ctypes.c_void_p(0)
     if one.op.name == "softmax":
         _grids(one, driver)
+    if one.op.name == "gelu":
+        _merged(one, driver)
     _arguments(one)
     inputs, out = one.drawn(4, 12), one.out(4, 12)
     x, *rest = (one.device.upload(value) for value in inputs.values())
@@ -161,6 +179,18 @@ def _grids(one: Generated, driver: Driver) -> None:
         driver.library.standin_geometry(found)
         assert tuple(found) == (blocks, threads), (m, n, tuple(found))
         one.judged(inputs, y, (m, n))
+
+
+def _merged(one: Generated, driver: Driver) -> None:
+    """Short rows without gaps are launched as one long row, whose groups are full; rows apart are not."""
+    for m, n, gap, groups in ((40, 9, 0, 2), (40, 9, 3, 40), (1, 300, 0, 2), (300, 1, 0, 2)):
+        inputs, found = one.drawn(m, n), (ctypes.c_uint * 2)()
+        y = one.out(m, n, gap)
+        one.op.run(*(one.device.upload(v, strides=(n + gap, 1)) for v in inputs.values()), out=y, stream=one.stream)
+        one.device.wait(one.stream)
+        driver.library.standin_geometry(found)
+        assert found[0] * found[1] == groups * 32, (m, n, gap, tuple(found))
+        one.judged(inputs, y, (m, n, gap))
 
 
 def _arguments(one: Generated) -> None:

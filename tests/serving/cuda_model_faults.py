@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.serving.cuda_models import Server, free_bytes
 from tests.serving.cuda_odd_models import ALIASED, CUT, MISSING, SMALL, TWICE, WEIGHTS
 from tests.serving.cuda_served import counts
 from tests.serving.memory_refused import Memory
+from tests.standin.apart import failure_of
 from tests.standin.client import Driver
 
 CALLS = ("cuCtxGetCurrent", "cuCtxPushCurrent", "cuStreamIsCapturing", "cuMemAlloc", "cuLaunchKernel", "cuMemcpyDtoDAsync",
@@ -43,20 +45,21 @@ def repeated(path: str) -> None:
 
 
 def walked(path: str) -> None:
-    """Every call of the driver in a request that needs more memory than the one before fails once; nothing is left."""
+    """Every call of the driver in a stream's first request and in one that needs more memory fails; nothing is left."""
     device, driver = Device(), Driver()
     server = Server(path, name=ALIASED)
     arrays, tensors = server.inputs(3, 9)
     _, small = server.inputs(1, 2)
     out, less = server.outputs(3, 9), server.outputs(1, 2)
-    for name in CALLS:
+    for name, fresh in ((name, fresh) for name in CALLS for fresh in (True, False)):
         for nth in range(1, MOST):
             stream = device.stream()
             driver.library.standin_counts_reset()
-            server.model.run(small, out=less, stream=stream)
-            assert not _called(driver, "cuStreamSynchronize"), "a stream's first call waits for nothing"
-            device.wait(stream)
-            driver.library.standin_counts_reset()
+            if not fresh:
+                server.model.run(small, out=less, stream=stream)
+                assert not _called(driver, "cuStreamSynchronize"), "a stream's first call waits for nothing"
+                device.wait(stream)
+                driver.library.standin_counts_reset()
             driver.fail(name, "1", nth)
             try:
                 server.model.run(tensors, out=out, stream=stream)
@@ -74,7 +77,7 @@ def walked(path: str) -> None:
             device.wait(stream)
             assert called < nth, f"{name}: nobody said that call {nth} of {called} failed"
             break
-        assert 1 < nth < MOST, f"{name} was never called"
+        assert 1 + (not fresh or name != "cuStreamSynchronize") <= nth < MOST, f"{name} was never called"
     server.model.run(small, out=less, stream=server.stream)
     server.model.trim()
     before = free_bytes(device)
@@ -92,25 +95,34 @@ def _called(driver: Driver, name: str) -> int:
 
 def opened(path: str) -> None:
     """Every call of the driver fails once while code is loaded and a model opened; the next try finds all in order."""
-    driver, device = Driver(), Device()
     for name in ("cuModuleLoadData", "cuModuleGetFunction", "cuFuncGetAttribute", "cuCtxGetCurrent", "cuCtxPushCurrent",
                  "cuMemAlloc", "cuMemcpyHtoD"):  # fmt: skip
-        for nth in (1, 2, 3, 4, 5, 6):
-            gc.collect()
-            before = free_bytes(device)
-            driver.library.standin_counts_reset()
-            driver.fail(name, "1", nth)
-            with contextlib.suppress(HaotunerError):
-                haotuner.load(path, device="cuda:0").model(TWICE)
-                break
-            driver.fail(name, "")
-            loaded, unloaded = _called(driver, "cuModuleLoadData"), _called(driver, "cuModuleUnload")
-            failed = name == "cuModuleLoadData"
-            assert loaded in (0, unloaded + failed), f"{name} {nth}: {loaded} modules were loaded, {unloaded} given back"
-            without_context(device, f"{name} {nth}")
-            gc.collect()
-            assert free_bytes(device) == before, f"{name} {nth}: memory of the device is left"
+        assert not failure_of(partial(_opened, path, name)), name  # code is loaded once in a process
+
+
+def _opened(path: str, name: str) -> None:
+    driver, device = Driver(), Device()
+    for nth in range(1, MOST):
+        gc.collect()
+        before = free_bytes(device)
+        driver.library.standin_counts_reset()
+        driver.fail(name, "1", nth)
+        try:
+            haotuner.load(path, device="cuda:0").model(TWICE)
+        except HaotunerError as error:
+            assert "CUDA_ERROR_INVALID_VALUE (1)" in str(error), f"{name} {nth}: {error}"
+        else:
+            assert _called(driver, name) < nth, f"{name}: nobody said that call {nth} failed"
+            break
         driver.fail(name, "")
+        loaded, unloaded = _called(driver, "cuModuleLoadData"), _called(driver, "cuModuleUnload")
+        refused = name == "cuModuleLoadData"
+        assert loaded in (unloaded + refused, unloaded + 2), f"{name} {nth}: of {loaded} modules {unloaded} were given back"
+        without_context(device, f"{name} {nth}")
+        gc.collect()
+        assert free_bytes(device) == before, f"{name} {nth}: memory of the device is left"
+    assert 1 < nth < MOST, f"{name} was never called"
+    driver.fail(name, "")
     Server(path, name=TWICE).ask(2, 5)
 
 

@@ -305,7 +305,8 @@ def doors(path: str) -> None:
     first = next(iter(tensors.values()))
     for wrong in (
         (), (None, room, *tensors.values()), (address, room), (address, room, *ends), (address, None, *tensors.values()),
-        (address, room[:-1], *tensors.values()), (address, room.reshape(1, -1), *tensors.values()),
+        (address, room[:-1], *tensors.values()), (address, room.reshape(-1, 1), *tensors.values()),
+        (address, server.device.empty((ranks,), "int64"), *tensors.values()),
         (address, np.zeros(2 * ranks, np.int32), *tensors.values()), (address, first, *tensors.values()),
     ):  # fmt: skip
         with pytest.raises(TypeError, match=r"model_shapes: expected \(model, int64 array, inputs\)"):

@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.cpu.pack_op import axes_of, operands_of
-from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan, in_place_operands
+from haotuner.backends.cpu.pack_op import axes_of
+from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
-from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.generate.online_schedule import DEPTH, OnlineSchedule
 from haotuner.generate.schedule import Schedule
-from haotuner.microkernels.cpu.generated import in_place_of
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
@@ -30,6 +29,7 @@ from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, GROUPED_FAMILIES
 from haotuner.microkernels.cuda.fused import has_steps, stepped
 from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.cuda.online import CudaOnline
 from haotuner.microkernels.index import family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
@@ -38,6 +38,7 @@ from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.run_folder import in_a_run, once, toolchain
+from tests.serving.cuda_generated_packs import packed_generated
 from tests.standin.cubins import cubin_of
 
 _TILES = {one.name for one in CUDA_FAMILIES}
@@ -219,13 +220,16 @@ TRANSPOSED_PICKS = (  # products first, gathered by a launch: channels first, la
         arch="sm_90a",
         op=Op.parse("conv_transpose2d:c=8,f=6,r=2,s=3,stride=2.3,dilation=1.2,groups=2,layout=nhwc,dtype=bf16,out=fp32,"
                     "epilogue=residual+silu+scale").name,
-        kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=1, kn=1),),  # type: ignore[attr-defined]
+        kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=2, kn=1),),  # type: ignore[attr-defined]
         dtype="bfloat16",
     ),
     Pick(
         arch="sm_80",
         op=Op.parse("conv_transpose1d:c=6,f=6,s=4,stride=2,pad=1,groups=3").name,
-        kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(**_SIMT_TILE, kn=2),),  # type: ignore[attr-defined]
+        kernels=tuple(
+            _BATCHED["cuda_batched_simt_fp32"].kernel(**_SIMT_TILE | {"v": v}, kn=2)  # type: ignore[attr-defined]
+            for v in (1, 2)
+        ),
         dtype="float32",
     ),
 )  # fmt: skip
@@ -267,6 +271,12 @@ PARTS_PICK = Pick(arch="sm_90a", op=Op.parse("reduce_sum:dtype=bf16").name, dtyp
                    Op.parse("reduce_sum:dtype=bf16"))
     for parts in (1, 4)
 ))  # fmt: skip
+_ATTENTION, _ATTENDED = CudaOnline(KINDS["attention"]), Op.parse("attention:d=40,causal=end")
+ATTENTION_PICK = Pick(arch="sm_80", op=_ATTENDED.name, dtype="float32", kernels=tuple(
+    _ATTENTION.kernel_of(OnlineSchedule(lanes=32, along=DEPTH, rows=1, block=4, keys=64, out_rows=1, parts=parts), _ATTENDED)
+    for parts in (1, 8)
+))  # fmt: skip
+ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK)  # blocks share the terms of a row
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 
@@ -294,8 +304,8 @@ def packed(pick: Pick) -> PackedOnDevice:
         return packed_product(pick.op, pick.kernels)
     if is_convolution(Op.parse(pick.op).kind):
         return packed_conv(pick.op, pick.kernels)
-    if pick in (*GENERATED_PICKS, PARTS_PICK):
-        return packed_generated(pick.op, pick.kernels)
+    if pick in (*GENERATED_PICKS, *ONE_FOLD_PICKS):
+        return packed_generated(pick.op, family(pick.kernels[0]), pick.kernels, LAST)
     return packed_op(pick.op, pick.kernels, pick.cells)
 
 
@@ -310,29 +320,6 @@ def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProdu
         kernels=[SlicedKernel(name=one.name, tile=family(one).tile(one).extent, kernel=one) for one in kernels],
         plans=[SlicedPlan(threads=1, grid={op.dynamic[0]: (2, LAST)}, entries=[SlicedEntry(kernel=0)] * 2)],
         launches=[family(one).launch(one) for one in kernels],
-    )
-
-
-def packed_generated(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaGenerated:
-    """An op with one plan by its last axis: short rows by the first kernel, long ones by the last."""
-    op, of = Op.parse(name), family(kernels[0])
-    sliced = [
-        SlicedKernel(name=one.name, tile=of.tile(one).extent, kernel=one, in_place=in_place_of(of, one)) for one in kernels
-    ]
-    return PackedCudaGenerated(
-        name=name,
-        kind=op.kind,
-        axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))),
-        operands=in_place_operands(operands_of(op), sliced),
-        kernels=sliced,
-        plans=[
-            SlicedPlan(
-                threads=1, grid={"n": (16, LAST)}, entries=[SlicedEntry(kernel=0), SlicedEntry(kernel=len(kernels) - 1)]
-            )
-        ],
-        launches=[of.launch(one) for one in kernels],
-        cuts=[of.cut(one) for one in kernels],
-        dimensions=of.plan(kernels[0]).graph.dimensions,
     )
 
 
@@ -386,6 +373,6 @@ def _write_code(pick: Pick, folder: Path) -> None:
     programs = {kernel.name: (family(kernel), kernel) for kernel in pick.kernels}
     unit = folder / f"{pick.op}.cu"
     unit.write_text(
-        device_unit(programs, reduces=() if pick in (*GENERATED_PICKS, PARTS_PICK) else (Op.parse(pick.op).dtype,))
+        device_unit(programs, reduces=() if pick in (*GENERATED_PICKS, *ONE_FOLD_PICKS) else (Op.parse(pick.op).dtype,))
     )
     cubin_of(unit, folder, pick.arch)

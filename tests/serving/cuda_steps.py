@@ -17,12 +17,14 @@ from haotuner.ops.batch_matmul import finished
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
 
+LARGEST, COLUMN_BYTES = 24, 64 << 20  # of packed_conv's ranges; of native/kinds/cuda_conv.c
 SHAPES = {"m": ((1,), (3,), (50,), (150,)), "image": ((1, 1, 1), (2, 5, 7), (1, 9, 16)), "batch": ((1, 1, 9), (3, 33, 20))}
 
 
@@ -88,7 +90,7 @@ def stepped(path: str) -> None:
         with pytest.raises(TypeError, match="residual"):
             served.call({one: value for one, value in drawn.items() if one != "residual"}, y)
     if "transpose" in served.meaning.kind:
-        row = drawn["x"].shape[-1] + 5
+        row = drawn["x"].shape[-1] + 6
         steps = [row * int(np.prod(drawn["x"].shape[axis + 1 : -1])) for axis in range(drawn["x"].ndim - 1)]
         rows_apart = served.device.upload(drawn["x"], strides=(*steps, 1))
         if served.meaning.option("layout") == "nchw":
@@ -117,8 +119,14 @@ def stepped_faults(path: str) -> None:
         driver.fail("cuLaunchKernel", "")
         served.device.call("cuCtxGetCurrent", ctypes.byref(current))
         assert not current.value, f"after launch {nth}"
+    if served.image:
+        _prepared(served, driver)
+        if "transpose" in served.meaning.kind:
+            _aligned(served, drawn, y)
     if served.image and "residual" in drawn:
         _residuals(served, drawn, y)
+    if "transpose" in served.meaning.kind:
+        _apart(served, drawn, y)
     if len(served.constants) > 2:  # the weight, and two values of a channel or more
         bind, record = served.pack.library().function("ht_bind"), served.bound._state[1]
         with pytest.raises(ValueError, match="its epilogue (reads|adds a)"):
@@ -127,6 +135,66 @@ def stepped_faults(path: str) -> None:
         served.bound = served.op.bind(**served.placed)
     served.call(drawn, y)
     served.judge(drawn, y)
+
+
+def _prepared(served: Stepped, driver: Driver) -> None:
+    """Memory is made ready for columns of the largest image that was tuned, as many at a time as are laid out."""
+    free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
+    served.device.inside("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    before = free.value
+    driver.library.standin_counts_reset()
+    served.bound.prepare(served.device.stream())
+    served.device.inside("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    if all("direct" in kernel for kernel in served.op.entry.kernels):
+        assert not any(name.startswith("cuMemAlloc") for name in counts(driver)), "nothing is laid out"
+    elif "transpose" in served.meaning.kind:
+        of, taps = served.meaning, np.prod([size for axis, size in served.meaning.static if axis in ("r", "s")])
+        image = LARGEST ** (len(of.dynamic) - 1) * of["f"] * int(taps) * 4
+        assert before - free.value == image * min(LARGEST, max(1, COLUMN_BYTES // image)), (before - free.value, image)
+
+
+def _apart(served: Stepped, drawn: Any, y: Any) -> None:
+    """Channels last: images that do not follow evenly are refused; how far apart one image would be says nothing."""
+    x, name = drawn["x"], served.meaning.name
+    if served.meaning.option("layout") != "nhwc":
+        return
+    steps = [int(np.prod(x.shape[axis + 1 :])) for axis in range(x.ndim)]
+    more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+    far = served.device.upload(x, strides=(steps[0] + 2 * steps[1], *steps[1:]))
+    with pytest.raises(ValueError, match=f"^{name}: x has its pixels unevenly apart"):
+        served.bound(far, out=y, stream=served.stream, **more)
+    one = served.drawn((1, *SHAPES["image"][1][1:]))
+    alone = served.out(judge.reference(served.meaning, one | served.constants))
+    placed = served.device.upload(one["x"])
+    odd = tvm_ffi.from_dlpack(
+        Capsule(placed.data_ptr(), one["x"].shape, DTYPES[served.meaning.dtype].numpy, 0, (7, *steps[1:]))
+    )
+    more = {"residual": served.device.upload(one["residual"])} if "residual" in one else {}
+    served.bound(odd, out=alone, stream=served.stream, **more)
+    served.device.wait(served.stream)
+    served.judge(one, alone)
+
+
+def _aligned(served: Stepped, drawn: Any, y: Any) -> None:
+    """Wide copies that addresses or extents do not take: another kernel serves the call and is counted, or it is refused."""
+    copies = [dict(MicroKernel.parse(kernel).params)["v"] for kernel in served.op.entry.kernels]
+    if max(copies) == 1:
+        return
+    if min(copies) > 1:
+        weight = served.device.empty(served.constants["weight"].shape, DTYPES[served.meaning.dtype].numpy, skip=1)
+        more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+        bound = served.op.bind(**served.placed | {"weight": weight})
+        bound.prepare(served.stream)
+        with pytest.raises(ValueError, match="multiple of|aligned|address"):
+            bound(served.device.upload(drawn["x"]), out=y, stream=served.stream, **more)
+        return
+    for columns in (5, 8):
+        one = served.drawn((2, columns))
+        out = served.out(judge.reference(served.meaning, one | served.constants))
+        before = served.pack.stats()[served.meaning.name]["fallbacks"]
+        served.call(one, out)
+        served.judge(one, out)
+        assert served.pack.stats()[served.meaning.name]["fallbacks"] - before == (columns % max(copies) > 0), columns
 
 
 def _residuals(served: Stepped, drawn: Any, y: Any) -> None:

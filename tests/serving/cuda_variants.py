@@ -26,6 +26,7 @@ from tests.run_folder import toolchain
 from tests.serving.cuda_model_packs import GRAPHS, model_pack
 from tests.serving.cuda_odd_models import ODD, others
 from tests.serving.cuda_packs import (
+    DIRECT_PICKS,
     FUSED_FP32,
     GENERATED_PICKS,
     GROUPED_FP32,
@@ -259,9 +260,8 @@ class Variants:
                 partial(self._timed, made, name, mutant, PRODUCT_FP16, "timing_batches"),
             )
             softmax = GENERATED_PICKS[0]
-            yield Step(
-                f"timing_generated of {softmax.op}", partial(self._timed, made, name, mutant, softmax, "timing_generated")
-            )
+            for pick, scenario in ((softmax, "timing_generated"), (DIRECT_PICKS[0], "timing_direct")):
+                yield Step(f"{scenario} of {pick.op}", partial(self._timed, made, name, mutant, pick, scenario))
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
         library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")

@@ -14,6 +14,7 @@ import pytest
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
 from tests.serving.cuda_packs import (
+    ATTENTION_PICK,
     FUSED_FP32,
     GENERATED_PICKS,
     GROUPED_FP32,
@@ -105,6 +106,11 @@ def test_generated_programs_from_c(folder):
     program = cc([HERE / "drive_generated.c", *LIBRARY], folder / "drive_generated", *ASAN)
     pick = GENERATED_PICKS[0]
     assert run(folder, [program, served(folder, pick)], device=pick.arch).startswith("worst=")
+
+
+def test_keys_of_few_queries_from_c(folder):
+    program = cc([HERE / "drive_keys.c", *LIBRARY], folder / "drive_keys", *ASAN)
+    assert run(folder, [program, served(folder, ATTENTION_PICK)], device=ATTENTION_PICK.arch) == "right\n"
 
 
 def test_an_older_driver_is_refused_before_anything_is_loaded(folder):

@@ -63,6 +63,23 @@ def replays(cubin: Path) -> Any:
     return {"before": before, "after": host.driver.executed()}
 
 
+def regions(cubin: Path) -> Any:
+    """Three hundred calls of two regions, side by side in Y; how many launches were carried out before and for a reading."""
+    host = Host(cubin)
+    stream, problem = host.stream(), Problem(M, N, K).upload(host.driver)
+    first = PLAIN[1]
+    upper, lower = problem.arguments(), problem.arguments()
+    upper.m, lower.m = first, M - first
+    lower.x, lower.y = lower.x + 4 * first * K, lower.y + 4 * first * N
+    for _ in range(300):
+        host.send(upper, stream)
+        host.send(lower, stream, kernel=WIDE)
+    host.driver.need("cuStreamSynchronize", stream)
+    before = host.driver.executed()
+    problem.check(host.driver)
+    return {"before": before, "after": host.driver.executed()}
+
+
 def chain(cubin: Path) -> Any:
     """A product of a product, its first operand overwritten afterwards: what is read late is what was asked for."""
     host = Host(cubin)
@@ -243,7 +260,21 @@ def threads(cubin: Path) -> Any:
 
 PROGRAMS: dict[str, Callable[[Path], Any]] = {
     program.__name__: program
-    for program in (times, replays, chain, unread, result, planned, hanging, devices, counts, overhead, caches, threads)
+    for program in (
+        times,
+        replays,
+        regions,
+        chain,
+        unread,
+        result,
+        planned,
+        hanging,
+        devices,
+        counts,
+        overhead,
+        caches,
+        threads,
+    )
 }
 
 if __name__ == "__main__":

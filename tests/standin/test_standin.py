@@ -63,6 +63,7 @@ def test_on_demand_only_what_is_read_is_carried_out(folder):
     assert run("replays", folder, execute="demand") == {"before": 0, "after": 2}
     assert run("replays", folder)["before"] == 34 * 3 * 2
     assert run("unread", folder, execute="demand") == {"executed": 0}
+    assert run("regions", folder, execute="demand") == {"before": 0, "after": 2}
 
 
 @pytest.mark.parametrize("execute", ["always", "demand"])

@@ -13,7 +13,7 @@ from haotuner.backends.cuda.timing_library import Loaded, TimingLibrary, kernel_
 from haotuner.words.kernel import shares_terms
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from tests.serving.cuda_packs import GENERATED_PICKS, PARTS_PICK, family
+from tests.serving.cuda_packs import GENERATED_PICKS, ONE_FOLD_PICKS, family
 from tests.standin.client import Driver
 from tests.work.cuda_timing_batches import one_launch
 
@@ -23,7 +23,7 @@ def timing_generated(cubin: str, op: str, library: str = "") -> None:
     if library:
         timing_library.built = lambda folder: Path(library)
     driver, timed = Driver(), TimingLibrary(0)
-    pick, parsed = next(one for one in (*GENERATED_PICKS, PARTS_PICK) if one.op == op), Op.parse(op)
+    pick, parsed = next(one for one in (*GENERATED_PICKS, *ONE_FOLD_PICKS) if one.op == op), Op.parse(op)
     module = timed.load(Path(cubin))
     for kernel in pick.kernels:
         of = family(kernel)
@@ -34,7 +34,8 @@ def timing_generated(cubin: str, op: str, library: str = "") -> None:
             words=words, function=function, registers=registers, local_bytes=local, shared_bytes=launch.shared_bytes
         )
         assert verify_generated(parsed, kernel, of, loaded, timed, np.random.default_rng(3)) <= 1
-        operands = GeneratedOperands(timed, parsed, Shape.of(m=9, n=70))
+        shape = dict(zip(parsed.dynamic, (9, 70) if len(parsed.dynamic) == 2 else (2, 3, 70), strict=True))
+        operands = GeneratedOperands(timed, parsed, Shape.of(shape))
         one_launch(driver, timed, operands.call(loaded, of, kernel), 2 if shares_terms(kernel) else 1)
         operands.free()
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.serving.cuda_packs import (
+    DIRECT_PICKS,
     GENERATED_PICKS,
     GROUPED_FP32,
     GROUPED_HOPPER,
-    PARTS_PICK,
+    ONE_FOLD_PICKS,
     PICKS,
     PRODUCT_FP16,
     Pick,
@@ -39,9 +40,13 @@ def test_products_side_by_side_are_timed_in_one_launch(folder):
     timed(folder, PRODUCT_FP16, "tests.work.cuda_timing_batches")
 
 
-@pytest.mark.parametrize("pick", (*GENERATED_PICKS[:2], PARTS_PICK), ids=lambda pick: pick.op)
+@pytest.mark.parametrize("pick", (*GENERATED_PICKS[:2], *ONE_FOLD_PICKS), ids=lambda pick: pick.op)
 def test_generated_programs_are_timed_as_they_are_launched(folder, pick):
     timed(folder, pick, "tests.work.cuda_timing_generated")
+
+
+def test_convolutions_without_columns_are_timed_as_they_are_launched(folder):
+    timed(folder, DIRECT_PICKS[0], "tests.work.cuda_timing_direct")
 
 
 @pytest.mark.parametrize("scenario", ["timing", "unended", "parted"])

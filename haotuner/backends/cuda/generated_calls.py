@@ -14,7 +14,7 @@ from haotuner import judge
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.generate.schedule import merged_sizes
 from haotuner.isolate.answers import Refusal
-from haotuner.microkernels.cuda.generated import PARTIAL_FLOATS, CudaGenerated, Cut
+from haotuner.microkernels.cuda.generated import CudaGenerated, Cut
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
@@ -73,7 +73,7 @@ def words_of(
 
 def partial_bytes(op: Op, shape: Shape, family: CudaGenerated, kernel: MicroKernel) -> int:
     """Of the results of all parts of a call, at most."""
-    return min(4 * prod(op.operand_shape(op.meaning.output, shape)) * family.cut(kernel).parts, 4 * PARTIAL_FLOATS)
+    return 4 * family.cut(kernel).floats(op.operand_shape(op.meaning.output, shape))
 
 
 def _call(loaded: Loaded, words: GeneratedWords) -> CallWords:

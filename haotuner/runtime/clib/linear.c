@@ -171,6 +171,18 @@ void ht_linear_free(ht_linear* linear) {
   free(linear);
 }
 
+ht_status ht_op_prepare(ht_op* op, void* stream, ht_error* error) {
+  if (op == NULL) return ht_refuse(error, HT_BAD_VALUE, "op is NULL");
+  ht_pack* pack = op->pack;
+  if (atomic_load_explicit(&pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+  if (pack->device < 0) return HT_OK;
+  if (op->facts.bound_bytes != 0) return ht_refuse(error, HT_BAD_VALUE, "%s takes a weight; bind it with ht_bind and call ht_prepare", op->facts.name);
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = pack->door->prepare(op->index, &pack->device, stream, &kind, text, sizeof text);
+  return answer(rc, kind, text, error);
+}
+
 ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error) {
   if (op == NULL || operands == NULL) return ht_refuse(error, HT_BAD_VALUE, "op or operands is NULL");
   ht_pack* pack = op->pack;

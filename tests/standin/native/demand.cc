@@ -68,7 +68,7 @@ void drop_overwritten() {
                     dropped = true;
                     break;
                 }
-                if (meets(g_waiting[i].writes, g_waiting[j].reads) || meets(g_waiting[i].writes, g_waiting[j].writes)) break;
+                if (meets(g_waiting[i].writes, g_waiting[j].reads)) break;  // others that write there, as the second of two regions, do not matter
             }
     }
 }

@@ -111,6 +111,10 @@ ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTe
  * host, which is read before this returns; and the call is queued on `stream`. On a CPU that is NULL. */
 ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error);
 
+/* On a device: have memory ready for ht_run on this stream, so that blocks may share few long rows, or the keys of few queries, where
+ * that was planned; without it each row is one block's. It stays for the process. Not while a stream is captured. On a CPU: nothing. */
+ht_status ht_op_prepare(ht_op* op, void* stream, ht_error* error);
+
 /* Whole models. Their weights are mapped read-only from the pack's folder, which all processes share; what their ops read is packed
  * once when a model is opened. On a device they are copied there then: not while a stream is captured. Names live as long as the model, those of ht_model_name as long as the pack is open. */
 #define HT_MODEL_MAX_AXES 16

@@ -16,8 +16,14 @@ int64_t ht_cuda_generated_parts(const ht_cuda_generated_kernel* kernel, const ht
   const int64_t elements = elements_of(shape, rank), tiles = up(args->sizes[kernel->dimension], kernel->step);
   int64_t parts = kernel->parts < tiles ? kernel->parts : tiles;
   if (elements == 0 || parts < 2) return 1;
-  if (parts > HT_GENERATED_PARTIAL / elements) parts = HT_GENERATED_PARTIAL / elements;
+  const int64_t most = HT_GENERATED_PARTIAL / ht_cuda_generated_floats(kernel, shape, rank, 1);
+  if (parts > most) parts = most;
   return parts < 2 ? 1 : parts;
+}
+
+int64_t ht_cuda_generated_floats(const ht_cuda_generated_kernel* kernel, const int64_t* shape, int32_t rank, int64_t parts) {
+  const int64_t elements = elements_of(shape, rank);
+  return parts * (kernel->record == 0 || elements == 0 ? elements : elements / shape[kernel->lane_axis] * kernel->record);
 }
 
 int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction function, const ht_generated_args* given,

@@ -13,12 +13,16 @@ typedef struct {      /* how a program is cut */
   int32_t parts;      /* blocks' parts, at most, of the axis that the output is one fold over; 1: none */
   int32_t dimension;  /* which of the sizes that is */
   int32_t step;       /* parts begin at multiples */
+  int32_t record;     /* floats that a part leaves of a row, which is a point of the other axes than the lanes'; 0: as the output has */
 } ht_cuda_generated_kernel;
 
 enum { HT_GENERATED_PARTIAL = 1 << 20 }; /* floats of a workspace: few rows are what is cut */
 
 /* In how many parts a call's axis is folded; 1: whole. */
 int64_t ht_cuda_generated_parts(const ht_cuda_generated_kernel* kernel, const ht_generated_args* args, const int64_t* shape, int32_t rank);
+
+/* Floats of a workspace for so many parts. */
+int64_t ht_cuda_generated_floats(const ht_cuda_generated_kernel* kernel, const int64_t* shape, int32_t rank, int64_t parts);
 
 /* Launch on `stream`, of the context that is current, so many blocks as the output's shape (rank axes) and `units` ask for.
  * `partial`: memory for as many results as there are parts, and a second launch that joins them; NULL: one launch of all.

@@ -152,13 +152,16 @@ int ht_where_suits(const ht_model_context* c, const ht_model_queue* q) {
   return c->stream == q->stream && c->thread == q->thread && (q->capturing || !c->captured);
 }
 
-/* What its products may want of their own on this stream. */
+/* What its products, and folds that blocks share, may want of their own on this stream. */
 int ht_where_begin(const ht_model* m, ht_model_context* c, const ht_model_queue* q, ht_error* error) {
   (void)c;
   for (int32_t i = 0; i < m->packed_count; ++i) {
     const ht_op* op = &ht_ops[m->packed[i].op];
     if (op->kind->placed->prepare(op, m->packed[i].data, q->stream, error) != 0) return -1;
   }
+  const int device = ((const on_device*)m->there)->loaded->device->ordinal;
+  for (int i = 0; i < ht_op_count; ++i)
+    if (ht_ops[i].kind->placed->bound_bytes(&ht_ops[i]) == 0 && ht_ops[i].kind->placed->prepare(&ht_ops[i], &device, q->stream, error) != 0) return -1;
   return 0;
 }
 

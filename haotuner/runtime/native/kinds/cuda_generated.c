@@ -78,8 +78,7 @@ static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_
   if (loaded == NULL || ht_cuda_enter(loaded->device, &scope, error) != 0) return -1;
   const int64_t parts = ht_cuda_generated_parts(program, &args, shape, rank);
   ht_cuda_workspace workspace = {NULL, NULL};
-  int64_t bytes = parts * (int64_t)sizeof(float);
-  for (int a = 0; a < rank; ++a) bytes *= shape[a];
+  const int64_t bytes = ht_cuda_generated_floats(program, shape, rank, parts) * (int64_t)sizeof(float);
   if (parts > 1) (void)ht_cuda_workspace_take(loaded->device, queue->stream, bytes, &workspace); /* without one a row is a group's */
   const int rc = ht_cuda_launch_generated(program, loaded->functions[data->kernels[chosen]], &args, shape, rank, loaded->device->units,
                                           workspace.data, queue->stream, error);
