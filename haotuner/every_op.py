@@ -52,6 +52,8 @@ def tune_one(
     among: tuple[MicroKernel, ...] = (),
 ) -> Tuned:
     """What comes of one op in so many seconds. ``model``: what a family's search starts from, by the family's name."""
+    families = lab.backend.searched(op, lab.device)
+    others = {family.name: model(family.name) for family in families[1:]}
     task = Task(
         op=op,
         traffic=request.traffic(op),
@@ -62,8 +64,8 @@ def tune_one(
         one_order=request.batch_invariant,
         search=request.search,
         among=among,
+        others={name: known for name, known in others.items() if known is not None},
     )
-    families = lab.backend.searched(op, lab.device)
     found = tune_op(task, lab, families, _named(watch, op), model(families[0].name))
     return replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found
 

@@ -25,7 +25,8 @@ def _resize(c: Call) -> str:
     where = "asymmetric" if older else c.attribute("coordinate_transformation_mode", "half_pixel")
     region = c.floats(1) if where == "tf_crop_and_resize" else []
     x = c.tensor(0)
-    for place, axis in enumerate(axes):
+    for place in _order(axes, scales):
+        axis = axes[place]
         extent, out, scale = c.shape()[axis], outputs[place], scales[place]
         if same(extent, out) and where != "tf_crop_and_resize" and not (isinstance(scale, float) and scale != 1):
             continue
@@ -40,6 +41,16 @@ def _resize(c: Call) -> str:
         if region:
             x = _outside(c, x, axis, line, extent)
     return x
+
+
+def _order(axes: Sequence[int], scales: Sequence[Extent | float]) -> list[int]:
+    """Places of the axes, the innermost first: its elements are gathered one by one, of fewer rows before the others grow.
+
+    Where it is known to shrink it comes last, when there are fewer rows.
+    """
+    order = sorted(range(len(axes)), key=lambda place: -axes[place])
+    inner = scales[order[0]]
+    return order[::-1] if isinstance(inner, (int, float)) and inner < 1 else order
 
 
 def _targets(c: Call, axes: Sequence[int], at_scales: int, at_sizes: int) -> tuple[list[Extent], list[Extent | float]]:

@@ -44,6 +44,7 @@ HOPELESS = 10.0  # times the best expectation: a candidate so far off is not tim
 LOST = 3.0  # times the best time, at every shape so far and at two of them at least: a candidate is not timed any more
 TURN = 4  # candidates that are timed at one shape after the other before the next ones are
 EXPLORED = 4  # shapes at which a policy's programs are timed
+UNTIMED = 1.5  # how much faster another family must be expected to be where nothing will be timed: models err by as much
 BUILDING = 0.5  # of the time left at a round, for building what it times; a short turn must time something, too
 EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
 Us = dict[Composition, dict[Shape, float]]
@@ -151,7 +152,8 @@ class Race:
         candidates = [one for family in families for one in candidates if one.family == family.name]
         each = [[one for one in candidates if one.family == family.name] for family in families]
         expected_of = [
-            predicted_us(task, family, lab.device, model if place == 0 else None, some, self.shapes)
+            predicted_us(task, family, lab.device, model if place == 0 else task.others.get(family.name), some, self.shapes)
+            * (UNTIMED if place > 0 and task.budget_s == 0 else 1.0)
             for place, (family, some) in enumerate(zip(families, each, strict=True))
             if some
         ]
@@ -318,8 +320,12 @@ class Race:
 
 
 def beside(family: Family, task: Task) -> bool:
-    """Whether a second family takes part: where times decide, and bits may depend on what serves a shape."""
-    return task.budget_s > 0 and not task.one_order and not task.search
+    """Whether a second family takes part: where times decide or a model of its own does, and bits may depend on what serves.
+
+    By analysis alone one family is not held against another: where a convolution has few channels, it thinks too well of
+    minimal filtering.
+    """
+    return (task.budget_s > 0 or family.name in task.others) and not task.one_order and not task.search
 
 
 def _funnels(
@@ -332,7 +338,7 @@ def _funnels(
     yield select(task.op, families[0], device, task.traffic, score, among=among)
     for one in families[1:]:
         with contextlib.suppress(NothingLegal):
-            yield select(task.op, one, device, task.traffic, expectation(task, one, device, None))
+            yield select(task.op, one, device, task.traffic, expectation(task, one, device, task.others.get(one.name)))
 
 
 def joined(funnels: Sequence[Funnel]) -> Funnel:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from haotuner.cost.model import CostModel
 from haotuner.plan.cover import Cover
 from haotuner.plan.table import PlanTable, RowTable
 from haotuner.select.funnel import Funnel
@@ -52,6 +53,7 @@ class Task:
     search: str = ""  # a policy of ``search/policies`` that proposes the candidates; empty: those of selection
     effort: Effort = field(default_factory=Effort)
     among: tuple[MicroKernel, ...] = ()  # look at these alone if they can serve every shape: of a run that is to end
+    others: Mapping[str, CostModel] = field(default_factory=dict)  # learnt elsewhere, of families beside the first, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,6 +104,7 @@ class MatmulTile:
         Column  # times an access is repeated: GPU shared-memory bank conflict, CPU streams that share an L1 set; 1: none
     )
     flags: Column  # family-specific switches as a small integer; 0 where a family has none
+    rate: Column | float = 1.0  # multiply-adds of this type done in the time of one of those that the peak counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,6 +153,7 @@ def demand(asked: Asked, family: Told) -> Demand:
             line_ratio=bk * size / (np.ceil(bk * size / SECTOR_BYTES) * SECTOR_BYTES),
             bank_ways=one,  # stores and loads of shared memory are swizzled
             flags=asked.param("kn", 0.0),
+            rate=rate,
         ),
         staging=Staging(rows=one, cols=one, row_threads=bk / v, col_threads=bk / v, vector_cols=v, waits=one),
         stream=CpuStream.none(m),

@@ -23,7 +23,7 @@ TWICE, SMALL, LARGE = "twice", "small", "large"
 
 
 def twice() -> Graph:
-    """Weights that several layers read, with one bias, another and none; outputs that are an input, and another output."""
+    """Weights that several layers and ops read, with biases and without; outputs that are an input, and another output."""
     draw = np.random.default_rng(8)
     g = GraphBuilder()
     x = g.input("x", (B, T, WIDE))
@@ -33,6 +33,7 @@ def twice() -> Graph:
     for weight, bias in ((one, ""), (one, ""), (other, ""), (one, first), (one, second), (other, first)):
         h = g.add("contract", h, weight, labels="btk,kn->btn")
         h = g.map("add", h, bias) if bias else h
+    h = g.map("max", g.add("contract", h, one, labels="btk,kn->btn"), 0.0)
     least = g.map("neg", h)
     rows = g.add("reshape", x, shape=(B * T, WIDE))
     return g.finish(h, least, rows, g.add("reshape", least, shape=(B, T * WIDE)))
@@ -91,8 +92,8 @@ WEIGHTS = (*DAMAGE, "a_weight_reshaped", "a_weight_reordered", "a_bias_reshaped"
 
 
 def _alias(told: dict[str, Any]) -> None:
-    for place, of in ((-2, "x"), (-1, "map_14")):
-        (_, out) = told["steps"][place]["tensors"]
+    for place in (-2, -1):
+        of, out = told["steps"][place]["tensors"]
         told["steps"][place] = {"do": "alias", "out": out, "of": of}
 
 

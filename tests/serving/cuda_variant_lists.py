@@ -5,6 +5,7 @@ from __future__ import annotations
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import MODEL_SOURCES
 from tests.serving.cuda_packs import (
+    ATTENTION_PICK,
     CONV_PICKS,
     DIRECT_PICKS,
     FUSED_FP32,
@@ -12,6 +13,8 @@ from tests.serving.cuda_packs import (
     GROUPED_FP32,
     GROUPED_HOPPER,
     KN_HOPPER,
+    ONE_FOLD_PICKS,
+    PARTS_PICK,
     PRODUCT_FP16,
     PRODUCT_FP32,
     PRODUCT_TN_FP32,
@@ -41,13 +44,15 @@ MORE = {
     **dict.fromkeys(CONV_PICKS, ("convolutions", "convolution_refusals", "convolution_faults")),
     TRANSPOSED_PICKS[0]: ("stepped", "stepped_faults", "convolution_refusals", "convolution_faults"),
     **dict.fromkeys(GENERATED_PICKS, ("generated", "generated_refusals", "generated_faults")),
+    PARTS_PICK: ("generated_parts",),
+    ATTENTION_PICK: ("generated_keys",),
 }
 # Files that serve one kind alone: who else calls nothing of them.
 KIND = {
     "cuda_conv.c": (*CONV_PICKS, *DIRECT_PICKS, *TRANSPOSED_PICKS, *STEPPED_PICKS),
     "cuda_conv_transposed.c": TRANSPOSED_PICKS,
-    "cuda_generated.c": GENERATED_PICKS,
-    "generated.c": GENERATED_PICKS,
+    "cuda_generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
+    "generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
 }
 MODELS = {NATIVE / name for name in MODEL_SOURCES if name.startswith("cuda/")}  # of packs with whole models alone
 WITH_MODELS = ("loaded.c",)  # what packs with whole models have beside the rest

@@ -38,6 +38,7 @@ from tests.serving.cuda_packs import (
     Pick,
     build_pack,
 )
+from tests.serving.cuda_window_packs import WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.forking import Forking
 
@@ -149,6 +150,11 @@ def test_bytes_are_served_with_any_epilogue_and_type_of_result(folder, pick):
 @pytest.mark.parametrize("pick", BYTE_PRODUCTS, ids=lambda pick: pick.op)
 def test_products_of_bytes_are_served_with_what_a_call_brings(folder, pick):
     run(folder, pick, "stepped_products")
+
+
+@pytest.mark.parametrize("pick", WINDOW_PICKS, ids=lambda pick: pick.op)
+def test_windows_are_read_where_they_lie(folder, pick):
+    run(folder, pick, "several", "stepped", "stepped_faults", "windowed")
 
 
 def test_steps_follow_what_a_call_of_products_brings(folder):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import ArrayLike, NDArray
 
+from haotuner.measure.laboratory import GoesOn
 from haotuner.microkernels.index import families_for
 from haotuner.plan.cells import CellTable
 from haotuner.search.cells import predicted_us
@@ -75,6 +80,41 @@ def test_two_families_race_and_each_shape_gets_the_faster() -> None:
     assert chosen == {"cpu_conv_fp32", "cpu_conv_winograd_fp32"} and {kernel.family for kernel in tuned.kernels} == chosen
     for alone in (replace(asked, one_order=True), replace(asked, budget_s=0.0)):  # bits of one order; predictions alone
         assert {kernel.family for kernel in tune(alone, Filtering(CORE).as_lab(), families).kernels} == {"cpu_conv_fp32"}
+
+
+class Unmeasured(FakeLab):
+    """Measures nothing, as --zero-measure."""
+
+    def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
+        return []
+
+
+class Told:
+    """A model that says the same share of the roofline of every kernel."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None = None) -> Told:
+        return self
+
+    def predict(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+        return np.full(len(frame), np.log(self.share))
+
+
+@pytest.mark.parametrize("share, chosen", [(0.9, "cpu_conv_winograd_fp32"), (0.55, "cpu_conv_fp32")])
+def test_where_nothing_is_timed_a_second_family_serves_if_a_model_of_its_own_expects_much_of_it(
+    share: float, chosen: str
+) -> None:
+    """0.55 of the roofline is more than the first family's 0.5, but not by as much as models err."""
+    op = Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1")
+    families = tuple(one for one in families_for(op, "cpu") if one.name in ("cpu_conv_fp32", "cpu_conv_winograd_fp32"))
+    others = {"cpu_conv_winograd_fp32": Told(share)}
+    asked = replace(task(op, "b=1..2;h=14..56;w=14..56", 0.0), others=others)
+    tuned = tune(asked, Unmeasured(CORE).as_lab(), families, model=Told(0.5))
+    assert {kernel.family for kernel in tuned.kernels} == {chosen}
+    one_order = tune(replace(asked, one_order=True), Unmeasured(CORE).as_lab(), families, model=Told(0.5))
+    assert {kernel.family for kernel in one_order.kernels} == {"cpu_conv_fp32"}
 
 
 class Predicted(FakeLab):
