@@ -46,8 +46,8 @@ def section() -> list[str]:
     text = [
         "## By predicted bytes, beside exhaustive search",
         "",
-        "Bytes over a cache's edge, counted for every point of a space; a policy is given them as what it expects and as what "
-        f"it measures. Its best of {LOOKS} looks over the least of all, mean of {SEEDS} seeds.",
+        "Bytes over a cache's edge, counted for every point of a space. A policy is given them as what it expects and as "
+        f"what it measures. Its best of {LOOKS} looks over the least of all, mean of {SEEDS} seeds.",
         "",
         f"| group | points | least | most | {' | '.join(POLICIES)} |",
         "|---|" + "---|" * (3 + len(POLICIES)),
