@@ -277,7 +277,12 @@ ATTENTION_PICK = Pick(arch="sm_80", op=_ATTENDED.name, dtype="float32", kernels=
     _ATTENTION.kernel_of(OnlineSchedule(lanes=32, along=DEPTH, rows=1, block=4, keys=64, out_rows=1, parts=parts), _ATTENDED)
     for parts in (1, 8)
 ))  # fmt: skip
-ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK)  # blocks share the terms of a row
+STAGES_PICK = Pick(arch="sm_80", op="log_softmax", dtype="float32", kernels=tuple(
+    CudaGenerated(KINDS["log_softmax"]).kernel_of(
+        Schedule(lane_axis=1, lanes=64, unroll=2, folds=(2, 2), packed=2, held=True, parts=parts), Op.parse("log_softmax:"))
+    for parts in (1, 4)
+))  # fmt: skip
+ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK, STAGES_PICK)  # blocks share a row
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 

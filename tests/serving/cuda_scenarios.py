@@ -37,7 +37,14 @@ from tests.serving.cuda_doors import (
 )
 from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_fused import fused, fused_refusals, torch_fused
-from tests.serving.cuda_generated_ops import generated, generated_faults, generated_keys, generated_parts, generated_refusals
+from tests.serving.cuda_generated_ops import (
+    generated,
+    generated_faults,
+    generated_keys,
+    generated_parts,
+    generated_refusals,
+    generated_stages,
+)
 from tests.serving.cuda_grouped import grouped, grouped_refusals
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, PICKS, WGMMA
@@ -362,8 +369,8 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         products, products_beside, products_elsewhere, turned, product_refusals, product_faults, frameworks, counted,
         failing, preparing,
         fused, fused_refusals, torch_fused, stepped, stepped_faults, stepped_products, windowed,
-        convolutions, convolution_faults, convolution_refusals, generated, generated_faults, generated_keys, generated_parts,
-        generated_refusals,
+        convolutions, convolution_faults, convolution_refusals, generated, generated_faults, generated_keys,
+        generated_parts, generated_refusals, generated_stages,
         torch_convolutions, torch_fakes, torch_generated, torch_groups, torch_products,
         several, faults, allocating, too_old, early, crowd,
         older_load, older_maps, older_still,

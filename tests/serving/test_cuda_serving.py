@@ -29,6 +29,7 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP16,
     PRODUCT_PICKS,
     SIMT,
+    STAGES_PICK,
     STEPPED_PICKS,
     STEPPED_PRODUCT,
     TRANSPOSED_PICKS,
@@ -179,6 +180,7 @@ def test_generated_programs_are_served_in_one_launch(folder, pick):
 def test_blocks_share_a_fold_where_there_is_memory_for_their_parts(folder):
     run(folder, PARTS_PICK, "generated_parts")
     run(folder, ATTENTION_PICK, "generated_keys")
+    run(folder, STAGES_PICK, "generated_stages")
 
 
 def test_torch_gives_generated_programs_their_operands(folder):

@@ -17,7 +17,7 @@ from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
 from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.fused import is_stepped, steps_text
 from haotuner.microkernels.cuda.generated import CudaGenerated
-from haotuner.microkernels.cuda.generated_program import shared_text
+from haotuner.microkernels.cuda.generated_kernel import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL
 from haotuner.ops.dtypes import DTYPE_BYTES
