@@ -19,10 +19,10 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.greedy import Greedy, Step
 from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.repeated import again_and_again
 from haotuner.orchestrate.twins import meaning
 from haotuner.words.op import Op
 
