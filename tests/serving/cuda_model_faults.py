@@ -42,6 +42,8 @@ def repeated(path: str) -> None:
         server = Server(path, name=name)
         for batch, seq in ((1, 2), (3, 7)):
             server.ask(batch, seq)
+        told = server.pack.stats()
+        assert not any(one["fallbacks"] for one in told.values()), f"memory for parts of a sum is made ready: {told}"
 
 
 def walked(path: str) -> None:
@@ -105,9 +107,11 @@ def opened(path: str) -> None:
 
 
 def _opened(path: str, name: str) -> None:
-    driver, device = Driver(), Device()
+    driver, device, memory = Driver(), Device(), Memory(path)
+    memory.refuse(0)
     for nth in range(1, MOST):
         gc.collect()
+        held = memory.held
         before = free_bytes(device)
         driver.library.standin_counts_reset()
         driver.fail(name, "1", nth)
@@ -125,6 +129,7 @@ def _opened(path: str, name: str) -> None:
         without_context(device, f"{name} {nth}")
         gc.collect()
         assert free_bytes(device) == before, f"{name} {nth}: memory of the device is left"
+        assert loaded > unloaded + refused or memory.held == held, f"{name} {nth}: memory of the host is left"
     assert 1 < nth < MOST, f"{name} was never called"
     driver.fail(name, "")
     Server(path, name=TWICE).ask(2, 5)
