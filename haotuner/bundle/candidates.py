@@ -35,6 +35,7 @@ SHARES = {
 }
 WARPS_ENOUGH = 16  # resident on an SM: more hide no more latency, the published occupancy rule of thumb for matmuls
 OTHER_SHARE = 0.1
+FLOATS = ("fp32", "fp16", "bf16")  # what a bundle's launchers take; products of bytes are checked by what tunes them
 # Ops that reach the other code paths: narrow loads and weights stored (k, n). One kernel each, for correctness.
 EDGES = ("k=770", "k=769", "k=768,weight=kn")
 
@@ -49,7 +50,7 @@ class Choice:
 
 def choose(device: Device, most: int) -> list[Choice]:
     """That many kernels for a device, if its families have them; NothingLegal if its architecture has no family."""
-    running = [family for family in DENSE_FAMILIES if family.runs_on(device)]
+    running = [family for family in DENSE_FAMILIES if family.runs_on(device) and family.dtype in FLOATS]
     if not running:
         raise NothingLegal(f"no CUDA family runs on {device.arch}; the oldest architecture is sm_75")
     edges = [

@@ -19,6 +19,7 @@ from haotuner.cli.output import say
 from haotuner.held_groups import meaning_of
 from haotuner.microkernels.cuda.conv import transposed
 from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES
+from haotuner.microkernels.cuda.families import WINDOW_FAMILIES
 from haotuner.ops.convolution import lies_as_columns
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.minimal_filtering import points
@@ -91,7 +92,9 @@ def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str
     }
 
 
-def _launches(name: str) -> str:
+def _launches(name: str, kernel: str) -> str:
+    if MicroKernel.parse(kernel).family in {family.name for family in WINDOW_FAMILIES}:
+        return "two launches, the weight turned, then windows and products in one"
     if "conv" not in name.split("_")[0]:
         return "one launch"
     op = Op.parse(name)
@@ -108,7 +111,7 @@ def print_cell(document: Mapping[str, Any]) -> None:
     where = "" if document["in_range"] else " (outside the tuned range: the nearest cell of the plan serves it)"
     placed = document["not_timed"] == WHY_NOT_TIMED
     how = (
-        _launches(document["op"])
+        _launches(document["op"], document["regions"][0]["kernel"])
         if placed
         else f"plan for {document['threads']} threads, {share_in_words(document['split'])}"
     )

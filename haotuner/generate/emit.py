@@ -30,7 +30,8 @@ from haotuner.generate.online_emit import emit_online
 from haotuner.generate.online_schedule import OnlinePlan
 from haotuner.generate.parted import emit_parted
 from haotuner.generate.places import extents_of, is_ready, maskable, offsets
-from haotuner.generate.schedule import FOLDS, Keep, Plan
+from haotuner.generate.schedule import FOLDS, Keep, Plan, shareable
+from haotuner.generate.staged import emit_stages
 from haotuner.generate.tiled import emit_tiled
 from haotuner.generate.values import Frame, Values
 from haotuner.graph.extents import Extent
@@ -61,8 +62,10 @@ def emit(plan: AnyPlan, machine: Machine) -> None:
         else:
             _Emitter(plan, one).run()
 
-    if plan.schedule.parts > 1:
+    if plan.schedule.parts > 1 and shareable(plan.graph, plan.schedule.lane_axis):
         emit_parted(plan, machine, whole)
+    elif plan.schedule.parts > 1:
+        emit_stages(plan, machine)
     else:
         whole(machine)
 

@@ -167,6 +167,24 @@ def shareable(graph: Graph, lane_axis: int) -> bool:
     return all(same(extent, 1) for extent in after) and bool(joined(graph))
 
 
+def levels_of_folds(plan: Plan) -> tuple[tuple[Fold, ...], ...]:
+    """Folds of a row by how many others each waits for; none where some are not along the row that the lanes write.
+
+    Such rows may be cut (``staged.py``), as the output's own axis is that of all folds.
+    """
+    (lanes, extent), found = plan.loops[-1], [part for part in parts(plan.value) if isinstance(part, Fold)]
+    known = plan.schedule.lane_axis == len(plan.loops) - 1 and str(extent) in plan.graph.dimensions
+    if not known or not found or plan.keeps:
+        return ()
+    levels: dict[Fold, int] = {}
+    for fold in found:  # inner ones come first
+        alike = len(fold.axes) == 1 and same(fold.axes[0][1], extent) and fold.dtype == "fp32"
+        if not alike or lanes.name in free_variables(fold):
+            return ()
+        levels[fold] = 1 + max((levels[one] for one in parts(fold.value) if isinstance(one, Fold)), default=-1)
+    return tuple(tuple(fold for fold, own in levels.items() if own == level) for level in range(max(levels.values()) + 1))
+
+
 def tiled_fold(plan: Plan) -> Fold:
     """The one fold that the tiles of a plan are of. UsageError where the output is not made of one that has tiles."""
     schedule, out = plan.schedule, plan.output
@@ -179,6 +197,14 @@ def tiled_fold(plan: Plan) -> Fold:
     if terms and rows * schedule.rows * columns * schedule.lanes * schedule.unroll > MOST_FLOATS:
         raise UsageError(f"a tile's sums are more than the {MOST_FLOATS} that scratch memory has: ask for smaller tiles")
     return folds[0]
+
+
+def stageable(graph: Graph, lane_axis: int) -> bool:
+    """Whether rows may be cut although their folds are read again, with lanes along an axis."""
+    try:
+        return bool(levels_of_folds(planned(graph, Schedule(lane_axis=lane_axis, lanes=2, unroll=1))))
+    except UsageError:
+        return False
 
 
 def tileable(graph: Graph, lane_axis: int) -> bool:
@@ -197,8 +223,9 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     if len(schedule.kept) > 1:
         raise UsageError(f"one tensor fits the output's rows, asked were {', '.join(schedule.kept)}")
     out = graph.outputs[0]
-    if schedule.parts > 1 and (schedule.kept or not shareable(graph, schedule.lane_axis)):
-        raise UsageError(f"{out} is not made along its last axis as one fold, so workers cannot share its terms")
+    shared = schedule.parts > 1 and shareable(graph, schedule.lane_axis)
+    if schedule.parts > 1 and schedule.kept:
+        raise UsageError(f"workers cannot share the folds of {out} while a tensor is kept in its rows")
     accesses = Accesses(graph, stored=dict.fromkeys(schedule.kept, out))
     shape = graph.types[out].shape
     variables = tuple(accesses.variable("i") for _ in shape)
@@ -218,6 +245,8 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     plan = Plan(graph=graph, schedule=schedule, loops=loops, indices=variables, value=value, keeps=keeps, first=first)
     if schedule.tiles:
         tiled_fold(plan)  # refuses what has no tiles
+    if schedule.parts > 1 and not shared and (schedule.tiles or not levels_of_folds(plan)):
+        raise UsageError(f"{out} is neither one fold nor rows that are folded along their own axis: workers cannot share it")
     return plan
 
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, MOST_FLOATS, Schedule, planned, shareable, tileable
+from haotuner.generate.schedule import FOLDS, MOST_FLOATS, Schedule, planned, shareable, stageable, tileable
 from haotuner.generate.sketch import Sketch, lane_axes, sketches
 from haotuner.graph.graph import Graph
 
@@ -98,7 +98,7 @@ class Space:
     def _shared_axes(self) -> frozenset[int]:
         """Axes of lanes whose programs may have their fold shared by workers."""
         every = {axis for axes in self.axes for axis in axes} if self.workers > 1 or self.parts else set()
-        return frozenset(axis for axis in every if shareable(self.graph, axis))
+        return frozenset(axis for axis in every if shareable(self.graph, axis) or self.parts and stageable(self.graph, axis))
 
     @cached_property
     def points(self) -> tuple[Point, ...]:

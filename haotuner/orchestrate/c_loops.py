@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from haotuner.errors import UsageError
@@ -22,7 +21,6 @@ from haotuner.generate.expressions import (
     Number,
     Size,
     Variable,
-    children,
     dtype_of,
     free_variables,
     parts,
@@ -42,11 +40,10 @@ from haotuner.orchestrate.c_math import (
     stored,
 )
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
-from haotuner.orchestrate.inside import inside
+from haotuner.orchestrate.inside import clipped, inside
 from haotuner.orchestrate.woven import strand, strands
 
 BLOCK, LEAST_WIDE = 64, 8  # elements of the last axis that are summed side by side; of an axis of fewer it is not worth it
-LARGEST = 1_500  # expressions of a group; more is made in parts
 
 
 @dataclass(slots=True)
@@ -73,41 +70,6 @@ class Group:
     points: int = 0
     lanes: int = 1
     sizes: tuple[int, ...] = ()
-
-
-def again_and_again(graph: Graph) -> str | None:
-    """A tensor whose reduction the output's loops would repeat; None if each is computed once. It is better made before."""
-    if ordered_node(graph) is not None:
-        return None
-    variables, value = element_of(graph)
-    extents = graph.types[graph.outputs[0]].shape
-    order = [variable.name for variable in variables]
-    count = 0
-    for part in parts(value):
-        count += 1
-        if not isinstance(part, Fold) or part.tensor.split(" ")[0] in graph.outputs:
-            continue
-        free = free_variables(part)
-        inner = free - set(order)
-        own = [place for place, name in enumerate(order) if name in free]
-        skipped = [place for place in range(max(own, default=-1)) if order[place] not in free and extents[place] != 1]
-        if skipped or inner or free - _named(part):
-            return part.tensor.split(" ")[0]
-    return _largest(graph) if count > LARGEST else None
-
-
-@lru_cache(maxsize=100_000)
-def _named(e: Expression) -> frozenset[str]:
-    """Variables that an expression depends on but by a quotient, which many values of them share."""
-    if isinstance(e, Apply) and e.function == "floordiv" and isinstance(e.arguments[1], (Number, Size)):
-        return frozenset()
-    return frozenset({e.name}) if isinstance(e, Variable) else frozenset().union(*map(_named, children(e)))
-
-
-def _largest(graph: Graph) -> str | None:
-    """Where an expression that is too long is cut: in the middle."""
-    inner = [node.output for node in graph.nodes if node.output not in graph.outputs and node.primitive != "size"]
-    return inner[len(inner) // 2] if inner else None
 
 
 def element_of(graph: Graph) -> tuple[tuple[Variable, ...], Expression]:
@@ -157,6 +119,8 @@ def loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
 
 class LoopsWriter:
     """Writes one group; what a device does otherwise is in methods of its own."""
+
+    clips = True  # whether loops of a reduction leave out what a pad adds
 
     def __init__(self, graph: Graph, name: str, size: Callable[[Extent], int]) -> None:
         self.graph, self.name, self.size = graph, name, size
@@ -340,10 +304,14 @@ class LoopsWriter:
         self.count += 1
         name, kind = f"v{self.count}", C_TYPES[e.dtype]
         inner = list(stack)
+        kept = clipped(e) if self.clips else None
         for place, (variable, extent) in enumerate(e.axes):
             begin, step = self._share(stack) if place == len(e.axes) - 1 else ("0", "1")
-            inner.append(self._loop(variable.name, self._wide(extent, stack), begin, step))
-        value = self._value(e.value, inner)
+            end = self._wide(extent, stack)
+            if kept:
+                begin, end = (self._value(one, inner) for one in kept.bounds[variable.name])
+            inner.append(self._loop(variable.name, end, begin, step))
+        value = self._value(kept.value if kept else e.value, inner)
         if e.how in ("max", "min") and kind == "float":
             return self._extreme(e, name, value, inner, stack, scope)
         summed = "fp32" if e.dtype in HALVES else e.dtype

@@ -121,6 +121,8 @@ class _Read:
 
 
 class _Writer(LoopsWriter):
+    clips = False  # lanes share terms evenly
+
     def __init__(self, graph: Graph, name: str, read: _Read) -> None:
         super().__init__(graph, name, read)
         self.read, self.lanes = read, 1

@@ -9,7 +9,7 @@ optimality, or its bound is told. Which tensors must lie in memory, and what a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -19,10 +19,11 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.greedy import Greedy, Step
 from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.repeated import again_and_again
+from haotuner.orchestrate.twins import meaning
 from haotuner.words.op import Op
 
 MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
@@ -79,15 +80,46 @@ class _Window:
     whole: bool = True  # whether no candidate was left out
     outputs: list[str] = field(default_factory=list)
     base: dict[str, Graph] = field(default_factory=dict)
+    meaning: Hashable = None  # the same of windows that differ in names alone
+
+
+class Answers:
+    """What the solver said of windows by their prices: those that mean the same and cost the same are solved once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[list[int] | None, float, bool]] = {}
+
+    def of(
+        self, window: _Window, limit_s: float, prices: Sequence[float] | None = None, places: Sequence[int] | None = None
+    ) -> tuple[list[Candidate] | None, float, bool]:
+        """As ``solve``, of the window's candidates or those at some places, by their prices or by others."""
+        every = window.candidates if places is None else [window.candidates[place] for place in places]
+        costs = tuple(one.us for one in every) if prices is None else tuple(prices)
+        key = (window.meaning, costs, None if places is None else tuple(places))
+        if key not in self._known:
+            found, bound, proved = solve(every, window.outputs, limit_s, costs)
+            at = {(one.output, one.nodes): place for place, one in enumerate(every)}
+            chosen = None if found is None else [at[one.output, one.nodes] for one in found]
+            self._known[key] = chosen, bound, proved
+        chosen, bound, proved = self._known[key]
+        return None if chosen is None else [every[place] for place in chosen], bound, proved
 
 
 class Exact(Greedy):
     """The steps of the cheapest plan by the prices given; ``told`` says how it was found."""
 
     def __init__(
-        self, graph: Graph, prices: Prices, *, tuned: bool = True, serves: Callable[[Op], bool] | None = None
+        self,
+        graph: Graph,
+        prices: Prices,
+        *,
+        tuned: bool = True,
+        serves: Callable[[Op], bool] | None = None,
+        kinds: dict[Hashable, _Window] | None = None,
     ) -> None:
+        """``kinds``: windows by what they mean, which segments of a model share; the others are as of ``Greedy``."""
         self.prices, self.told = prices, Told()
+        self._kinds = {} if kinds is None else kinds
         super().__init__(graph, tuned=tuned, serves=serves)
 
     def prefers(self, one: Product, parts: Sequence[Product]) -> bool:
@@ -113,7 +145,11 @@ class Exact(Greedy):
     def windows(self) -> list[_Window]:
         """The windows with their candidates, which take most of the time of a plan."""
         required, (_, groups) = self.required(), self.chosen
-        return [self._opened(window, required, groups) for window in self._windows(required)]
+        found = self._windows(required)
+        for window in found:
+            window.meaning = meaning(self.graph, self.made, window.nodes, required)
+            self._opened(window, required, groups, self._kinds.setdefault(window.meaning, window))
+        return found
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -164,20 +200,33 @@ class Exact(Greedy):
         ]  # fmt: skip
         return {"outputs": window.outputs, "chosen": chosen, "greedy": greedy}
 
-    def _opened(self, window: _Window, required: set[str], groups: Mapping[str, Graph]) -> _Window:
-        """The window with its candidates, its outputs and what greedy fusion makes of it."""
+    def _opened(self, window: _Window, required: set[str], groups: Mapping[str, Graph], twin: _Window) -> None:
+        """Give the window its candidates, its outputs, and what greedy fusion makes of it. ``twin``: the first such one."""
         window.inside = frozenset(window.nodes)
-        window.candidates, window.whole = self._candidates(window, required)
+        if twin is window:
+            window.candidates, window.whole = self._candidates(window, required)
+        else:
+            window.candidates, window.whole = self._renamed(twin, window), twin.whole
         window.outputs = [name for name in window.nodes if name in required]
         window.base = {name: group for name, group in groups.items() if name in window.inside}
-        return window
+
+    def _renamed(self, twin: _Window, window: _Window) -> list[Candidate]:
+        """The candidates of a window that means the same, by this one's names."""
+        names = dict(zip(twin.nodes, window.nodes, strict=True))
+        found = []
+        for one in twin.candidates:
+            output, nodes, reads = names[one.output], *(frozenset(map(names.__getitem__, n)) for n in (one.nodes, one.reads))
+            us = self.prices.price_of(output, nodes, one.usual_us)
+            found.append(Candidate(output, nodes, reads, us, one.usual_us))
+        return found
 
     def _priced(self, windows: Sequence[_Window]) -> list[list[Candidate] | None]:
         """The plan of each window. Where prices are measured, solved again until every kernel of the plans has a time.
 
         Where time for measuring ends first, what has none counts with what is expected of it, no longer with a bound.
         """
-        solved = [solve(window.candidates, window.outputs) for window in windows]
+        answers = Answers()
+        solved = [answers.of(window, WINDOW_S) for window in windows]
         bounds = [bound for _, bound, _ in solved]
         while True:
             wanted = [self.subgraph(one.output, one.nodes) for found, _, _ in solved for one in found or ()]
@@ -191,7 +240,7 @@ class Exact(Greedy):
                     replace(one, us=self.prices.price_of(one.output, one.nodes, one.usual_us)) for one in window.candidates
                 ]
                 if [one.us for one in window.candidates] != before:
-                    found, bound, proved = solve(window.candidates, window.outputs, AGAIN_S)
+                    found, bound, proved = answers.of(window, AGAIN_S)
                     if found is None:  # the plan before, by the prices now
                         chosen = {(one.output, one.nodes) for one in solved[place][0] or ()}
                         found = [one for one in window.candidates if (one.output, one.nodes) in chosen] or None

@@ -8,10 +8,10 @@ from functools import cached_property
 
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
-from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.c_ordered import ORDERED
 from haotuner.orchestrate.online import online_products
 from haotuner.orchestrate.products import Finder, Product
+from haotuner.orchestrate.repeated import again_and_again
 from haotuner.words.op import Op
 
 MOST_NODES = 48  # of a group

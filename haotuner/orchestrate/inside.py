@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from haotuner.generate.expressions import (
     Apply,
@@ -73,7 +74,7 @@ def inside(value: Expression, last: Variable, extent: Extent) -> Inside | None:
                 end = arithmetic("min", end, arithmetic("add", arithmetic("floordiv", rest, index(step)), index(1)))
     if not guards:
         return None
-    return Inside(first, end, _together(holds), _Unasked(last.name, guards, settled).of(value))
+    return Inside(first, end, _together(holds), _Unasked(frozenset({last.name}), guards, settled).of(value))
 
 
 def _together(conditions: Sequence[Expression]) -> Expression | None:
@@ -81,6 +82,40 @@ def _together(conditions: Sequence[Expression]) -> Expression | None:
     for one in conditions:
         found = one if found is None else Apply("and", (found, one), "bool")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """A fold's ``value`` where nothing is asked of an index, and from where to where each of its axes may go for that."""
+
+    value: Expression
+    bounds: Mapping[str, tuple[Expression, Expression]]
+
+
+def clipped(fold: Fold) -> Clipped | None:
+    """A fold over a padded window without the terms outside of the tensor; None: they count, or are not known so simply."""
+    e = fold.value
+    if not (isinstance(e, Apply) and e.function == "select" and e.arguments[2] == Number(_NEUTRAL[fold.how], fold.dtype)):
+        return None
+    widths, conditions = {one.name: wide for one, wide in fold.axes}, list(_conjuncts(e.arguments[0]))
+    bounds = {name: (cast(Expression, index(0)), sized(wide)) for name, wide in widths.items()}
+    for condition in conditions:
+        guard = _guard(condition)
+        own = [] if guard is None else sorted(free_variables(guard.moved) & set(widths))
+        step = slope(guard.moved, own[0]) if guard is not None and len(own) == 1 else None
+        if guard is None or step is None or step < 1:
+            return None
+        (low, high), rest = bounds[own[0]], _with(guard.moved, {own[0]: index(0)})
+        if guard.last is None:
+            low = arithmetic("max", low, arithmetic("sub", index(0), arithmetic("floordiv", rest, index(step))))
+        else:
+            left = arithmetic("floordiv", arithmetic("sub", guard.last, rest), index(step))
+            high = arithmetic("min", high, arithmetic("add", left, index(1)))
+        bounds[own[0]] = low, high
+    return Clipped(_Unasked(frozenset(widths), {id(e): conditions}, set(conditions)).of(e), bounds)
+
+
+_NEUTRAL = {"sum": 0, "max": float("-inf"), "min": float("inf"), "prod": 1}  # of the terms that a pad may leave out
 
 
 def _conjuncts(condition: Expression) -> Iterator[Expression]:
@@ -127,10 +162,10 @@ def _with(e: Expression, values: Mapping[str, Expression]) -> Expression:
 
 
 class _Unasked:
-    """Rewrites what depends on the last variable: selects without the guards, indices as they are under them."""
+    """Rewrites what depends on some variables: selects without the guards, indices as they are under them."""
 
-    def __init__(self, last: str, guards: Mapping[int, list[Expression]], settled: set[Expression]) -> None:
-        self.last, self.guards = last, guards
+    def __init__(self, names: frozenset[str], guards: Mapping[int, list[Expression]], settled: set[Expression]) -> None:
+        self.names, self.guards = names, guards
         self.plain: dict[Expression, Expression] = {}  # by what keeps the index inside of the tensor
         self.some: set[Expression] = set()  # the last places of extents that are not 0
         self.known: dict[int, Expression] = {}
@@ -144,7 +179,7 @@ class _Unasked:
 
     def of(self, e: Expression) -> Expression:
         """The same value where all guards hold."""
-        if self.last not in free_variables(e) or isinstance(e, Variable):
+        if not self.names & free_variables(e) or isinstance(e, Variable):
             return self.plain.get(e, e) if not isinstance(e, Fold) else e
         if id(e) not in self.known:
             self.known[id(e)] = self._made(e)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, evaluate
@@ -77,7 +78,8 @@ def asked_model(
     spans = spans_of(graph, shapes)
     at = requests(spans, PRICED)
     prices = Measured(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
-    plans = tuple(Exact(one.graph, prices, serves=serves) for one in cut(graph) if one.graph is not None)
+    kinds: dict[Hashable, Any] = {}
+    plans = tuple(Exact(one.graph, prices, serves=serves, kinds=kinds) for one in cut(graph) if one.graph is not None)
     if serves is not None:
         check_steps(name, [step for plan in plans for step in plan.steps])
     if not any(isinstance(one, Product) for plan in plans for one in plan.steps):

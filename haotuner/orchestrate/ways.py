@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from haotuner.graph.extents import Extent, dimension, product
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.exact import AGAIN_S, Candidate, Exact, solve
+from haotuner.orchestrate.exact import AGAIN_S, Answers, Candidate, Exact
 from haotuner.orchestrate.greedy import Loops, Way
 
 MOST_WAYS = 3
@@ -60,7 +60,7 @@ class Choice:
     """Plans and what each takes at each request."""
 
     def __init__(self, plan: Exact) -> None:
-        self.plan, self.requests = plan, plan.prices.requests
+        self.plan, self.requests, self.answers = plan, plan.prices.requests, Answers()
         base = tuple(None if one is None else tuple(one) for one in plan.solved)
         self.plans: list[Plan] = [base]
         self.trusted = [{(one.output, one.nodes) for one in kernels or ()} for kernels in base]
@@ -84,17 +84,18 @@ class Choice:
         """Kernels that a plan of this request alone would have, what has no time by its bound."""
         for place in self.open:
             window = self.plan.windows[place]
-            prices = [self._each(one)[request] for one in window.candidates]
-            yield from solve(window.candidates, window.outputs, AGAIN_S, prices)[0] or ()
+            if self.plan.prices.more():
+                prices = [self._each(one)[request] for one in window.candidates]
+                yield from self.answers.of(window, AGAIN_S, prices)[0] or ()
 
     def _add(self, weights: NDArray[np.float64]) -> None:
         """The plan of the cheapest known kernels at requests of these weights."""
         found = list(self.plans[0])
         for place in self.open:
             window = self.plan.windows[place]
-            known = [one for one in window.candidates if self._known(place, one)]
-            prices = [float(np.dot(weights, self._each(one))) for one in known]
-            kernels = solve(known, window.outputs, AGAIN_S, prices)[0]
+            known = [at for at, one in enumerate(window.candidates) if self._known(place, one)]
+            prices = [float(np.dot(weights, self._each(window.candidates[at]))) for at in known]
+            kernels = self.answers.of(window, AGAIN_S, prices, known)[0]
             if kernels is not None and np.dot(weights, self._us(place, kernels)) < np.dot(
                 weights, self._us(place, found[place])
             ):

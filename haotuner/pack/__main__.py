@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     one = verbs.add_parser("verify", help="files, CPU, and numbers against float64")
     one.add_argument("pack", type=Path, metavar="DIR")
     one.add_argument("--json", action="store_true")
-    one.add_argument("--most-flops", type=float, default=LARGEST_FLOPS, help="of one check [default: %(default)g]")
+    one.add_argument("--most-flops", type=float, help=f"of one check [default: {LARGEST_FLOPS:g}, shared by many ops]")
     more = verbs.add_parser("merge", help="one pack from packs tuned for different instruction sets")
     more.add_argument("packs", type=Path, nargs="+", metavar="DIR")
     more.add_argument("--out", type=Path, required=True, metavar="DIR")
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _verify(pack: Path, as_json: bool, most_flops: float) -> int:
+def _verify(pack: Path, as_json: bool, most_flops: float | None) -> int:
     problems = verify(pack, most_flops=most_flops)
     if as_json:
         print(json.dumps({"ok": not problems, "problems": problems}))

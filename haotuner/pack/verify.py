@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,18 +34,24 @@ if TYPE_CHECKING:
 RANDOM_SHAPES = 6  # beside the boundaries, drawn with a fixed seed
 LARGEST_FLOPS = 4e9  # of one check in float64: about a second; larger m are checked through smaller ones of the same plan
 
+FEW_OPS = 4  # that have so much each
+
 FLOPS_AN_ELEMENT = 250.0  # of data: a reference in numpy walks through an array some ten times, at 100 ns an element in all
 
 
-def verify(path: Path, *, seed: int = 0, most_flops: float = LARGEST_FLOPS) -> list[str]:
+def verify(path: Path, *, seed: int = 0, most_flops: float | None = None) -> list[str]:
     """Every problem found, in words; empty when the pack is sound and right.
 
     Of a pack with several levels, the files of all are checked, and the numbers of those that this host can run;
     ``not_verified`` says what was left.
-    ``most_flops``: of one check; calls of more are not made, but for one tile of each kernel.
+    ``most_flops``: of one check; calls of more are not made, but for one tile of each kernel. None: ``LARGEST_FLOPS``, which
+    a pack of many ops shares, for a model may have a hundred.
     """
     try:
         levels = read_levels(path)
+        if most_flops is None:
+            count = len((read_manifest(path) if levels is None else read_level(path, next(iter(levels)), levels)).ops)
+            most_flops = LARGEST_FLOPS * min(1.0, FEW_OPS / max(1, count))
         if levels is None:
             return _verify_plain(path, seed, most_flops)
         problems = []
@@ -95,10 +102,10 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
             counts = sorted({t for op in pack.manifest.ops for t in op.threads} | {1, usable_cores()})
     except HaotunerError as error:
         return [str(error)]
-    for threads in counts:
-        with Pack(path, threads) as pack:
-            for op in pack.manifest.ops:
-                problems += _check_op(pack, op, threads, np.random.default_rng(seed), most_flops)
+    with ExitStack() as opened:
+        packs = {threads: opened.enter_context(Pack(path, threads)) for threads in counts}
+        for op in manifest.ops:
+            problems += _check_op(packs, op, np.random.default_rng(seed), most_flops)
     if manifest.batch_invariant:
         for op in manifest.ops:
             problems += _check_bits(path, op, counts, np.random.default_rng(seed), most_flops)
@@ -214,7 +221,8 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
     return problems
 
 
-def _check_op(pack: Pack, op: PackOp, threads: int, rng: np.random.Generator, most_flops: float) -> list[str]:
+def _check_op(packs: Mapping[int, Pack], op: PackOp, rng: np.random.Generator, most_flops: float) -> list[str]:
+    """By packs of so many threads each: references, which take most of the time, are computed once for all."""
     if op.group and op.kind not in GROUPS:
         return []  # `not_verified` says so
     if op.kind not in KINDS and not op.group:
@@ -222,18 +230,21 @@ def _check_op(pack: Pack, op: PackOp, threads: int, rng: np.random.Generator, mo
     meaning = Op.parse(op.name)
     shapes = _shapes(op, meaning, rng, most_flops)
     weights = judge.draw(meaning, shapes[0], rng) if op.kind == "dense" or is_convolution(op.kind) else {}
-    call, problems = _call(pack, op, weights), []
+    calls, problems = {threads: _call(pack, op, weights) for threads, pack in packs.items()}, []
     for shape in shapes:
         inputs = judge.draw(meaning, shape, rng)
         bound = {operand.name for operand in op.inputs if operand.role == "constant"}
         inputs |= {name: value for name, value in weights.items() if name in bound}
         apart = {o.name: inputs[o.name] if o.compact else judge.spaced(inputs[o.name], 3) for o in op.inputs}
-        out = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), op.output.dtype)
-        call(apart, out.inner)
-        verdict = judge.check(meaning, inputs, out.inner, computed=judge.computed_by(op.kernels))
-        where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())} threads={threads}"
-        if verdict.wrong:
-            problems.append(f"{where}: {verdict}")
-        if out.touched():
-            problems.append(f"{where}: wrote outside the output")
+        want = judge.reference(meaning, inputs)
+        allowed = judge.tolerance(meaning, inputs, want, judge.computed_by(op.kernels))
+        for threads, call in calls.items():
+            out = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), op.output.dtype)
+            call(apart, out.inner)
+            verdict = judge.compare(out.inner, want, allowed)
+            where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())} threads={threads}"
+            if verdict.wrong:
+                problems.append(f"{where}: {verdict}")
+            if out.touched():
+                problems.append(f"{where}: wrote outside the output")
     return problems

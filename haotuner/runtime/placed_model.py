@@ -22,7 +22,8 @@ class PlacedModel(Model):
 
     A call allocates and waits for nothing once its stream has had one of such sizes; the first one of a stream, or of
     larger sizes, gets working memory. It may then be captured into a graph. Graphs captured on one stream share working
-    memory: replay them one after the other. What graphs replay stays on the device as long as the
+    memory: replay them one after the other. Memory goes by the stream's handle: destroy a stream, or end the thread whose
+    default stream it is, once its calls are done. What graphs replay stays on the device as long as the
     process. ``trim`` waits for the device: not while a stream is captured.
     """
 

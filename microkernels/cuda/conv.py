@@ -15,9 +15,10 @@ import numpy as np
 
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES, CudaDirect
-from haotuner.microkernels.cuda.families import BATCHED_FAMILIES
+from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, WINDOW_FAMILIES
 from haotuner.microkernels.cuda.fused import fused, has_steps, stepped
 from haotuner.ops.convolution import is_convolution, lies_as_columns
+from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
@@ -29,6 +30,7 @@ from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
 
 FP32_BYTES = 4
+LEAST_STEP_BYTES = 64  # of a group's channels, whose windows kernels read: the shortest step along k
 
 
 def channels_last(op: Op) -> bool:
@@ -89,8 +91,10 @@ class CudaConv:
         return self._inner.suits(device)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Those of the product, built for the convolution's steps."""
+        """Those of the product, built for the convolution's steps; of windows those whose step along k lies in one tap."""
         every = self._inner.points(self._product, device)
+        if self._inner.windows:
+            every = (one for one in every if channels_of_group(self._op) % one["bk"] == 0)
         return map(stepped, every) if has_steps(self._op) else every
 
     def tile(self, kernel: MicroKernel) -> Tile:
@@ -130,7 +134,7 @@ class CudaConv:
         one = np.ones_like(asked.extents["b"])
         found = {axis: one * value for axis, value in product_extents(self._op, asked.extents).items()}
         product = self._inner.demand(replace(asked, extents=found))
-        if lies_as_columns(self._op.kind, dict(self._op.static), self._op.all_options()):
+        if self._inner.windows or lies_as_columns(self._op.kind, dict(self._op.static), self._op.all_options()):
             return product
         if transposed(self._op):  # products in fp32, written and read once more
             gathered = FP32_BYTES * found["b"] * found["m"] * found["n"]
@@ -161,11 +165,27 @@ def conv_families(op: Op) -> tuple[CudaConv | CudaDirect, ...]:
     if op.sums == "int32" and transposed(op):  # its products are gathered as floats
         return ()
     product, changed = product_of(op), changes_signs(op)
-    return tuple(
-        CudaConv(op, family)
+    found = [
+        family
         for family in BATCHED_FAMILIES
         if (family.signs == "su" and family.dtype == op.dtype if changed else family.serves(product))
-    )
+    ]
+    if reads_windows(op):  # ahead of columns: where nothing is timed the first family alone takes part
+        signs = {of.signs for of in found}
+        found = [*(one for one in WINDOW_FAMILIES if one.dtype == op.dtype and one.signs in signs), *found]
+    return tuple(CudaConv(op, family) for family in found)
+
+
+def channels_of_group(op: Op) -> int:
+    """Terms of a tap."""
+    return op["c"] // int(op.option("groups"))
+
+
+def reads_windows(op: Op) -> bool:
+    """Whether kernels can read its windows where they lie: channels last, and more than the image as it is."""
+    as_it_is = lies_as_columns(op.kind, dict(op.static), op.all_options())
+    whole = channels_of_group(op) * DTYPE_BYTES[op.dtype] % LEAST_STEP_BYTES == 0
+    return channels_last(op) and not transposed(op) and not as_it_is and whole and op.dtype != "fp32"
 
 
 def changes_signs(op: Op) -> bool:

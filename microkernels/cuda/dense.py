@@ -88,16 +88,27 @@ class CudaDense(ABC):
     device: tuple[str, ...] = ("prelude", "result", "epilogue")  # texts of device/ that the programs call
     oldest_sm = 0  # that has the instructions; 0: any GPU multiplies and adds in fp32
 
-    def __init__(self, name: str, dtype: str, *, grouped: bool = False, batched: bool = False, signs: str = "us") -> None:
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        *,
+        grouped: bool = False,
+        batched: bool = False,
+        signs: str = "us",
+        windows: bool = False,
+    ) -> None:
         """``grouped``: of the same tiles, but the rows of X come in groups, each with a matrix of its own.
 
         ``batched``: products side by side, of matrices and rows at any strides. ``signs``: of bytes, u or s of X and of W.
+        ``windows``: of these, X is what windows of channels-last images see, read where it lies (``device/windows.cuh``).
         """
         self.name = name
         self.dtype = dtype
         self.grouped = grouped
         self.batched = batched
         self.signs = signs
+        self.windows = windows
 
     def serves(self, op: Op) -> bool:
         """Its kind of product, of this dtype with something left to know at run time.
@@ -108,6 +119,7 @@ class CudaDense(ABC):
         kind = "batch_matmul" if self.batched else "grouped" if self.grouped else "dense"
         return (
             op.kind == kind
+            and not self.windows
             and op.dtype == self.dtype
             and self.signs == ("ss" if op.option("in") == "int8" else "us")
             and fused(op) is not None
@@ -182,6 +194,7 @@ class CudaDense(ABC):
             splits=not (self.grouped or self.batched),
             groups=self.grouped,
             batch=self.batched,
+            windows=self.windows,
             across=kernel["kn"] == 2,
         )
 

@@ -46,6 +46,8 @@ TILE_LIMIT = 256  # beyond it a block's accumulators leave no second warp per sc
 # Pointers, predicates and loop state, and one more for each load of a stage beyond the first eight; with fewer ptxas spills
 # somewhere in the space.
 ADDRESS_REGISTERS, FREE_LOADS = 16, 8
+# Of windows; and instructions for each piece of X that is copied: whether its tap lies in the image (55 for 4 on sm_90a).
+CORNER_REGISTERS, TAP_REGISTERS, CORNER_CHECKS = 3, 8, 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,9 @@ class CudaMma(CudaDense):
         threads = kernel["wm"] * kernel["wn"] * WARP
         stage = (kernel["bm"] + kernel["bn"]) * kernel["bk"]
         addresses = ADDRESS_REGISTERS + max(0, stage // (threads * WIDEST_VECTOR * self.packed(kernel)) - FREE_LOADS)
+        if self.windows:  # of each row that a thread copies where its window's corner lies
+            copied = threads * WIDEST_VECTOR * self.packed(kernel)
+            addresses += CORNER_REGISTERS * -(-kernel["bm"] * kernel["bk"] // copied) + TAP_REGISTERS
         return Footprint(
             registers_per_thread=self.registers(accumulators + fragments + addresses),
             shared_bytes=max(kernel["st"] * stage * self.bytes_per_element(), pieces.staged_bytes(threads // WARP, columns)),
@@ -128,9 +133,11 @@ class CudaMma(CudaDense):
         rows, columns = kernel["bm"] // kernel["wm"], kernel["bn"] // kernel["wn"]
         copies = (kernel["bm"] + kernel["bn"]) / (self.footprint(kernel).threads * kernel["v"])
         depth = 16 * self.packed(kernel)
+        asked = CORNER_CHECKS * self.windows * kernel["bm"] / (self.footprint(kernel).threads * kernel["v"])
         return Step(
-            fmas=(rows // 16) * (columns // 8) / depth, loads=(rows / 16 + columns / 16) / depth + copies, checks=copies,
-            rows=rows / 8, columns=columns / 4, tensor=True, rate=BYTE_RATE if self.dtype == "int8" else 1.0,
+            fmas=(rows // 16) * (columns // 8) / depth, loads=(rows / 16 + columns / 16) / depth + copies,
+            checks=copies + asked, rows=rows / 8, columns=columns / 4, tensor=True,
+            rate=BYTE_RATE if self.dtype == "int8" else 1.0,
         )  # fmt: skip
 
     def peak_share(self, device: Device) -> float:
@@ -150,10 +157,12 @@ class CudaMma(CudaDense):
         footprint = self.footprint(kernel)
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
         of = _elements_of(self.dtype, self.signs)
-        return module_of(_program(kernel, of, self.packed(kernel), blocks, strided=self.batched), symbol)
+        return module_of(
+            _program(kernel, of, self.packed(kernel), blocks, strided=self.batched, windows=self.windows), symbol
+        )
 
 
-def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, strided: bool) -> Any:
+def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, strided: bool, windows: bool) -> Any:
     from tvm.script import tirx as T
 
     bm, bn, bk, wm, wn, st, v, *_ = (value for _, value in kernel.params)
@@ -169,6 +178,8 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
     load_loop = T.unroll if v > 1 else T.serial  # plain loads wait in registers: unrolled they spill
     copy = "cp.async.cg.shared.global" if v == 8 else "cp.async.ca.shared.global"  # .cg (past L1) exists for 16 bytes only
     x_bytes, stage_bytes = bm * bk * 2, (bm + bn) * bk * 2  # of a stage: X's tile, and W's behind it
+    as_stored = not windows
+    seen = -(-bm * bk // (threads * v)) if windows else 1  # pieces of X's tile that a thread copies
     # Where all copies of a thread have the same columns, they differ in their rows by constants: one number of rows that
     # are left tells which are inside.
     x_even, w_even = threads % ((bm if x_kn else bk) // v) == 0, threads % ((bn if kn else bk) // v) == 0
@@ -219,7 +230,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
         first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
         last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
         # Of the step that is loaded next: elements from the operands' begin to the tiles', and what is left of k.
-        x_from = T.alloc_local([1], "int32")
+        x_from = T.alloc_local([5 + 3 * seen if windows else 1], "int32")  # of windows the tap, then corners
         w_from = T.alloc_local([1], "int32")
         left = T.alloc_local([1], "int32")
         x_from[0] = first * bk * x_stride + m0 if x_kn else m0 * x_stride + first * bk
@@ -250,10 +261,35 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                             inside, flat[source], T.Cast(dtype, 0)
                         )
 
+        if windows:
+            for i in T.unroll(seen):
+                its = T.meta_var(piece(i, thread, bk))
+                T.evaluate(pieces.call(T, f"ht_window_corner<{packed}>", x_from.ptr_to([5 + 3 * i]), m0 + its[0]))
+            for i in T.unroll(5):
+                x_from[i] = 0
+
+        @T.inline
+        def load_windows(place):
+            """X's tile: of each row 16 bytes at a time, zeros where a tap lies outside its image."""
+            for i in T.unroll(seen):
+                its = T.meta_var(piece(i, thread, bk))
+                spot = T.meta_var(x_from.ptr_to([5 + 3 * i]))
+                inside = T.meta_var(pieces.call(T, f"ht_window_inside<{packed}>", spot, x_from.ptr_to([0]), gives="bool"))
+                if i * threads + thread < bm * bk // v:
+                    T.ptx[copy](
+                        ring.ptr_to([place + in_tile(its[0], its[1], bk)]),
+                        x.ptr_to([x_from[5 + 3 * i] + x_from[0] + its[1]]),
+                        v * 2,
+                        T.if_then_else(inside, T.uint32(v * 2), T.uint32(0)),
+                    )
+            T.evaluate(pieces.call(T, f"ht_window_next<{packed}>", x_from.ptr_to([0]), bk))
+
         @T.inline
         def load_stage(place):
             """The next step's tiles; past the end of k zeros or what nobody reads."""
-            if x_kn:
+            if windows:
+                load_windows(place)
+            elif x_kn:
                 load(place, x, x_from[0], x_stride, bk, bm, left[0], m - m0, x_even)
             else:
                 load(place, x, x_from[0], x_stride, bm, bk, m - m0, left[0], x_even)
@@ -261,7 +297,8 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                 load(place + x_bytes, wf, w_from[0], w_pitch, bk, bn, left[0], n - n0, w_even)
             else:
                 load(place + x_bytes, wf, w_from[0], w_pitch, bn, bk, n - n0, left[0], w_even)
-            x_from[0] = x_from[0] + (bk * x_stride if x_kn else bk)
+            if as_stored:
+                x_from[0] = x_from[0] + (bk * x_stride if x_kn else bk)
             w_from[0] = w_from[0] + (bk * w_pitch if kn else bk)
             left[0] = left[0] - bk
 

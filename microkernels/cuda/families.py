@@ -42,4 +42,9 @@ BATCHED_FAMILIES: tuple[CudaDense, ...] = (
         for of, signs in {**_SIGNS, "tint8": "su"}.items()
     ),
 )
-CUDA_FAMILIES: tuple[CudaDense, ...] = (*DENSE_FAMILIES, *GROUPED_FAMILIES, *BATCHED_FAMILIES)
+# Of convolutions alone, whose image columns are never laid out.
+WINDOW_FAMILIES: tuple[CudaDense, ...] = (
+    *(CudaMma(f"cuda_windows_mma_{dtype}", dtype, batched=True, windows=True) for dtype in ("fp16", "bf16")),
+    *(CudaMma(f"cuda_windows_mma_{of}", "int8", batched=True, windows=True, signs=signs) for of, signs in _SIGNS.items()),
+)
+CUDA_FAMILIES: tuple[CudaDense, ...] = (*DENSE_FAMILIES, *GROUPED_FAMILIES, *BATCHED_FAMILIES, *WINDOW_FAMILIES)

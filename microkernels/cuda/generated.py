@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, Plan, Schedule, merges, planned, shareable, tileable
+from haotuner.generate.schedule import FOLDS, Plan, Schedule, levels_of_folds, merges, planned, shareable, tileable
 from haotuner.generate.space import Space
 from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph, Node
@@ -24,8 +24,9 @@ from haotuner.microkernels.cpu.generated import FP32_BYTES, CpuGenerated
 from haotuner.microkernels.cpu.generated_demand import counts_of
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
+from haotuner.microkernels.cuda.generated_kernel import kernel_text
 from haotuner.microkernels.cuda.generated_parts import Parts
-from haotuner.microkernels.cuda.generated_program import WARP, kernel_text
+from haotuner.microkernels.cuda.generated_program import WARP
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.kind import OpKind
@@ -65,6 +66,7 @@ class Cut:
     parts: int = 1
     dimension: int = 0
     step: int = 1
+    stages: int = 0
     record: int = 0
 
     def floats(self, shape: Sequence[int]) -> int:
@@ -116,7 +118,8 @@ class CudaGenerated(CpuGenerated):
         for schedule in self._schedules(graph, folds, self.space(op, device)):
             own = replace(schedule, folds=(schedule.unroll,) * folds)
             shared = own.lanes >= WARP and not own.tiles and shareable(graph, own.lane_axis)
-            for parts in PARTS if shared else PARTS[:1]:
+            staged = own.lanes > WARP and own.held and not shared and bool(levels_of_folds(planned(graph, own)))
+            for parts in PARTS if shared or staged else PARTS[:1]:
                 kernel = self.kernel_of(replace(own, parts=parts), op)
                 if self.text(kernel, "f") is not None:
                     yield kernel
@@ -165,10 +168,12 @@ class CudaGenerated(CpuGenerated):
         plan = self.plan(kernel)
         schedule = plan.schedule
         cut = Parts.of(plan) if schedule.parts > 1 else None
+        levels = levels_of_folds(plan) if cut is not None and not cut.how else ()
         return Cut(
             lanes=schedule.lanes, vectors=schedule.unroll, lane_axis=schedule.lane_axis,
             merges=merges(plan) and schedule.lanes >= WARP, parts=schedule.parts,
             dimension=cut.place if cut else 0, step=cut.step if cut else 1,
+            stages=len(levels) + 1 if levels else 0, record=sum(map(len, levels)),
         )  # fmt: skip
 
     def launch(self, kernel: MicroKernel) -> Launch:
@@ -207,8 +212,11 @@ class CudaGenerated(CpuGenerated):
         units = max(1, device.compute_units)
         waited, issued = self._waited(asked, extents)
         issued = issued * np.ceil(threads / WARP) / SCHEDULERS * np.ceil(blocks / units)  # by all blocks of a unit in turn
+        behind = np.take([max(1, self.cut(one).stages - 1) for one in asked.kernels], asked.kernel_at)  # launches
         joined = np.where(
-            parts > 1, JOIN_LAUNCH_CYCLES + parts * LOAD_CYCLES / AHEAD, JOIN_CYCLES * (asked.param("pt", 1.0) > 1)
+            parts > 1,
+            behind * (JOIN_LAUNCH_CYCLES + parts * LOAD_CYCLES / AHEAD),
+            JOIN_CYCLES * (asked.param("pt", 1.0) > 1),
         )
         cycles = (waited * np.ceil(blocks / held) + issued + joined) * np.clip(blocks, 1.0, units)
         told = replace(counted, cycles=cycles, l1_bytes=counted.l1_bytes * share, l2_bytes=counted.l2_bytes * share)
@@ -250,11 +258,13 @@ class CudaGenerated(CpuGenerated):
     def _parts(self, asked: Asked, extents: Any) -> Any:
         """Parts of a fold that blocks share, as the runtime cuts them."""
         found = np.ones(len(asked.kernel_at))
-        outputs = prod((extents[axis] for axis in self._own(asked.kernels[0]).output.axes({})), start=found)
+        axes = self._own(asked.kernels[0]).output.axes({})
+        outputs = prod((extents[axis] for axis in axes), start=found)
         for place, kernel in enumerate(asked.kernels):
             cut = self.cut(kernel)
             if cut.parts > 1:
-                left = outputs * (cut.record / (cut.vectors * cut.lanes) if cut.record else 1.0)
+                across = np.broadcast_to(extents[axes[cut.lane_axis]], found.shape) if cut.record else 1.0
+                left = outputs / np.maximum(across, 1.0) * max(cut.record, 1)
                 room = np.maximum(PARTIAL_FLOATS // np.maximum(left, 1.0), 1.0)
                 axis = self.plan(kernel).graph.dimensions[cut.dimension]
                 tiles = np.ceil(np.broadcast_to(extents[axis], found.shape) / cut.step)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from haotuner.generate.factor import joined
-from haotuner.generate.schedule import Plan
+from haotuner.generate.schedule import Plan, shareable
 from haotuner.graph.extents import Extent, dimension, same
 from haotuner.microkernels.cuda.generated_words import JOINS, Code, said
 
@@ -28,7 +28,10 @@ class Parts:
 
     @staticmethod
     def of(plan: Plan) -> Parts:
-        """Those of a plan whose output is one fold (``shareable``)."""
+        """Those of a plan whose output is one fold (``shareable``); of rows in stages their own axis, which no join ends."""
+        if not shareable(plan.graph, plan.schedule.lane_axis):
+            schedule, axis = plan.schedule, str(plan.loops[-1][1])
+            return Parts(axis, plan.graph.dimensions.index(axis), schedule.lanes * schedule.unroll, "")
         axis, how = next(iter(joined(plan.graph).items()))
         return Parts(axis, plan.graph.dimensions.index(axis), plan.schedule.step, how)
 

@@ -2,36 +2,28 @@
 
 A group is a warp, a part of one (short rows) or a block (long rows). Every group takes points of the outermost loops that
 write; what is one number for all lanes every lane computes, and the first one stores. Folds over lanes are joined by
-shuffles and, in a block, through its memory, in a fixed order. The unit includes nothing: nvcc and NVRTC take it as it is.
+shuffles and, in a block, through its memory, in a fixed order. ``generated_kernel.py`` makes kernels of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.emit import AnyPlan, emit
+from haotuner.generate.emit import AnyPlan
 from haotuner.generate.expressions import INDEX
-from haotuner.generate.online_parts import emit_join, emit_part
-from haotuner.generate.online_schedule import OnlinePlan
-from haotuner.generate.online_tiles import Part
 from haotuner.generate.parted import PARTIAL
 from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import Extent, lowered
 from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
-from haotuner.microkernels.cuda.generated_parts import JOIN, PART, prologue
+from haotuner.microkernels.cuda.generated_parts import PART
 from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neighbour, neighbour, said
-from haotuner.microkernels.cuda.pieces import DEVICE
 
 WARP = 32
-WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
 ELEMENTS = {"fp32": "float", "fp16": "ht_half", "bf16": "ht_bf16"}  # in memory
-ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_generated.h"
-FUNCTIONS = DEVICE / "generated.cuh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,66 +323,3 @@ class CudaText:
             self._say(f"for (int ht_at = 1; ht_at < {lanes // WARP}; ++ht_at) {found} = {other};")
             self._say("__syncthreads();")
         return found
-
-
-def cuda_unit(plans: Mapping[str, AnyPlan], threads: int = 256) -> str:
-    """CUDA C++ of programs by symbol, each ``extern "C" __global__ void SYMBOL(ht_generated_args)``, of any grid.
-
-    Blocks are of any whole number of warps up to ``threads``; of as many threads as a vector has lanes where it has more
-    than a warp. UsageError for vectors of other widths, or for a step that has no words in C.
-    """
-    return "\n".join([shared_text(), *(kernel_text(symbol, plan, threads) for symbol, plan in plans.items())])
-
-
-def shared_text() -> str:
-    """What every unit of such programs begins with."""
-    return ARGUMENTS.read_text() + FUNCTIONS.read_text()
-
-
-def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "fp32") -> str:
-    """One kernel, on floats that memory keeps as ``kept_as``, of device/prelude.cuh; UsageError as of ``cuda_unit``."""
-    keeps = isinstance(plan, Plan) and bool(plan.keeps)
-    if keeps and kept_as != "fp32":
-        raise UsageError(f"{symbol}: a tensor kept in the output's rows would be rounded to {kept_as}")
-    if isinstance(plan, Plan) and keeps and plan.schedule.held:
-        raise UsageError(f"{symbol}: rows whose loads stay in registers keep no tensor beside")
-    lanes = plan.schedule.lanes
-    if lanes not in WIDTHS:
-        raise UsageError(f"{symbol}: vectors of {lanes}; on a GPU they are {', '.join(map(str, WIDTHS))} threads")
-    shared = plan if isinstance(plan, Plan) and plan.schedule.parts > 1 else None
-    machine, join = CudaText(plan, kept_as, in_parts=shared is not None), list[str]()
-    if isinstance(plan, OnlinePlan) and plan.schedule.parts > 1:
-        emit_part(
-            plan,
-            machine,
-            Part(Code("blockIdx.y"), Code("a.parts"), *(Code(f"(a.phase {sign} {PART})") for sign in ("==", "!="))),
-        )
-        last = CudaText(plan, kept_as)
-        emit_join(plan, last, Code("a.parts"))
-        join = [f"if (a.phase == {JOIN}) {{", *(f"  {line}" for line in last.lines), "  return;", "}"]
-    else:
-        emit(plan if shared is None else replace(shared, schedule=replace(shared.schedule, parts=1)), machine)
-    tensors = []
-    for place, name in enumerate(machine.tensors):
-        const = "const " if name != plan.output else ""
-        dtype = machine.element(name)
-        tensors.append(f"{const}{dtype}* __restrict__ const t{place} = ({const}{dtype}*)a.data[{place}];")
-    whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"
-    body = [
-        *(prologue(shared, [machine.element(name) for name in machine.tensors], machine.given) if shared else []),
-        f"const int ht_lane = threadIdx.x % {lanes};",
-        f"const unsigned ht_mask = {whole};",
-        f"const long long ht_group = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / {lanes};",
-        f"const long long ht_groups = (long long)gridDim.x * blockDim.x / {lanes};",
-        *tensors,
-        *([f"float* const ht_t{place} = (float*)a.data[{place}];"] if shared and kept_as != "fp32" else []),
-        *machine.memory(max(1, threads // lanes)),
-        *join,
-        *machine.lines,
-    ]
-    text = "\n".join(f"  {line}" for line in body)
-    limit = max(threads, lanes) if lanes <= WARP else lanes
-    given = "given" if shared else "a"
-    return (
-        f'extern "C" __global__ void __launch_bounds__({limit}) {symbol}(const ht_generated_args {given}) {{\n{text}\n}}\n'
-    )

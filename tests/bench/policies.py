@@ -37,6 +37,7 @@ from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.record import Timed, Trial
 from haotuner.words.shape import Shape
+from tests.bench.policies_bytes import section
 
 HOME = Path(__file__).with_name("records") / "generated"
 SHAPES = tuple(Shape.of(m=m, n=n) for m, n in ((1, 9), (1558, 8), (310, 62), (236, 2083), (40, 9986)))
@@ -50,7 +51,7 @@ MISSES = (
     "- `template` fixes one row at a time and masked ends. Where programs of four rows are the best, as for layer_norm, it "
     "never finds them, however long it looks.",
     "- `beam` judges a program half-way with the first choice of all that is open. Rows and ends are decided last, so what "
-    "needs them is dropped before, and comes back only when the beam is widened.",
+    "needs them is dropped before, and comes back only when the beam is widened. So are tiles of products.",
     "- `random` needs several times the measurements, but misses nothing.",
     "- `evolution` starts from what programs are expected to take, as `beam` does. Crossover pays where there are several "
     "nodes to take decisions from (two reductions and the output, layer_norm); with one reduction (rms_norm) it makes no "
@@ -214,7 +215,7 @@ def page(tables: Sequence[Table], seeds: int, command: str) -> str:
                 cells.append(f"{np.exp(np.mean([curve[min(count, len(curve)) - 1] for curve in curves])) - 1:.1%}")
             text.append(f"| {name} | {' | '.join(cells)} |")
         text.append("")
-    return "\n".join([*text, *MISSES, ""])
+    return "\n".join([*text, *section(), *MISSES, ""])
 
 
 def main() -> None:
@@ -228,7 +229,7 @@ def main() -> None:
     for name in given.record:
         record(name, given.db)
     tables = [load(path) for path in sorted(HOME.glob("*.json"))]
-    told = page(tables, given.seeds, "python -m tests.bench.policies --page docs/results/policies.md")
+    told = page(tables, given.seeds, f"python -m tests.bench.policies --seeds {given.seeds} --page docs/results/policies.md")
     if given.page:
         given.page.write_text(told, encoding="utf-8")
     print(told)

@@ -82,6 +82,7 @@ BYTES = (
     Call(m=33, n=72, k=400, splits=3, steps=("scale", "silu"), out="fp16"),
     Call(m=19, n=70, k=304, splits=2),
     Call(m=33, n=67, k=400, out="fp32"),
+    Call(m=20, n=72, k=80, steps=("bias",), out="int8"),  # beyond the range of bytes nearly everywhere
 )
 PLAIN_BYTES = (BYTES[0], BYTES[4], Call(m=35, n=68, k=80, y_gap=1))
 PAIRS = (Call(m=1, n=3, k=6), Call(m=65, n=70, k=74, x_gap=2, y_gap=1, steps=("scale", "residual"), out="bf16"))

@@ -15,7 +15,7 @@ from haotuner.generate.group import kinds_of
 from haotuner.generate.kinds import graph_of
 from haotuner.generate.online_parts import record
 from haotuner.generate.online_schedule import DEPTH, OnlinePlan, OnlineSchedule
-from haotuner.generate.schedule import Plan, Schedule, planned
+from haotuner.generate.schedule import Plan, Schedule, levels_of_folds, planned
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cuda.generated_parts import Parts
@@ -123,6 +123,9 @@ PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
     "max_last": ("reduce_max:", plan_of("reduce_max:", axis=0)),
     "max_pool": ("max_pool:kernel=3,stride=2,pad=1", plan_of("max_pool:kernel=3,stride=2,pad=1")),
     "resize": ("resize:mode=linear", plan_of("resize:mode=linear")),
+    "softmax_stages": ("softmax:", plan_of("softmax:", unroll=2, lanes=64, parts=4)),
+    "layer_norm_stages": ("layer_norm:affine=scale_bias",
+                          plan_of("layer_norm:affine=scale_bias", unroll=4, packed=4, held=True, parts=3)),
     "sum_parts": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=2, packed=2, held=True, parts=4)),
     "max_parts": ("reduce_max:over=first", plan_of("reduce_max:over=first", parts=3)),
     "mean_parts": ("reduce_mean:", plan_of("reduce_mean:", axis=-1, unroll=1, lanes=64, parts=8)),
@@ -145,6 +148,8 @@ QUICK = (
     "max_pool",
     "product_blocks",
     "sum_parts",
+    "softmax_stages",
+    "layer_norm_stages",
     "mean_parts",
     "joined",
 )  # a form of code each
@@ -155,7 +160,7 @@ def entries(symbols: Sequence[str]) -> str:
     return "".join(
         f'extern "C" int run_{symbol}(const ht_generated_args* a, unsigned blocks, unsigned threads) {{\n'
         "  cudaLaunchConfig_t config = {};\n  config.blockDim = dim3(threads);\n"
-        "  config.gridDim = dim3(blocks, a->phase == 1 ? a->parts : 1);\n"
+        "  config.gridDim = dim3(blocks, a->parts);\n"
         f"  return emu::launch(config, [=] {{ {symbol}(*a); }});\n}}\n"
         for symbol in symbols
     )
@@ -177,15 +182,16 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, b
     for place, name in enumerate(plan.graph.dimensions):
         arguments.sizes[place] = extents[name]
     error = 0
-    arguments.parts, floats = 1, out.inner.size
+    arguments.parts, floats, stages = 1, out.inner.size, 2
     if isinstance(plan, Plan) and plan.schedule.parts > 1:
-        tiles = -(-arguments.sizes[Parts.of(plan).place] // plan.schedule.step)
-        arguments.parts = min(plan.schedule.parts, tiles)
+        cut = Parts.of(plan)
+        arguments.parts = min(plan.schedule.parts, -(-arguments.sizes[cut.place] // cut.step))
+        stages = 2 if cut.how else 1 + len(levels_of_folds(plan))
     elif isinstance(plan, OnlinePlan):
         arguments.parts, floats = plan.schedule.parts, out.inner.size // out.inner.shape[-1] * record(plan)
     partial = np.full(max(1, arguments.parts * floats), np.nan, np.float32)
     arguments.partial = partial.ctypes.data
-    for phase in (0, 1, 2) if arguments.parts > 1 else (0,):  # a launch of all, then one of parts and one that joins them
+    for phase in range(1 + stages) if arguments.parts > 1 else (0,):  # a launch of all, then those of parts
         if phase == 1:
             assert not judge.check(op, inputs, out.inner).wrong, f"{symbol} {shape}: wrong in one launch"
             out.inner[...] = np.nan

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense import resident_blocks, rounded_registers, vector_elements
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
+from haotuner.microkernels.cuda.fused import is_stepped
+from haotuner.words.demand import asked
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -64,9 +68,10 @@ def test_wgmma_needs_a_static_k_that_fits_the_pitch_of_tma():
 
 @pytest.mark.parametrize("family", CUDA_FAMILIES, ids=lambda family: family.name)
 def test_points_are_distinct_and_their_names_parse_back(family):
-    of_images = "_tint8" in family.name  # which none but convolutions of bytes ask for
+    of_images = "_tint8" in family.name or family.windows  # which none but convolutions ask for
     every = (*EVERY_DTYPE, *EVERY_GROUPED, *EVERY_BATCHED, *OF_BYTES)
-    op = OF_BYTES[2] if of_images else next(op for op in every if family.serves(op))
+    products = [op for op in (*EVERY_BATCHED, *OF_BYTES[2:]) if op.dtype == family.dtype]
+    op = products[0] if of_images else next(op for op in every if family.serves(op))
     points = list(family.points(op, device("sm_90a")))
     assert 80 <= len(points) <= 600
     assert len({point.name for point in points}) == len(points)
@@ -107,7 +112,7 @@ def test_products_of_bytes_are_by_signs_and_what_tensor_cores_cannot_load_is_by_
         op = Op.parse(f"dense:n=2304,{words},dtype=int8")
         widths[words] = tuple({point["v"] for point in family.points(op, device("sm_80"))} for family in (mma, simt))
     assert widths == {"k=768": ({16}, {16}), "k=770": ({2}, {1}), "k=767": (set(), {1}), "k=768,weight=kn": (set(), {1})}
-    for turned, families in (("", "_tint8"), (",in=int8", "_sint8"), (",layout=nhwc", "_int8")):
+    for turned, families in (("", "_tint8"), (",in=int8", "_sint8"), (",layout=nhwc", "_int8")):  # channels of no whole step
         conv = Op.parse(f"conv2d:c=8,f=8,r=3,s=3,dtype=int8{turned}")
         assert [family.name for family in conv_families(conv)] == [
             f"cuda_batched_{name}{families}" for name in ("mma", "simt")
@@ -203,3 +208,26 @@ def test_registers_are_budgeted_a_scheduler():
 def test_what_cannot_be_a_program_is_refused_with_a_reason(build):
     with pytest.raises(ValueError, match=r"tile|outside|must be"):
         build()
+
+
+def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
+    plain = Op.parse("conv2d:c=96,f=64,r=3,s=3,pad=1,layout=nhwc,dtype=bf16")
+    windows, columns = conv_families(plain)
+    assert (windows.name, columns.name) == ("cuda_windows_mma_bf16", "cuda_batched_mma_bf16")
+    points = list(windows.points(plain, device("sm_80")))
+    assert {point["bk"] for point in points} == {32} and {point["v"] for point in points} == {8}
+    stepped = replace(plain, epilogue=("bias", "gelu"))
+    assert all(is_stepped(point) for point in conv_families(stepped)[0].points(stepped, device("sm_80")))
+    pairs, found = [(point, Shape.of(b=8, h=56, w=56)) for point in points[:40]], []
+    for family in (windows, columns):
+        same = [(MicroKernel(family.name, point.params), shape) for point, shape in pairs]
+        found.append(family.demand(asked(device("sm_80"), plain, same, element_bytes=2, cold=True)).work)
+    taken, laid_out = found
+    assert (laid_out.far_bytes + laid_out.mid_bytes > taken.far_bytes + taken.mid_bytes).all()
+    of_columns = ("c=96,f=64,r=1,s=1,dtype=fp16", "c=48,f=64,r=3,s=3,dtype=fp16", "c=96,f=64,r=3,s=3,groups=4,dtype=fp16",
+                  "c=96,f=64,r=3,s=3,dtype=int8")  # fmt: skip
+    for words in of_columns:  # as it lies; steps over taps
+        every = conv_families(Op.parse(f"conv2d:{words},layout=nhwc"))
+        assert every and not any(family.name.startswith("cuda_windows") for family in every)
+    assert len(conv_families(Op.parse("conv2d:c=96,f=64,r=3,s=3,dtype=fp16"))) == 1, "channels first"
+    assert len(conv_families(Op.parse("conv2d:c=96,f=64,r=3,s=3,layout=nhwc"))) == 1, "fp32"

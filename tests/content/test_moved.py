@@ -125,6 +125,23 @@ def test_predicted_bytes_are_counted_bytes(seed: int) -> None:
         assert moved_bytes(top, Level(size, line)) == moved([seen], size, line), (size, line, plan.schedule)
 
 
+@pytest.mark.parametrize("norm", [composites.softmax, lambda g, x: composites.normalise(g, x, (1,), 1e-5)])
+def test_rows_in_stages_are_right_and_their_bytes_counted(norm: Callable[[GraphBuilder, str], str]) -> None:
+    g = GraphBuilder()
+    graph = g.finish(norm(g, g.input("x", (M, N))))
+    plan = planned(graph, Schedule(lane_axis=1, lanes=4, unroll=2, parts=3))
+    for sizes in ({"m": 3, "n": 37}, {"m": 1, "n": 8}, {"m": 2, "n": 1}):
+        inputs: dict[str, Any] = drawn(graph, sizes)
+        found, counted = run(plan, inputs)
+        np.testing.assert_allclose(found, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
+        top, seen = tally(plan, graph.sizes(inputs)), witness(plan, inputs)
+        assert register_bytes(top) == (counted.loaded, counted.stored)
+        for size, line in ((64, 1), (4096, 4)):
+            assert Moved(top, every=10**6).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
+    with pytest.raises(UsageError, match="cannot share"):
+        planned(graph, Schedule(lane_axis=0, lanes=4, unroll=1, parts=3))
+
+
 TILED: dict[str, Callable[[GraphBuilder], str]] = {
     "product": lambda g: g.add("contract", g.input("a", (M, K)), g.input("b", (K, N)), labels="mk,kn->mn"),
     "convolution": lambda g: g.add(

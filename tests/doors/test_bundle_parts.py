@@ -100,7 +100,8 @@ def test_it_checks_as_many_kernels_as_asked_for_each_once_and_all_fit(arch):
     assert len({choice.kernel.name for choice in found}) == len(found) == 100
     assert all(fits(choice.family, choice.kernel, device) and choice.family.runs_on(device) for choice in found)
     assert all(choice.family.serves(op_of(choice)) for choice in found)
-    assert {choice.family.name for choice in found} == {family.name for family in DENSE_FAMILIES if family.runs_on(device)}
+    floats = {family.name for family in DENSE_FAMILIES if family.runs_on(device) and family.dtype != "int8"}
+    assert {choice.family.name for choice in found} == floats
     for family in {choice.family for choice in found}:
         ours = [choice.kernel for choice in found if choice.family is family]
         asked = [f"dense:n=2304,{edge},dtype={family.dtype}" for edge in EDGES]

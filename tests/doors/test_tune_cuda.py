@@ -184,13 +184,14 @@ def test_products_of_a_calls_own_factors_are_tuned_packed_verified_and_explained
         ("sm_80", "conv2d:c=16,f=8,r=1,s=1,layout=nhwc,dtype=fp16", "b=1..3;h=4..9;w=h"),
         ("sm_80", "conv_transpose2d:c=8,f=6,r=3,s=2,stride=2,pad=1.0.0.1,epilogue=bias+hardswish", "b=1..3;h=4..9;w=h"),
         ("sm_80", "conv2d:c=8,f=24,r=3,s=3,pad=1,dtype=int8,out=uint8,epilogue=scale+bias+relu", "b=1..3;h=4..9;w=h"),
+        ("sm_80", "conv2d:c=64,f=24,r=3,s=3,pad=1,layout=nhwc,dtype=fp16,epilogue=bias+relu", "b=1..3;h=4..9;w=h"),
         ("sm_80", "conv2d:c=16,f=16,r=3,s=3,pad=1,groups=16,dtype=fp16,epilogue=bias+relu6", "b=1..3;h=4..9;w=h"),
     ],
 )
 def test_convolutions_are_tuned_packed_verified_and_explained(
     device: str, op: str, shapes: str, cache: Path, images: Path, tmp_path: Path
 ) -> None:
-    of = "cuda_direct_" if "groups=16" in op else "cuda_batched_"
+    of = "cuda_direct_" if "groups=16" in op else "cuda_"
     host = Host(cache, images, device)
     answer = host.run(tmp_path, "tune", "--op", op, "--shapes", shapes, "--device", "cuda:0", "--budget", "4s", "--json")
     assert answer.code == 0, answer.err

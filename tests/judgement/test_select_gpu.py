@@ -178,7 +178,8 @@ def test_the_expectation_ranks_as_hardware_is_known_to() -> None:
 
 def test_families_on_cuda_cores_suit_every_gpu_and_others_are_bound_to_instructions() -> None:
     anywhere = [family.name for family in DENSE_FAMILIES if all(family.suits(device) for device in GPUS)]
-    assert anywhere == ["cuda_simt_fp32", "cuda_gemv_fp16", "cuda_gemv_bf16", "cuda_gemv_fp32"]
+    of_floats = ["cuda_simt_fp32", "cuda_gemv_fp16", "cuda_gemv_bf16", "cuda_gemv_fp32"]
+    assert anywhere == [*of_floats, "cuda_simt_int8", "cuda_simt_sint8"]
     core = Device(id="a-core", kind="cpu", name="c", arch="x86-64", compute_units=1, wave_width=16, registers_per_thread=32)
     assert not any(family.suits(core) for family in DENSE_FAMILIES)
 

@@ -110,6 +110,28 @@ def generated_parts(path: str) -> None:
     driver.fail("cuLaunchKernel", "")
 
 
+def generated_stages(path: str) -> None:
+    """Rows whose folds are read again: a launch for each level of folds and one that writes; apart, in place, in a graph."""
+    one, driver = Generated(path), Driver()
+    one.op.prepare(one.stream)
+    for m, n, gap, launches in ((2, 300, 0, 3), (3, 131, 3, 3), (1, 128, 0, 1), (5, 1000, 1, 3), (40, 9, 0, 1)):
+        inputs, y = one.drawn(m, n), one.out(m, n, gap)
+        (x,) = (one.device.upload(value, strides=(n + gap, 1)) for value in inputs.values())
+        driver.library.standin_counts_reset()
+        one.op.run(x, out=y, stream=one.stream)
+        assert counts(driver)["cuLaunchKernel"] == launches, (m, n)
+        one.judged(inputs, y, (m, n, gap))
+        one.op.run(x, out=x, stream=one.stream)
+        one.judged(inputs, x, (m, n, gap, "in place"))
+    inputs, y = one.drawn(2, 500), one.out(2, 500)
+    x = one.device.upload(inputs["x"])
+    one.device.begin(one.stream)
+    one.op.run(x, out=y, stream=one.stream)
+    graph = one.device.end(one.stream)
+    one.device.replay(graph, one.stream)
+    one.judged(inputs, y, "a graph of three launches")
+
+
 def generated_keys(path: str) -> None:
     """Few queries, many keys: parts of the keys where a stream has memory for them; causal, some see none of a part."""
     one, driver = Generated(path), Driver()

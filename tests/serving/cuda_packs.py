@@ -16,6 +16,7 @@ from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.toolchain import Toolchain
 from haotuner.generate.online_schedule import DEPTH, OnlineSchedule
 from haotuner.generate.schedule import Schedule
 from haotuner.microkernels.cuda.conv import conv_families
@@ -276,7 +277,12 @@ ATTENTION_PICK = Pick(arch="sm_80", op=_ATTENDED.name, dtype="float32", kernels=
     _ATTENTION.kernel_of(OnlineSchedule(lanes=32, along=DEPTH, rows=1, block=4, keys=64, out_rows=1, parts=parts), _ATTENDED)
     for parts in (1, 8)
 ))  # fmt: skip
-ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK)  # blocks share the terms of a row
+STAGES_PICK = Pick(arch="sm_80", op="log_softmax", dtype="float32", kernels=tuple(
+    CudaGenerated(KINDS["log_softmax"]).kernel_of(
+        Schedule(lane_axis=1, lanes=64, unroll=2, folds=(2, 2), packed=2, held=True, parts=parts), Op.parse("log_softmax:"))
+    for parts in (1, 4)
+))  # fmt: skip
+ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK, STAGES_PICK)  # blocks share a row
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 
@@ -344,20 +350,22 @@ def document(ops: Sequence[PackedOnDevice], arch: str, **device: Any) -> dict[st
     return {"haotuner": "0", "device": told | device, "ops": [op.entry({}) for op in ops]}
 
 
-def make_pack(out: Path, ops: Sequence[PackedOnDevice], arch: str, cubin: Path, **device: Any) -> Path:
+def make_pack(
+    out: Path, ops: Sequence[PackedOnDevice], arch: str, cubin: Path, *, linker: Toolchain | None = None, **device: Any
+) -> Path:
     """Build the library around device code and publish the pack at ``out``."""
     library = out.with_suffix(".so")
 
     def compile_object(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
         to.write_bytes(cubin.read_bytes())
 
-    told = pack_library(ops, arch, toolchain(), library, compile_object)
+    told = pack_library(ops, arch, linker or toolchain(), library, compile_object)
     write_pack(out, library, document(ops, arch, **device) | told, lambda _: None)
     library.unlink()
     return out
 
 
-def build_pack(out: Path, pick: Pick, code: Path) -> Path:
+def build_pack(out: Path, pick: Pick, code: Path, linker: Toolchain | None = None) -> Path:
     """A pack of a pick, with device code that lies below ``code`` as the code cache leaves it."""
     if in_a_run():
         key = hashlib.sha256(repr((pick.op, pick.arch, pick.kernels)).encode()).hexdigest()[:16]
@@ -366,7 +374,8 @@ def build_pack(out: Path, pick: Pick, code: Path) -> Path:
     else:
         code.mkdir(parents=True, exist_ok=True)
         _write_code(pick, code)
-    return make_pack(out, [packed(pick)], pick.arch, cubin_of(code / f"{pick.op}.cu", code, pick.arch))
+    cubin = cubin_of(code / f"{pick.op}.cu", code, pick.arch)
+    return make_pack(out, [packed(pick)], pick.arch, cubin, linker=linker)
 
 
 def _write_code(pick: Pick, folder: Path) -> None:

@@ -16,10 +16,12 @@ from pathlib import Path
 
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
+from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
 from tests.serving.cuda_model_packs import GRAPHS, model_pack
 from tests.serving.cuda_packs import PICKS, Pick, build_pack, document, packed_op
+from tests.serving.cuda_variant_lists import MORE
 from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, cc, host_pack
 from tests.standin import ROOT, environment
 
@@ -73,14 +75,28 @@ def runs(folder: Path, name: str, pick: Pick) -> Iterator[tuple[str, str]]:
 
 def models(folder: Path, name: str) -> Iterator[tuple[str, str]]:
     """Whole models: the host code of their pack built with the sanitizer."""
-    script, pack = folder / f"cc_{name}", folder / f"models_{name}"
-    script.write_text(f'#!/bin/sh\nexec {toolchain().compiler} "$@" {" ".join(BUILDS[name])}\n')
-    script.chmod(0o755)
-    linker = replace(toolchain(), compiler=str(script), objects=None)
-    model_pack(pack, PICKS[0].arch, folder / "code", {"encoder": GRAPHS["encoder"]}, linker=linker)
+    pack = folder / f"models_{name}"
+    model_pack(pack, PICKS[0].arch, folder / "code", {"encoder": GRAPHS["encoder"]}, linker=linker(folder, name))
     for scenario in MODEL_SCENARIOS[name]:
         command = [sys.executable, "-m", "tests.serving.cuda_models", scenario, str(pack)]
         yield f"model {scenario}", _run(folder, PICKS[0], command, preload=RUNTIMES[name])
+
+
+def kinds(folder: Path, name: str) -> Iterator[tuple[str, str]]:
+    """Every other kind of op (``cuda_variant_lists.MORE``), its pack built with the sanitizer."""
+    for number, (pick, scenarios) in enumerate(MORE.items()):
+        pack = build_pack(folder / f"kind{number}_{name}", pick, folder / "code", linker(folder, name))
+        for scenario in scenarios:
+            command = [sys.executable, "-m", "tests.serving.cuda_scenarios", scenario, str(pack)]
+            yield f"{pick.arch} {pick.op} {scenario}", _run(folder, pick, command, preload=RUNTIMES[name])
+
+
+def linker(folder: Path, name: str) -> Toolchain:
+    """A C compiler that always asks for the sanitizer; what it compiled of the package is kept for the next pack."""
+    script = folder / f"cc_{name}"
+    script.write_text(f'#!/bin/sh\nexec {toolchain().compiler} "$@" {" ".join(BUILDS[name])}\n')
+    script.chmod(0o755)
+    return replace(toolchain(), compiler=str(script), objects=folder / f"objects_{name}")
 
 
 def programs(folder: Path, name: str, pick: Pick, pack: Path) -> Iterator[tuple[str, str]]:
@@ -151,7 +167,8 @@ def main() -> None:
             for what, why in runs(folder, name, pick):
                 print(f"{name} {pick.arch} {what}: {why or 'clean'}", flush=True)
                 bad += bool(why)
-        for what, why in models(folder, name):
+        others = (kinds, models) if name == "address" else (models,)
+        for what, why in (one for of in others for one in of(folder, name)):
             print(f"{name} {what}: {why or 'clean'}", flush=True)
             bad += bool(why)
     sys.exit(bool(bad))

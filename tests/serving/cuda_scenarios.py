@@ -37,7 +37,14 @@ from tests.serving.cuda_doors import (
 )
 from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_fused import fused, fused_refusals, torch_fused
-from tests.serving.cuda_generated_ops import generated, generated_faults, generated_keys, generated_parts, generated_refusals
+from tests.serving.cuda_generated_ops import (
+    generated,
+    generated_faults,
+    generated_keys,
+    generated_parts,
+    generated_refusals,
+    generated_stages,
+)
 from tests.serving.cuda_grouped import grouped, grouped_refusals
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, PICKS, WGMMA
@@ -53,6 +60,7 @@ from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading
 from tests.serving.cuda_served import Served, counts
 from tests.serving.cuda_steps import stepped, stepped_faults, stepped_products
 from tests.serving.cuda_torch import torch_convolutions, torch_fakes, torch_generated, torch_groups, torch_products
+from tests.serving.cuda_windowed import windowed
 from tests.standin.client import Driver
 
 GRAPH_ROWS = 40
@@ -360,9 +368,9 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         cannot, forked, grouped, grouped_refusals,
         products, products_beside, products_elsewhere, turned, product_refusals, product_faults, frameworks, counted,
         failing, preparing,
-        fused, fused_refusals, torch_fused, stepped, stepped_faults, stepped_products,
-        convolutions, convolution_faults, convolution_refusals, generated, generated_faults, generated_keys, generated_parts,
-        generated_refusals,
+        fused, fused_refusals, torch_fused, stepped, stepped_faults, stepped_products, windowed,
+        convolutions, convolution_faults, convolution_refusals, generated, generated_faults, generated_keys,
+        generated_parts, generated_refusals, generated_stages,
         torch_convolutions, torch_fakes, torch_generated, torch_groups, torch_products,
         several, faults, allocating, too_old, early, crowd,
         older_load, older_maps, older_still,

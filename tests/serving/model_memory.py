@@ -13,8 +13,10 @@ from haotuner.errors import HaotunerError
 from haotuner.graph.interpret import interpret
 from tests.serving.memory_refused import Memory
 from tests.serving.test_models import GRAPHS, given
+from tests.serving.test_models_segments import GRAPHS as CHAINS
+from tests.serving.test_models_segments import given as given_to_chain
 
-NAME = "encoder"
+NAME, CHAIN = "encoder", "grown"
 
 
 def starved(path: str) -> None:
@@ -47,3 +49,32 @@ def starved(path: str) -> None:
     assert served >= 8, served
     serve()
     assert model.stats()["contexts"] == 0
+
+
+def chained(path: str) -> None:
+    """The same of a model cut where a size follows from data: memory of its segments and of what lies between them."""
+    memory, kept, graph = Memory(path), list[Any](), CHAINS[CHAIN]
+    memory.refuse(0)
+    pack = haotuner.load(path, threads=1)
+
+    def open_model() -> None:
+        with contextlib.closing(haotuner.load(path, threads=1)) as one:
+            kept.append(one.model(CHAIN).stats())
+
+    assert memory.each_refused(open_model, HaotunerError, "no memory|weights cannot be mapped") >= 20
+    model: Any = pack.model(CHAIN)
+    requests = [given_to_chain(CHAIN, rows) for rows in (2, 40)]
+
+    def serve() -> None:
+        for one in model.segments.values():
+            one._shapes.clear()
+        try:
+            for inputs in requests:
+                found, want = model.run(inputs, seed=4), interpret(graph, inputs, seed=4)
+                for output, one in want.items():
+                    np.testing.assert_allclose(found[output], one, rtol=3e-4, atol=3e-4)
+        finally:
+            model.trim()
+
+    assert memory.each_refused(serve, HaotunerError, "no memory|working memory, which cannot be had") >= 6
+    serve()

@@ -29,6 +29,7 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP16,
     PRODUCT_PICKS,
     SIMT,
+    STAGES_PICK,
     STEPPED_PICKS,
     STEPPED_PRODUCT,
     TRANSPOSED_PICKS,
@@ -37,6 +38,7 @@ from tests.serving.cuda_packs import (
     Pick,
     build_pack,
 )
+from tests.serving.cuda_window_packs import WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.forking import Forking
 
@@ -150,6 +152,11 @@ def test_products_of_bytes_are_served_with_what_a_call_brings(folder, pick):
     run(folder, pick, "stepped_products")
 
 
+@pytest.mark.parametrize("pick", WINDOW_PICKS, ids=lambda pick: pick.op)
+def test_windows_are_read_where_they_lie(folder, pick):
+    run(folder, pick, "several", "stepped", "stepped_faults", "windowed")
+
+
 def test_steps_follow_what_a_call_of_products_brings(folder):
     run(folder, STEPPED_PRODUCT, "stepped_products")
 
@@ -173,6 +180,7 @@ def test_generated_programs_are_served_in_one_launch(folder, pick):
 def test_blocks_share_a_fold_where_there_is_memory_for_their_parts(folder):
     run(folder, PARTS_PICK, "generated_parts")
     run(folder, ATTENTION_PICK, "generated_keys")
+    run(folder, STAGES_PICK, "generated_stages")
 
 
 def test_torch_gives_generated_programs_their_operands(folder):

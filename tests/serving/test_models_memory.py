@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from tests.serving.memory_refused import preloaded
-from tests.serving.model_memory import NAME
+from tests.serving.model_memory import CHAIN, NAME
 from tests.serving.model_packs import model_pack
 from tests.serving.test_models import GRAPHS
+from tests.serving.test_models_segments import GRAPHS as CHAINS
 from tests.standin.forking import Forking
 
 
 def test_every_piece_of_memory_may_be_refused(tmp_path):
-    path = model_pack(tmp_path / "pack", {NAME: GRAPHS[NAME]})
+    path = model_pack(tmp_path / "pack", {NAME: GRAPHS[NAME], CHAIN: CHAINS[CHAIN]})
     apart = Forking(preloaded(tmp_path), ["tests.serving.model_memory"])
-    assert not apart.call("tests.serving.model_memory", "starved", str(path), environment={}, seconds=60)
+    for scenario in ("starved", "chained"):
+        assert not apart.call("tests.serving.model_memory", scenario, str(path), environment={}, seconds=60)
     apart.close()

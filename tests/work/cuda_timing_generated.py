@@ -34,9 +34,11 @@ def timing_generated(cubin: str, op: str, library: str = "") -> None:
             words=words, function=function, registers=registers, local_bytes=local, shared_bytes=launch.shared_bytes
         )
         assert verify_generated(parsed, kernel, of, loaded, timed, np.random.default_rng(3)) <= 1
-        shape = dict(zip(parsed.dynamic, (9, 70) if len(parsed.dynamic) == 2 else (2, 3, 70), strict=True))
+        shape = dict(zip(parsed.dynamic, (9, 150) if len(parsed.dynamic) == 2 else (2, 3, 70), strict=True))
         operands = GeneratedOperands(timed, parsed, Shape.of(shape))
-        one_launch(driver, timed, operands.call(loaded, of, kernel), 2 if shares_terms(kernel) else 1)
+        one_launch(
+            driver, timed, operands.call(loaded, of, kernel), (of.cut(kernel).stages or 2) if shares_terms(kernel) else 1
+        )
         operands.free()
 
 

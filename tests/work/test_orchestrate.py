@@ -16,7 +16,7 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import exact as exact_module
 from haotuner.orchestrate import measured as measured_module
 from haotuner.orchestrate.agreements import unmet
-from haotuner.orchestrate.c_loops import again_and_again, loops_of
+from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.exact import Candidate, Exact, solve
@@ -24,6 +24,7 @@ from haotuner.orchestrate.greedy import Alias, Greedy, Loops
 from haotuner.orchestrate.lacking import check_sizes, check_steps
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.repeated import again_and_again
 from haotuner.orchestrate.sizes import SizeTable
 from haotuner.orchestrate.tasks import arrivals_of_models, asked_model, ops_of, spans_of
 from haotuner.orchestrate.written import written

@@ -13,14 +13,15 @@ import pytest
 
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.toolchain import Toolchain
-from haotuner.generate.expressions import Apply, Load, Variable, arithmetic, index, parts
+from haotuner.generate.expressions import Apply, Fold, Load, Variable, arithmetic, index, parts
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.c_loops import Group, again_and_again, element_of, loops_of
+from haotuner.orchestrate.c_loops import Group, element_of, loops_of
 from haotuner.orchestrate.c_math import PRELUDE
-from haotuner.orchestrate.inside import inside
+from haotuner.orchestrate.inside import clipped, inside
+from haotuner.orchestrate.repeated import again_and_again
 from haotuner.orchestrate.woven import strand, strands
 
 B, H, W = (dimension(name) for name in "bhw")
@@ -166,6 +167,17 @@ def test_woven_rows_divide_nothing_but_at_their_ends(name: str) -> None:
         found = parts(strand(value, variables[-1], count or 0, rest, Variable("j")))
         loads = [one for one in found if isinstance(one, Load)]
         assert all(one.indices[-1] in (Variable("j"), arithmetic("add", Variable("j"), index(1))) for one in loads)
+
+
+@pytest.mark.parametrize("name", ("max_pool", "wide_pads"))
+def test_reductions_leave_out_what_a_pad_adds(name: str) -> None:
+    folds = [one for one in parts(element_of(graph_of(name))[1]) if isinstance(one, Fold)]
+    (found,) = (clipped(one) for one in folds)
+    assert found is not None and not any(isinstance(one, Apply) and one.function == "select" for one in parts(found.value))
+    g = GraphBuilder()
+    counted = padded(g, g.input("x", (B, 4, H, W)), (1, 1), (1, 1), value=1.0)  # ones around count in a sum
+    graph = g.finish(g.add("reduce", windows(g, counted, (3, 3), (1, 1), (1, 1)), how="sum", axes=(4, 5), keepdims=False))
+    assert [clipped(one) for one in parts(element_of(graph)[1]) if isinstance(one, Fold)] == [None]
 
 
 def test_a_reduction_of_many_channels_is_not_repeated_for_each() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from haotuner.graph import composites
@@ -92,3 +94,41 @@ def test_ways_share_inputs_and_weights_and_no_other_tensor():
     assert schedule.way_of({"batch": 5, "seq": 11}).where == "any sizes"
     words = schedule_words(model.document, 0)
     assert len(words) > len(schedule_words({**model.document, "ways": []}, 0)), "a line, its most and outputs of the second"
+
+
+def layers(count: int) -> Graph:
+    """Softmaxes over rows, each followed by a matrix, the same but for names; the last scales by another number."""
+    g = GraphBuilder()
+    x, weight = g.input("x", (B, T, 8)), g.constant(np.ones((8, 8), np.float32))
+    for place in range(count):
+        x = composites.softmax(g, g.map("mul", x, 0.5 if place + 1 < count else 0.25), 1)
+        x = g.add("contract", x, weight, labels="btk,kn->btn")
+    return g.finish(x)
+
+
+def test_windows_that_differ_in_names_alone_are_looked_at_once(monkeypatch):
+    seen: list[str] = []
+    own = Exact._candidates
+
+    def counted(self: Exact, window: Any, required: set[str]) -> Any:
+        seen.append(window.nodes[0])
+        return own(self, window, required)
+
+    monkeypatch.setattr(Exact, "_candidates", counted)
+    plan = Exact(layers(5), Prices(REQUESTS))
+    assert len(plan.windows) == 5 and len(seen) == 2, "four of one kind, and one with another number"
+    made = [{one.output for one in window.candidates} for window in plan.windows]
+    assert all(made[place] == set(plan.windows[place].nodes) for place in range(5))
+    assert len({len(window.candidates) for window in plan.windows}) == 1
+    apart = Exact(layers(5), Prices(REQUESTS))
+    monkeypatch.setattr("haotuner.orchestrate.exact.meaning", lambda *_: object())  # no two are the same
+    assert apart.steps and len(seen) == 7
+    assert kernels(Way(plan.steps)) == kernels(Way(apart.steps))
+    assert plan.told.chosen_us == pytest.approx(apart.told.chosen_us)
+    assert [region["outputs"] for region in plan.told.regions] == [region["outputs"] for region in apart.told.regions]
+
+
+def test_segments_of_a_model_share_what_is_known_of_their_windows():
+    kinds: dict[Any, Any] = {}
+    plans = [Exact(layers(2), Prices(REQUESTS), kinds=kinds) for _ in range(2)]
+    assert all(plan.steps for plan in plans) and len(kinds) == 2

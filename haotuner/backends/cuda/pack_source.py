@@ -32,6 +32,7 @@ KIND_SOURCES = (
     "cuda_product.c",
     "cuda_conv.c",
     "cuda_conv_transposed.c",
+    "cuda_conv_windows.c",
     "cuda_generated.c",
     "cuda_kind.c",
     "product_check.c",
@@ -168,5 +169,5 @@ def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
     return (
         f'  {{"{kernel.name}", {launch.tile_m}, {launch.tile_n}, {launch.threads}, {launch.shared_bytes}, {launch.vector}, '
         f"{len(launch.maps)}, {', '.join(sides)}, {swizzles.pop()}, {kn}, {DTYPES.index(op.dtype)}, "
-        f"{splits}, {int(launch.groups)}, {int(launch.batch)}, {int(launch.direct)}}},"
+        f"{splits}, {int(launch.groups)}, {int(launch.batch)}, {int(launch.windows)}, {int(launch.direct)}}},"
     )

@@ -11,6 +11,7 @@ from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cuda.conv import product_of, product_shape
 from haotuner.microkernels.cuda.direct import direct_family
+from haotuner.microkernels.cuda.families import WINDOW_FAMILIES
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.cold import GPU_CACHES, UNKNOWN_CACHE_BYTES
 from haotuner.words.composition import WHOLE, Composition, sum_parts
@@ -27,11 +28,16 @@ TRIAL_CALLS = 64  # of a call that is longer than a sample: warm-up, sizing, sam
 
 def _timed(op: Op, kernel: str) -> Op:
     """What is verified and timed: of a convolution by columns the product that it is; all kernels read the same columns."""
-    return product_of(op) if is_convolution(op.kind) and not _is_direct(kernel) else op
+    return product_of(op) if is_convolution(op.kind) and not _reads_image(kernel) else op
 
 
-def _is_direct(kernel: str) -> bool:
-    return direct_family(MicroKernel.parse(kernel).family) is not None
+_WINDOWED = frozenset(family.name for family in WINDOW_FAMILIES)
+
+
+def _reads_image(kernel: str) -> bool:
+    """Whether it is a kernel of convolutions, not of the product that one is."""
+    family = MicroKernel.parse(kernel).family
+    return direct_family(family) is not None or family in _WINDOWED
 
 
 class CudaTimer:
@@ -98,7 +104,7 @@ class CudaTimer:
             request["extents"] = dict(op.extents(trial.shape))
         if "_generated_" in MicroKernel.parse(composition.parts[0].kernel).family:
             request["shape"] = trial.shape.as_dict()
-        if _is_direct(composition.parts[0].kernel):
+        if _reads_image(composition.parts[0].kernel):
             request["image"] = trial.shape.as_dict()
         elif is_convolution(op.kind):
             request["extents"] = dict(product_of(op).extents(product_shape(op, trial.shape)))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
-from haotuner.backends.cuda import batches, direct_calls
+from haotuner.backends.cuda import batches, direct_calls, window_calls
 from haotuner.backends.cuda.clocks import Clocks
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words, kernel_words
@@ -115,6 +115,8 @@ class TimerProcess:
         launch = family.launch(MicroKernel.parse(name))
         depth = family.tile(MicroKernel.parse(name)).step["k"]
         rng, worst = np.random.default_rng(int(job["seed"])), 0.0
+        if launch.windows:
+            return {"max_error": window_calls.verify(op, loaded, self._library, rng, depth)}
         if launch.batch:
             return {"max_error": batches.verify(op, loaded, launch, depth, self._library, rng, signs=family.signs)}
         reduce = self._reduce(library, family.dtype)
@@ -198,10 +200,15 @@ class TimerProcess:
         return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
 
     def _time_direct(self, op: Op, job: Job) -> Job:
-        """The same of a convolution without columns."""
+        """The same of a convolution without columns, or of its windows where they lie."""
         ((name, library, _),) = job["parts"]
-        loaded = self._direct(name, library)
-        operands = direct_calls.DirectOperands(self._library, op, Shape.of(job["image"]))
+        operands: direct_calls.DirectOperands | window_calls.WindowOperands
+        if direct_family(MicroKernel.parse(name).family) is not None:
+            loaded = self._direct(name, library)
+            operands = direct_calls.DirectOperands(self._library, op, Shape.of(job["image"]))
+        else:
+            loaded, _ = self._kernel(name, library)
+            operands = window_calls.WindowOperands(self._library, op, Shape.of(job["image"]))
         try:
             samples, facts = self._sampled(operands.call(loaded), job, operands)
         finally:
@@ -224,7 +231,11 @@ class TimerProcess:
         self,
         call: CallWords,
         job: Job,
-        operands: Operands | batches.BatchOperands | GeneratedOperands | direct_calls.DirectOperands,
+        operands: Operands
+        | batches.BatchOperands
+        | GeneratedOperands
+        | direct_calls.DirectOperands
+        | window_calls.WindowOperands,
     ) -> tuple[list[float], dict[str, float | str]]:
         """By the policy, in graphs; again where the device was slowed meanwhile, and refused if it stays so."""
         native = self._library

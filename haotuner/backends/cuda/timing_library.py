@@ -36,7 +36,7 @@ class KernelWords(ctypes.Structure):
         ("shared_bytes", ctypes.c_int32), ("vector", ctypes.c_int32), ("maps", ctypes.c_int32),
         ("box_x", ctypes.c_int32 * 2), ("box_w", ctypes.c_int32 * 2), ("swizzle", ctypes.c_int32), ("kn", ctypes.c_int32),
         ("dtype", ctypes.c_uint8), ("splits_max", ctypes.c_int32), ("groups", ctypes.c_int32), ("batch", ctypes.c_int32),
-        ("direct", ctypes.c_int32),
+        ("windows", ctypes.c_int32), ("direct", ctypes.c_int32),
     )  # fmt: skip
 
 
@@ -93,6 +93,7 @@ class CallWords(ctypes.Structure):
         ("regions", ctypes.c_int32), ("weights", ctypes.c_int32), ("region", RegionWords * 2), ("reduce", ctypes.c_void_p),
         ("args", ArgsWords), ("w", ctypes.POINTER(ctypes.c_uint64)), ("groups", GroupWords),
         ("batch", BatchWords), ("matrices", ctypes.c_int64), ("generated", ctypes.c_void_p), ("direct", ctypes.c_void_p),
+        ("windows", ctypes.c_void_p),
     )  # fmt: skip
 
 
@@ -236,7 +237,7 @@ def kernel_words(name: str, launch: Launch, dtype: str, *, kn: bool) -> KernelWo
         box_w=(ctypes.c_int32 * 2)(*((w.rows, w.columns) if w else (0, 0))),
         swizzle=x.swizzle_bytes if x else 0, kn=int(kn) + int(launch.across), dtype=DTYPES.index(dtype),
         splits_max=MOST_SPLITS if launch.splits else 1, groups=int(launch.groups),
-        batch=int(launch.batch), direct=int(launch.direct),
+        batch=int(launch.batch), windows=int(launch.windows), direct=int(launch.direct),
     )  # fmt: skip
 
 

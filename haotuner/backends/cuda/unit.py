@@ -17,7 +17,7 @@ from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
 from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.fused import is_stepped, steps_text
 from haotuner.microkernels.cuda.generated import CudaGenerated
-from haotuner.microkernels.cuda.generated_program import shared_text
+from haotuner.microkernels.cuda.generated_kernel import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL
 from haotuner.ops.dtypes import DTYPE_BYTES
@@ -42,7 +42,9 @@ OWN_TYPES = {
 }  # fmt: skip
 UNFOLDED = {4: "unsigned int", 2: "unsigned short", 1: "unsigned char"}  # what image columns are copied as, by bytes
 WITH_STEPS = r"\b(ht_store_\w+|ht_gemv\w*)<"  # device functions of two builds
-WITH_ARGUMENT = r"\b(ht_first_step|ht_last_step|(?:ht_store_\w+|ht_gemv\w*)<[^>]*>)\("  # device functions that read it
+WITH_ARGUMENT = (
+    r"\b(ht_first_step|ht_last_step|(?:ht_store_\w+|ht_gemv\w*|ht_window_\w+)<[^>]*>)\("  # device functions that read it
+)
 # What a block of a grouped kernel finds out for itself.
 GROUP_WORDS = {
     "((int)blockIdx.x)": "ht_at.block", "ht_block_again()": "ht_at.block", "ht_x_row()": "ht_at.x_row",
@@ -87,6 +89,7 @@ def device_unit(
         ["bytes"] * (BYTES in reduces or any(one.dtype == BYTES for one in families))
         + ["groups"] * any(one.grouped for one in families)
         + ["batches"] * any(one.batched for one in families)
+        + ["windows"] * any(one.windows for one in families)
     )
     texts = dict.fromkeys(("prelude", "result", "epilogue", *needed))
     parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in texts)]
@@ -228,10 +231,13 @@ def _batched_kernel(symbol: str, parameters: str, passed: str, limits: str, body
     """The kernel of one product of a batch, and ours above it that finds the block's matrices first."""
     element = ELEMENT_TYPES[TVM_DTYPES[family.dtype]]
     taken = "const __grid_constant__ ht_cuda_args ht_all, const __grid_constant__ ht_cuda_batch ht_batch"
+    kind, more = "batch", ""
+    if family.windows:
+        kind, more, taken = "window", ", ht_windows", f"{taken}, const __grid_constant__ ht_cuda_windows ht_windows"
     return (
-        f"HT_DEVICE void {symbol}_kernel(const ht_batch_args& ht_args, {parameters}) {{\n{body}}}\n"
+        f"HT_DEVICE void {symbol}_kernel(const ht_{kind}_args& ht_args, {parameters}) {{\n{body}}}\n"
         f'extern "C" __global__ void __launch_bounds__({limits}) {symbol}({taken}) {{\n'
-        f"  ht_batch_args ht_args(ht_all, ht_batch);\n  ht_enter_matrix<{element}>(ht_args);\n"
+        f"  ht_{kind}_args ht_args(ht_all, ht_batch{more});\n  ht_enter_matrix<{element}>(ht_args);\n"
         f"  {symbol}_kernel(ht_args, {passed});\n}}\n"
     )
 

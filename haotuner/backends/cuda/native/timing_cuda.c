@@ -42,6 +42,7 @@ typedef struct { /* one composition of a shape, on weights that take turns */
   int64_t matrices;      /* of so many */
   const htt_generated* generated; /* instead of the arguments, or NULL */
   const ht_cuda_direct* direct;   /* of a convolution without columns, beside the arguments, or NULL */
+  const ht_cuda_windows* windows; /* of a kernel that takes them, or NULL */
 } htt_call;
 
 static struct {
@@ -168,6 +169,10 @@ static int launch(const htt_call* call, int weight) {
     if (args.residual != NULL)
       args.residual = (const char*)call->args.residual + row * args.ldy * ht_cuda_residual_bytes(region->kernel.dtype, args.y_type);
     args.m = (int32_t)region->rows;
+    if (call->windows != NULL) {
+      if (ht_cuda_windows_fit(&region->kernel, &args, call->windows, &self.error) != 0) return -1;
+      return ht_cuda_launch_windows(&region->kernel, region->function, &args, &call->batch, call->windows, call->matrices, self.stream, &self.error);
+    }
     if (ht_cuda_fits(&region->kernel, &args, &self.error) != 0) return -1;
     if (region->kernel.groups) {
       if (ht_cuda_launch_groups(&region->kernel, region->function, &args, &call->groups, &self.maps[weight * HTT_REGIONS + r], self.stream,

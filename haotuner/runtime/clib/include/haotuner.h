@@ -94,7 +94,8 @@ ht_status ht_call_grouped(const ht_linear* linear, const DLTensor* x, const DLTe
                           ht_error* error);
 
 /* On a device: have memory ready for calls on this stream, so that they may split the sum over k where that was planned; without it
- * they are computed unsplit, and counted as fallbacks. It stays for the process. Not while a stream is captured. On a CPU: nothing. */
+ * they are computed unsplit, and counted as fallbacks. It stays for the process. Not while a stream is captured. On a CPU: nothing.
+ * Memory goes by the stream's handle: destroy a stream once its calls are done, for the next one may get the same handle. */
 ht_status ht_prepare(const ht_linear* linear, void* stream, ht_error* error);
 
 /* The same with another thread count for this call. */
@@ -151,7 +152,8 @@ ht_status ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* 
 
 /* The same of a pack on a device: tensors lie there, and all is queued on `stream` (NULL: its legacy default stream). The first call on
  * a stream, or of larger sizes, gets working memory and may wait for the stream; then a call allocates and waits for nothing, and it may
- * be captured into a graph. Graphs that were captured on one stream share working memory: replay them one after the other. */
+ * be captured into a graph. Graphs that were captured on one stream share working memory: replay them one after the other. As of
+ * ht_prepare, destroy a stream once its calls are done. */
 ht_status ht_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error);
 
 /* A model whose sizes depend on data: shapes of its outputs are known only while it runs. It asks `place` where each is to lie, once,

@@ -48,7 +48,11 @@ int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction 
   if (blocks > (int64_t)units * ROUNDS) blocks = (int64_t)units * ROUNDS;
   void* params[1] = {&args};
   CUresult result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)parts, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
-  if (result == CUDA_SUCCESS && parts > 1) {
+  while (result == CUDA_SUCCESS && parts > 1 && args.phase < kernel->stages) {
+    ++args.phase;
+    result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)parts, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
+  }
+  if (result == CUDA_SUCCESS && parts > 1 && kernel->stages == 0) {
     args.phase = 2;
     threads = elements < least ? least : threads;
     blocks = up(elements, threads);

@@ -13,6 +13,7 @@ typedef struct {      /* how a program is cut */
   int32_t parts;      /* blocks' parts, at most, of the axis that the output is one fold over; 1: none */
   int32_t dimension;  /* which of the sizes that is */
   int32_t step;       /* parts begin at multiples */
+  int32_t stages;     /* launches of a call in parts, each over all of them; 0: one, then one that joins them */
   int32_t record;     /* floats that a part leaves of a row, which is a point of the other axes than the lanes'; 0: as the output has */
 } ht_cuda_generated_kernel;
 

@@ -10,7 +10,7 @@ typedef struct { /* tensors in a call's order, the output last; strides in eleme
     long long strides[HT_GENERATED_OPERANDS][HT_GENERATED_AXES];
     long long sizes[HT_GENERATED_AXES];
     float* partial; /* of a kernel that folds an axis by several blocks: results of parts, one part after the other */
-    int parts, phase; /* 0: all of it; 1: the part of blockIdx.y into `partial`; 2: joins the parts */
+    int parts, phase; /* 0: all of it; 1: the part of blockIdx.y into `partial`; 2: joins the parts; of rows in stages each stage */
 } ht_generated_args;
 
 #endif

@@ -58,9 +58,10 @@ int ht_cuda_encode_w(CUtensorMap* map, const ht_cuda_kernel* kernel, const void*
   return ht_cuda_encode(map, kernel->dtype, w, rows, columns, columns, kernel->box_w, kernel->swizzle, error);
 }
 
-/* So many row tiles by all column tiles, of some matrices; `more`: groups or a batch, NULL where the kernel takes neither. */
+/* So many row tiles by all column tiles, of some matrices; `more`: groups or a batch, NULL where the kernel takes neither. `last`: w's
+ * tensor map, or the windows. */
 static int launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const void* more, int64_t row_tiles,
-                  int64_t matrices, const CUtensorMap* w_map, CUstream stream, ht_error* error) {
+                  int64_t matrices, const void* last, CUstream stream, ht_error* error) {
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
   const int64_t blocks = row_tiles * up(args->n, kernel->tile_n);
@@ -73,7 +74,8 @@ static int launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cu
     return -1;
   void* params[4] = {(void*)args, (void*)more, NULL, NULL};
   void** maps = params + (more == NULL ? 1 : 2);
-  maps[0] = &x_map, maps[1] = (void*)w_map;
+  maps[0] = &x_map, maps[1] = (void*)last;
+  if (kernel->windows) maps[0] = (void*)last;
   CUresult result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)args->splits, (unsigned)matrices, (unsigned)kernel->threads, 1, 1,
                                      (unsigned)kernel->shared_bytes, stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching a kernel");
@@ -87,17 +89,36 @@ int ht_cuda_launch_groups(const ht_cuda_kernel* kernel, CUfunction function, con
   return launch(kernel, function, args, groups, filled + (args->m - filled) / kernel->tile_m, 1, w_map, stream, error);
 }
 
-int ht_cuda_launch_batch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
-                         int64_t matrices, CUstream stream, ht_error* error) {
+static int launch_batch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
+                        const ht_cuda_windows* windows, int64_t matrices, CUstream stream, ht_error* error) {
   enum { MOST = 65535 }; /* of a grid's third axis */
   if (args->m == 0 || args->n == 0) return 0;
   ht_cuda_batch some = *batch;
   for (int64_t done = 0; done < matrices; done += MOST) {
     some.first = (int32_t)done;
-    if (launch(kernel, function, args, &some, up(args->m, kernel->tile_m), matrices - done < MOST ? matrices - done : MOST, NULL, stream,
+    if (launch(kernel, function, args, &some, up(args->m, kernel->tile_m), matrices - done < MOST ? matrices - done : MOST, windows, stream,
                error) != 0)
       return -1;
   }
+  return 0;
+}
+
+int ht_cuda_launch_batch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
+                         int64_t matrices, CUstream stream, ht_error* error) {
+  return launch_batch(kernel, function, args, batch, NULL, matrices, stream, error);
+}
+
+int ht_cuda_launch_windows(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
+                           const ht_cuda_windows* windows, int64_t matrices, CUstream stream, ht_error* error) {
+  return launch_batch(kernel, function, args, batch, windows, matrices, stream, error);
+}
+
+int ht_cuda_windows_fit(const ht_cuda_kernel* kernel, const ht_cuda_args* args, const ht_cuda_windows* windows, ht_error* error) {
+  const int64_t vector = kernel->vector, bytes = vector * ht_cuda_bytes(kernel->dtype);
+  if (!aligned(args->x, bytes) || windows->xb % vector != 0 || windows->xh % vector != 0 || windows->xw % vector != 0)
+    return ht_refuse(error, "ValueError", "x begins at an address, or has a stride, that is no multiple of %d elements, which this pack's kernels need: pass a "
+                     "contiguous copy", (int)vector);
+  if (!aligned(args->w, bytes)) return ht_refuse(error, "ValueError", "weight begins at an address that is no multiple of %d elements", (int)vector);
   return 0;
 }
 

@@ -19,6 +19,7 @@ typedef struct { /* a compiled kernel, as its family describes it */
   int32_t splits_max;            /* 1: it cannot split k */
   int32_t groups;                /* it takes ht_cuda_groups behind its arguments */
   int32_t batch;                 /* it takes ht_cuda_batch there, and w at a row stride of its own */
+  int32_t windows;               /* and ht_cuda_windows behind that: x is images, whose windows it reads */
   int32_t direct;                /* it takes ht_cuda_direct ahead of them: of a thread's pixels tile_m are rows, tile_n side by side */
 } ht_cuda_kernel;
 
@@ -65,6 +66,13 @@ int ht_cuda_launch_groups(const ht_cuda_kernel* kernel, CUfunction function, con
 /* The same of a kernel of a batch of so many matrices (batch->first is ignored); launches as many times as the grid's third axis asks. */
 int ht_cuda_launch_batch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
                          int64_t matrices, CUstream stream, ht_error* error);
+
+/* The same of a kernel that reads windows: of `matrices` groups, whose images the windows see. */
+int ht_cuda_launch_windows(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
+                           const ht_cuda_windows* windows, int64_t matrices, CUstream stream, ht_error* error);
+
+/* Whether an image's address and strides, and the weight's, suit it; *error says which does not. */
+int ht_cuda_windows_fit(const ht_cuda_kernel* kernel, const ht_cuda_args* args, const ht_cuda_windows* windows, ht_error* error);
 
 /* Lays out image columns, by the pack's kernel of their element type, on a device of so many multiprocessors. Its `lanes` are
  * chosen here; `stored` is 1, or 16 bytes' worth where rows hold whole such pieces. */

@@ -5,7 +5,7 @@
 #include "conv.h"
 
 /* One line, and `count` lines of `length` elements: those of [low, high) lie `gap` apart in memory, the others are zero. */
-#define HT_TARGET __attribute__((target("avx512f")))
+#define HT_TARGET __attribute__((target("avx512f,bmi2"))) /* no CPU has the first without the second */
 #define HT_WIDE(name) name##_16
 HT_TARGET static inline void line_16(float* to, const float* from, int64_t length) {
   int64_t i = 0;
@@ -15,7 +15,10 @@ HT_TARGET static inline void line_16(float* to, const float* from, int64_t lengt
   _mm512_mask_storeu_ps(to + i, rest, _mm512_maskz_loadu_ps(rest, from + i));
 }
 
-static inline uint64_t ones(int64_t count) { return count <= 0 ? 0 : count >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << count) - 1; }
+/* That many ones, of 32. */
+HT_TARGET static inline uint32_t ones(int64_t count) {
+  return _bzhi_u32(UINT32_MAX, (uint32_t)(count < 0 ? 0 : count > 32 ? 32 : count));
+}
 
 HT_TARGET static void lines_16(float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t low, int64_t high,
                                int64_t length, int64_t gap) {
@@ -35,7 +38,7 @@ HT_TARGET static void lines_16(float* to, int64_t step, const float* from, int64
       for (int64_t i = 0; i < count; ++i)
         _mm512_mask_storeu_ps(target + i * step, kept, _mm512_maskz_loadu_ps(there, source + i * stride));
     } else { /* every other element of two vectors: lane l comes from element 2 l */
-      uint64_t pairs = ones(2 * (high - j) - 1) & ~ones(2 * (low - j));
+      uint32_t pairs = ones(2 * (high - j) - 1) & ~ones(2 * (low - j));
       __mmask16 first = (__mmask16)pairs, second = (__mmask16)(pairs >> 16);
       for (int64_t i = 0; i < count; ++i) {
         __m512 a = _mm512_maskz_loadu_ps(first, source + i * stride), b = _mm512_maskz_loadu_ps(second, source + i * stride + 16);

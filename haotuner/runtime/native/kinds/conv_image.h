@@ -5,7 +5,8 @@ HT_TARGET static void HT_WIDE(first)(const ht_image* im, float* out) {
   const ht_phase* ph = im->phase;
   const ht_conv_call* call = im->call;
   int64_t per_channel = ph->tall.taps * ph->wide.taps, q_count = ph->wide.count, width = im->width, move = ph->wide.move;
-  int64_t end = im->pixel + im->count;
+  int64_t end = im->pixel + im->count, channels = im->conv->channels / im->conv->groups;
+  const int whole = im->from == 0 && im->depth == channels * per_channel; /* terms are not cut: divisions take as long as the copies */
   for (int64_t pixel = im->pixel; pixel < end; pixel += width, out += im->depth * width) {
     int64_t last = pixel + width < end ? pixel + width : end;
     if (last - pixel < width) /* beyond the last pixel: numbers that no output keeps, but no signalling ones */
@@ -14,16 +15,19 @@ HT_TARGET static void HT_WIDE(first)(const ht_image* im, float* out) {
       int64_t row = at / q_count, column = at % q_count, b = row / ph->tall.count, p = row % ph->tall.count;
       int64_t length = q_count - column < last - at ? q_count - column : last - at;
       const float* image = call->x + b * call->xb + im->channel * call->xc;
-      for (int64_t tap = 0; tap < per_channel; ++tap) {
-        int64_t t = tap / ph->wide.taps, u = tap % ph->wide.taps;
+      for (int64_t tap = 0, t = 0, u = 0; tap < per_channel; ++tap, u + 1 < ph->wide.taps ? ++u : (u = 0, ++t)) {
         /* the first channel whose term (channel, tap) is in [from, from + depth), and the first that is beyond */
-        int64_t c = (im->from - tap + per_channel - 1) / per_channel, c_end = (im->from + im->depth - tap + per_channel - 1) / per_channel;
-        if (im->from < tap) c = 0;
-        if (im->from + im->depth <= tap) continue;
+        int64_t c = 0, c_end = channels;
+        if (!whole) {
+          c = im->from < tap ? 0 : (im->from - tap + per_channel - 1) / per_channel;
+          c_end = (im->from + im->depth - tap + per_channel - 1) / per_channel;
+          if (im->from + im->depth <= tap) continue;
+        }
         float* to = out + (c * per_channel + tap - im->from) * width + (at - pixel);
         int64_t y = p * ph->tall.move + ph->tall.at + t * ph->tall.by, x = column * move + ph->wide.at + u * ph->wide.by;
-        int64_t low = x >= 0 ? 0 : (-x + move - 1) / move, high = x >= call->w ? 0 : (call->w - x + move - 1) / move;
-        if (high > length) high = length;
+        /* the pixels whose column lies in the image; only borders divide */
+        int64_t low = x >= 0 ? 0 : (-x + move - 1) / move, high = length;
+        if (x + (length - 1) * move >= call->w) high = x >= call->w ? 0 : (call->w - x + move - 1) / move;
         if (y < 0 || y >= call->h || low >= high) low = high = length; /* nothing of the image: all zero */
         const float* from = image + c * call->xc + y * call->xh + x * call->xw;
         int64_t step = per_channel * width;

@@ -16,7 +16,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t terms(const ht_conv* conv) { return conv->channels / conv->groups * (int64_t)conv->tall.taps * conv->wide.taps; }
 
-static int64_t weight_bytes(const ht_cuda_conv* data) {
+int64_t ht_cuda_conv_weight_bytes(const ht_cuda_conv* data) {
   const ht_conv* conv = &data->conv;
   return (int64_t)conv->channels / conv->groups * conv->features * conv->tall.taps * conv->wide.taps * ht_cuda_bytes(data->dtype);
 }
@@ -135,7 +135,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   const int64_t element = ht_cuda_bytes(data->dtype), y_bytes = span(y, ys, conv->features, ht_cuda_y_bytes(data->dtype, data->after.y_type));
   if (ht_cuda_meet(call->conv.y, y_bytes, call->conv.x, span(x, xs, conv->channels, element)))
     return ht_refuse(error, "ValueError", "out shares memory with x, which is read meanwhile; pass another out");
-  if (ht_cuda_meet(call->conv.y, y_bytes, bound->w, weight_bytes(data)) || ht_cuda_meet_channels(&bound->channels, conv->features * ht_cuda_channel_bytes(data->dtype), call->conv.y, y_bytes))
+  if (ht_cuda_meet(call->conv.y, y_bytes, bound->w, ht_cuda_conv_weight_bytes(data)) || ht_cuda_meet_channels(&bound->channels, conv->features * ht_cuda_channel_bytes(data->dtype), call->conv.y, y_bytes))
     return ht_refuse(error, "ValueError", "out shares memory with the weight or the bias; pass another out");
   return data->after.residual ? check_residual(op, tensors[3], device, y, ys, y_bytes, call, error) : 0;
 }
@@ -160,18 +160,22 @@ static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* const* 
   return 0;
 }
 
-/* Columns of as many images as are laid out at a time, at the largest sizes that plans know. */
+/* Room that a call takes at the largest sizes that plans know: columns of as many images as are laid out at a time, or a turned weight. */
 static int64_t most_columns(const ht_op* op) {
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
   int64_t largest[3];
-  int columns = 0;
-  for (int i = 0; i < op->kernel_count; ++i) columns |= !ht_cuda_pack_code.kernels[data->kernels[i]].direct;
-  if (!columns) return 0;
+  int columns = 0, windows = 0;
+  for (int i = 0; i < op->kernel_count; ++i) {
+    const ht_cuda_kernel* kernel = &ht_cuda_pack_code.kernels[data->kernels[i]];
+    columns |= !kernel->direct && !kernel->windows, windows |= kernel->windows;
+  }
+  if (!columns) return windows ? ht_cuda_conv_weight_bytes(data) : 0;
   for (int i = 0; i < 3; ++i) largest[i] = op->axes[HT_CONV_B + i].extent > 0 ? op->axes[HT_CONV_B + i].extent : op->axes[HT_CONV_B + i].last;
   const int64_t p = conv->flat ? 1 : ht_conv_out(conv, &conv->tall, largest[1]), q = ht_conv_out(conv, &conv->wide, largest[2]);
   const int64_t bytes = image_bytes(data, conv->flat ? 1 : largest[1], largest[2], p, q);
-  return p < 1 || q < 1 ? 0 : at_once(largest[0], bytes) * bytes;
+  const int64_t laid_out = p < 1 || q < 1 ? 0 : at_once(largest[0], bytes) * bytes;
+  return windows && ht_cuda_conv_weight_bytes(data) > laid_out ? ht_cuda_conv_weight_bytes(data) : laid_out;
 }
 
 static int prepare(const ht_op* op, const void* memory, void* stream, ht_error* error) {
@@ -199,7 +203,7 @@ static int lies_as_columns(const ht_conv* conv, const ht_conv_call* c) {
 }
 
 /* The products of `images` images from the first on; columns NULL: x lies as they would. */
-static void products_of(const ht_op* op, const ht_conv_call* c, const ht_cuda_bound_conv* bound, const void* columns, int64_t first, int64_t images,
+void ht_cuda_conv_products(const ht_op* op, const ht_conv_call* c, const ht_cuda_bound_conv* bound, const void* columns, int64_t first, int64_t images,
                         ht_cuda_args* args, ht_cuda_batch* batch) {
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
@@ -232,9 +236,9 @@ int ht_cuda_conv_kernel(const ht_op* op, int planned, const ht_cuda_args* args, 
   const ht_cuda_conv* data = op->data;
   const ht_cuda_kernel* kernels = ht_cuda_pack_code.kernels;
   ht_error other;
-  if (ht_cuda_product_fits(&kernels[data->kernels[planned]], args, batch, error) == 0) return planned;
-  for (int i = 0; i < op->kernel_count; ++i) /* no op has products and kernels without columns */
-    if (ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
+  if (!kernels[data->kernels[planned]].windows && ht_cuda_product_fits(&kernels[data->kernels[planned]], args, batch, error) == 0) return planned;
+  for (int i = 0; i < op->kernel_count; ++i) /* no op has products and kernels without columns, but windows beside columns */
+    if (!kernels[data->kernels[i]].windows && ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
   return -1;
 }
 
@@ -259,7 +263,7 @@ static int launch_images(const ht_op* op, int planned, const ht_call* call, int6
                            .stored = terms(conv) % piece == 0 ? piece : 1};
   ht_cuda_args args;
   ht_cuda_batch batch;
-  products_of(op, c, bound, columns, first, images, &args, &batch);
+  ht_cuda_conv_products(op, c, bound, columns, first, images, &args, &batch);
   const int chosen = ht_cuda_conv_kernel(op, planned, &args, &batch, error);
   if (chosen < 0) return -1;
   if (chosen != planned) queue->fallback = 1;
@@ -300,6 +304,15 @@ static int launch_direct(const ht_op* op, int place, const ht_call* call, const 
                                queue->stream, error);
 }
 
+/* A kernel of products of columns; -1: the op has none. */
+static int with_columns(const ht_op* op) {
+  for (int i = 0; i < op->kernel_count; ++i) {
+    const ht_cuda_kernel* kernel = &ht_cuda_pack_code.kernels[((const ht_cuda_conv*)op->data)->kernels[i]];
+    if (!kernel->direct && !kernel->windows) return i;
+  }
+  return -1;
+}
+
 static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_cuda_bound_conv* bound = (const ht_cuda_bound_conv*)(const void*)call->conv.weight;
@@ -316,9 +329,16 @@ static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_
     ht_cuda_leave(&scope);
     return rc;
   }
+  if (ht_cuda_pack_code.kernels[data->kernels[planned]].windows) {
+    rc = ht_cuda_launch_window_products(op, data->kernels[planned], call, bound, queue, error);
+    const int other = rc == 1 ? with_columns(op) : -1;
+    if (other >= 0) queue->fallback = 1, rc = launch_laid_out(op, other, call, device, queue, error);
+    ht_cuda_leave(&scope);
+    return rc == 0 ? 0 : -1;
+  }
   if (lies_as_columns(&data->conv, &call->conv)) {
     ht_error other; /* addresses or strides that no kernel takes: columns are laid out all the same */
-    products_of(op, &call->conv, bound, NULL, 0, call->conv.batch, &args, &batch);
+    ht_cuda_conv_products(op, &call->conv, bound, NULL, 0, call->conv.batch, &args, &batch);
     chosen = ht_cuda_conv_kernel(op, planned, &args, &batch, &other);
   }
   if (chosen < 0) rc = launch_laid_out(op, planned, call, device, queue, error);

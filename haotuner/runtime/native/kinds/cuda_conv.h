@@ -8,6 +8,9 @@
  *   channels first: columns[b, group] (features x taps, pixels) = weight (channels, features x taps)^T . x (channels, pixels)
  *   channels last:  columns[group] (pixels, features x taps) = x (pixels, channels) . weight (channels, features x taps)
  *
+ * Kernels that read windows where they lie, channels last, take x as it is and the weight as (features, taps, channels), turned ahead of them:
+ * terms are (tap, channel). Nothing else is laid out.
+ *
  * Images are taken so many at a time that their columns find room. */
 #ifndef HT_CUDA_CONV_H_
 #define HT_CUDA_CONV_H_
@@ -37,6 +40,16 @@ int ht_cuda_conv_kernel(const ht_op* op, int planned, const ht_cuda_args* args, 
 int64_t ht_cuda_fold_bytes(const ht_conv* conv, int64_t h, int64_t w);
 int ht_cuda_launch_transposed(const ht_op* op, int planned, const ht_call* call, int64_t each, const ht_cuda_bound_conv* bound, void* columns,
                               ht_queue* queue, ht_error* error);
+
+int64_t ht_cuda_conv_weight_bytes(const ht_cuda_conv* data);
+/* The products of `images` images from the first on; columns NULL: x lies as they would. */
+void ht_cuda_conv_products(const ht_op* op, const ht_conv_call* c, const ht_cuda_bound_conv* bound, const void* columns, int64_t first, int64_t images,
+                           ht_cuda_args* args, ht_cuda_batch* batch);
+
+/* cuda_conv_windows.c: windows where they lie; the weight turned into (features, taps, channels), then the products, so many images at a
+ * time as 32-bit offsets and rows reach. 1 where the image does not lie as the kernel wants it, with *error set. */
+int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* call, const ht_cuda_bound_conv* bound, ht_queue* queue,
+                                   ht_error* error);
 
 extern const ht_kind ht_cuda_conv_kind; /* its call takes x, a bound weight, out, and perhaps a residual */
 

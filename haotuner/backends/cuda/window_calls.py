@@ -1,0 +1,172 @@
+"""Convolutions that read windows where they lie, in the timing process: what one must compute right, operands to time it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner import judge
+from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
+from haotuner.backends.cuda.verifying import drawn
+from haotuner.isolate.answers import Refusal
+from haotuner.microkernels.cuda.conv import channels_of_group, product_extents
+from haotuner.microkernels.cuda.direct import sides_of
+from haotuner.microkernels.cuda.fused import CHANNELS, after_of
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+DRAWN = 2  # shapes beside the smallest image that leaves something
+MOST_GROUPS, MOST_CHANNELS, MOST_FEATURES = 2, 128, 24  # of a check
+GAP_BYTES = 32  # between pixels of x: what every kernel takes
+
+
+class WindowWords(ctypes.Structure):
+    """``ht_cuda_windows`` of native/cuda/ht_cuda_args.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("xb", "xh", "xw")),
+        *((name, ctypes.c_int32) for name in ("h", "w", "p", "q", "channels", "s")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("down", "right", "above", "before", "dilation_down", "dilation_right")
+        ),
+    )  # fmt: skip
+
+
+class WindowCall:
+    """One call on an image whose pixels lie ``pixel`` elements apart, and a compact result."""
+
+    def __init__(self, op: Op, extents: Mapping[str, int], loaded: Loaded, at: Mapping[str, int], pixel: int) -> None:
+        tall, wide = sides_of(op)
+        h, w, c, f = extents.get("h", 1), extents["w"], extents["c"], extents["f"]
+        found, groups = product_extents(op, extents), int(op.option("groups"))
+        k, channels = int(found["k"]), channels_of_group(op)
+        self.words = WindowWords(
+            h * w * pixel, w * pixel, pixel, h, w, extents.get("p", 1), extents["q"], channels, wide.taps,
+            tall.stride, wide.stride, tall.before, wide.before, tall.dilation, wide.dilation,
+        )  # fmt: skip
+        beside = {name: at[name] for name in (*CHANNELS, "residual") if name in at}
+        args = ArgsWords(
+            x=at["x"], y=at["y"], m=int(found["m"]), n=f // groups, k=k, ldx=c, ldw=k, ldy=f, splits=1,
+            **beside, **after_of(op),
+        )  # fmt: skip
+        self.weights = np.array([at["weight"]], np.uint64)  # outlives the call
+        self.call = call_words([(loaded, int(found["m"]))], 0, args, self.weights)
+        self.call.batch = BatchWords.of(groups, channels, f // groups * k, f // groups)
+        self.call.batch.channel_apart[-1] = f // groups
+        self.call.matrices, self.call.windows = groups, ctypes.addressof(self.words)
+
+
+def turned(weight: NDArray[Any]) -> NDArray[Any]:
+    """The weight (features, channels, taps) as (features, taps, channels)."""
+    return np.ascontiguousarray(np.moveaxis(weight, 1, -1))
+
+
+def small(op: Op) -> Op:
+    """The same window on fewer groups, channels (whole steps of k) and features."""
+    groups = int(op.option("groups"))
+    some, channels = min(groups, MOST_GROUPS), channels_of_group(op)
+    channels, features = min(channels, MOST_CHANNELS), min(op["f"] // groups, MOST_FEATURES)
+    sizes = {"c": channels * some, "f": features * some}
+    static = tuple((axis, sizes.get(axis, extent)) for axis, extent in op.static)
+    options = tuple((name, str(some) if name == "groups" else value) for name, value in op.options)
+    return Op(kind=op.kind, static=static, dtype=op.dtype, options=options, epilogue=op.epilogue)
+
+
+def shapes(op: Op, rng: np.random.Generator) -> Iterator[Shape]:
+    """The smallest image that leaves something, and some drawn."""
+    sides = dict(zip(("h", "w"), sides_of(op), strict=True))
+    least = {axis: next(n for n in range(1, 1 << 21) if side.out(n) >= 1) for axis, side in sides.items()}
+    for count in range(1 + DRAWN):
+        extents = {"b": 1 + count, **{axis: least[axis] + count * int(rng.integers(1, 9)) for axis in least}}
+        yield Shape.of({axis: extents[axis] for axis in op.dynamic})
+
+
+def verify(op: Op, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator, depth: int) -> float:
+    """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output.
+
+    ``depth``: of a step along k, which lies in one tap.
+    """
+    one = small(op)
+    if channels_of_group(one) % depth:
+        one = op
+    return max(_verified(one, shape, loaded, native, rng) for shape in shapes(one, rng))
+
+
+def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
+    inputs, output = judge.draw(op, shape, rng), op.meaning.output
+    x = judge.spaced(inputs["x"], GAP_BYTES // inputs["x"].itemsize)
+    room = x.base if x.base is not None else x
+    written = judge.numpy_dtype(op.dtype_of(output))
+    size = op.operand_shape(output, shape)
+    edge = np.full(prod(size) + 2 * judge.GUARD, judge.Guarded((1,), op.dtype_of(output)).outer[0], written)
+    held: list[int] = []
+
+    def put(values: NDArray[Any]) -> int:
+        held.append(native.allocate(values.nbytes))
+        native.put(held[-1], np.ascontiguousarray(values))
+        return held[-1]
+
+    try:
+        y = put(edge)
+        at = {name: put(inputs[name]) for name in (*CHANNELS, "residual") if name in inputs}
+        at |= {"x": put(room), "weight": put(turned(inputs["weight"])), "y": y + judge.GUARD * written.itemsize}
+        made = WindowCall(op, op.extents(shape), loaded, at, room.shape[-1])
+        native.run(made.call)
+        found = edge.copy()
+        native.get(y, found)
+    finally:
+        for place in held:
+            native.free(place)
+    inner = found[judge.GUARD : -judge.GUARD].reshape(size)
+    verdict = judge.check(op, inputs, inner)
+    outside = np.concatenate([found[: judge.GUARD], found[-judge.GUARD :]])
+    strayed = not np.array_equal(outside, np.concatenate([edge[: judge.GUARD], edge[-judge.GUARD :]]))
+    if verdict.wrong or strayed:
+        raise Refusal("verify", "wrong", f"{op.name} {shape}: {verdict if verdict.wrong else 'wrote outside its output'}")
+    return verdict.worst
+
+
+class WindowOperands:
+    """Operands of one shape on the device, compact."""
+
+    count = 1  # the weight was just turned
+
+    def __init__(self, native: TimingLibrary, op: Op, shape: Shape) -> None:
+        self._native, self._held, self._op = native, [], op  # type: tuple[TimingLibrary, list[int], Op]
+        self._extents = op.extents(shape)
+        try:
+            self._at = {
+                one.name: self._drawn(prod(op.operand_shape(one, shape)), op.dtype_of(one)) for one in op.meaning.inputs
+            }
+            output = op.meaning.output
+            self._at["y"] = self._drawn(prod(op.operand_shape(output, shape)), op.dtype_of(output))
+            self._at |= {
+                name: self._drawn(prod(self._extents[axis] for axis in axes), op.extra_dtype(name))
+                for name, axes in op.epilogue_operands.items()
+            }
+        except BaseException:
+            self.free()
+            raise
+
+    def _drawn(self, elements: int, dtype: str) -> int:
+        filled = np.resize(drawn(min(elements, 1 << 20), dtype), elements)
+        self._held.append(self._native.allocate(filled.nbytes))
+        self._native.put(self._held[-1], filled)
+        return self._held[-1]
+
+    def call(self, loaded: Loaded) -> CallWords:
+        """One launch; this object must outlive it."""
+        self._made = WindowCall(self._op, self._extents, loaded, self._at, self._extents["c"])
+        return self._made.call
+
+    def free(self) -> None:
+        """Give all memory back."""
+        held, self._held = self._held, []
+        for place in held:
+            self._native.free(place)

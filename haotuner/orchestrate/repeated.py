@@ -1,0 +1,47 @@
+"""Reductions that the loops of a group would compute again and again: such a tensor is better made before."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from haotuner.generate.expressions import Apply, Expression, Fold, Number, Size, Variable, children, free_variables, parts
+from haotuner.graph.graph import Graph
+from haotuner.orchestrate.c_loops import element_of
+from haotuner.orchestrate.c_ordered import ordered_node
+
+LARGEST = 1_500  # expressions of a group; more is made in parts
+
+
+def again_and_again(graph: Graph) -> str | None:
+    """A tensor whose reduction the output's loops would repeat; None if each is computed once. It is better made before."""
+    if ordered_node(graph) is not None:
+        return None
+    variables, value = element_of(graph)
+    extents = graph.types[graph.outputs[0]].shape
+    order = [variable.name for variable in variables]
+    count = 0
+    for part in parts(value):
+        count += 1
+        if not isinstance(part, Fold) or part.tensor.split(" ")[0] in graph.outputs:
+            continue
+        free = free_variables(part)
+        inner = free - set(order)
+        own = [place for place, name in enumerate(order) if name in free]
+        skipped = [place for place in range(max(own, default=-1)) if order[place] not in free and extents[place] != 1]
+        if skipped or inner or free - _named(part):
+            return part.tensor.split(" ")[0]
+    return _largest(graph) if count > LARGEST else None
+
+
+@lru_cache(maxsize=100_000)
+def _named(e: Expression) -> frozenset[str]:
+    """Variables that an expression depends on but by a quotient, which many values of them share."""
+    if isinstance(e, Apply) and e.function == "floordiv" and isinstance(e.arguments[1], (Number, Size)):
+        return frozenset()
+    return frozenset({e.name}) if isinstance(e, Variable) else frozenset().union(*map(_named, children(e)))
+
+
+def _largest(graph: Graph) -> str | None:
+    """Where an expression that is too long is cut: in the middle."""
+    inner = [node.output for node in graph.nodes if node.output not in graph.outputs and node.primitive != "size"]
+    return inner[len(inner) // 2] if inner else None

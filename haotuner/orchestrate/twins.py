@@ -1,0 +1,41 @@
+"""Windows that are the same but for the names of their tensors: a model's layers. What is found of one holds for all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from haotuner.graph.graph import Graph, Node
+
+
+def meaning(graph: Graph, made: Mapping[str, Node], nodes: Sequence[str], required: Collection[str]) -> Hashable:
+    """What a window is, its tensors by their places; equal where the same kernels may be made at the same prices.
+
+    ``nodes`` in the graph's order; ``required``: what lies in memory. Of what comes from outside types count, and values of
+    scalars, which kernels hold as numbers.
+    """
+    inside = {name: place for place, name in enumerate(nodes)}
+    outside: dict[str, int] = {}
+    found: list[Hashable] = []
+    for name in nodes:
+        reads: list[Hashable] = []
+        for one in made[name].inputs:
+            if one in inside:
+                reads.append(inside[one])
+                continue
+            value = graph.constants.get(one)
+            scalar = None if value is None or value.size != 1 else _frozen(value)
+            reads.append((outside.setdefault(one, len(outside)), str(graph.types[one]), scalar))
+        attributes = tuple(sorted((key, _frozen(value)) for key, value in made[name].attributes.items()))
+        found.append((made[name].primitive, attributes, str(graph.types[name]), name in required, tuple(reads)))
+    return tuple(found)
+
+
+def _frozen(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {value.tobytes().hex()}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_frozen, value))})"
+    return f"{type(value).__name__} {value!s}" if not isinstance(value, (int, float)) else repr(value)

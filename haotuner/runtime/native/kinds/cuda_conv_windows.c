@@ -1,0 +1,53 @@
+/* See cuda_conv.h. */
+#include "cuda/workspace.h"
+#include "cuda_conv.h"
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The weight as (features, taps, channels): an image of its own, whose channels are taps. */
+static int turn_weight(const ht_conv* conv, const ht_cuda_bound_conv* bound, uint8_t dtype, void* turned, CUstream stream, ht_error* error) {
+  const int32_t taps = conv->tall.taps * conv->wide.taps, channels = conv->channels / conv->groups, piece = (int32_t)(16 / ht_cuda_bytes(dtype));
+  const ht_cuda_unfold unfold = {.x = bound->w, .columns = turned, .xb = (int64_t)channels * taps, .xc = 1, .xw = taps, .pixels = conv->features,
+                                 .h = 1, .w = channels, .p = 1, .q = 1, .channels = taps, .groups = 1, .r = 1, .s = channels, .down = 1, .right = 1,
+                                 .dilation_down = 1, .dilation_right = 1, .stored = taps * channels % piece == 0 ? piece : 1};
+  return ht_cuda_launch_unfold(bound->loaded->unfolds[dtype], &unfold, bound->loaded->device->units, stream, error);
+}
+
+int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* call, const ht_cuda_bound_conv* bound, ht_queue* queue, ht_error* error) {
+  const ht_cuda_conv* data = op->data;
+  const ht_conv* conv = &data->conv;
+  const ht_conv_call* c = &call->conv;
+  const ht_cuda_kernel* kernel = &ht_cuda_pack_code.kernels[place];
+  const int64_t element = ht_cuda_bytes(data->dtype), span_of_one = (c->h - 1) * c->xh + (c->w - 1) * c->xw + conv->channels;
+  const int64_t room = HT_CUDA_OPERAND_ELEMENTS - span_of_one, by_offset = room < 0 ? 0 : c->xb > 0 ? room / c->xb + 1 : c->batch;
+  const int64_t each = least(least(by_offset, HT_EXTENT_LIMIT / (c->p * c->q)), c->batch);
+  ht_cuda_windows windows = {.xb = c->xb, .xh = c->xh, .xw = c->xw, .h = (int32_t)c->h, .w = (int32_t)c->w, .p = (int32_t)c->p, .q = (int32_t)c->q,
+                             .channels = conv->channels / conv->groups, .s = conv->wide.taps, .down = conv->tall.stride, .right = conv->wide.stride,
+                             .above = conv->tall.before, .before = conv->wide.before, .dilation_down = conv->tall.dilation,
+                             .dilation_right = conv->wide.dilation};
+  /* An axis of one element says nothing of its stride. */
+  if (c->batch == 1) windows.xb = 0;
+  if (c->h == 1) windows.xh = 0;
+  if (c->w == 1) windows.xw = 0;
+  if (each < 1 || (c->xc != 1 && conv->channels > 1)) {
+    ht_refuse(error, "ValueError", "x has its channels apart, or holds over 2^31-1 elements an image: pass a contiguous copy");
+    return 1;
+  }
+  const ht_cuda_args told = {.x = c->x, .w = bound->w};
+  if (ht_cuda_windows_fit(kernel, &told, &windows, error) != 0) return 1;
+  ht_cuda_workspace workspace = {NULL, NULL};
+  if (ht_cuda_workspace_take(bound->loaded->device, queue->stream, ht_cuda_conv_weight_bytes(data), &workspace) != 0)
+    return ht_refuse(error, "RuntimeError", "no memory for %lld bytes of a turned weight on this stream: call prepare(stream) of the bound weight first",
+                     (long long)ht_cuda_conv_weight_bytes(data));
+  int rc = turn_weight(conv, bound, data->dtype, workspace.data, queue->stream, error);
+  for (int64_t first = 0; first < c->batch && rc == 0; first += each) {
+    ht_cuda_args args;
+    ht_cuda_batch batch;
+    ht_cuda_conv_products(op, c, bound, NULL, first, least(each, c->batch - first), &args, &batch);
+    args.x = (const char*)c->x + first * c->xb * element, args.w = workspace.data;
+    batch.x[2] = conv->channels / conv->groups;
+    rc = ht_cuda_launch_windows(kernel, bound->loaded->functions[place], &args, &batch, &windows, batch.extents[2], queue->stream, error);
+  }
+  ht_cuda_workspace_done(&workspace);
+  return rc;
+}

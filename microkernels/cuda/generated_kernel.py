@@ -1,0 +1,106 @@
+"""Kernels of generated programs: their units, which include nothing, so that nvcc and NVRTC take them as they are.
+
+A kernel whose row blocks share says beside its program what the other launches of a call do, by the phase that its argument
+names: parts and their join, or a stage for each level of folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from haotuner.errors import UsageError
+from haotuner.generate.emit import AnyPlan, emit
+from haotuner.generate.online_parts import emit_join, emit_part
+from haotuner.generate.online_schedule import OnlinePlan
+from haotuner.generate.online_tiles import Part
+from haotuner.generate.schedule import Plan, levels_of_folds, shareable
+from haotuner.generate.staged import emit_stage
+from haotuner.microkernels.cuda.generated_parts import PART, prologue
+from haotuner.microkernels.cuda.generated_program import WARP, CudaText
+from haotuner.microkernels.cuda.generated_words import Code
+from haotuner.microkernels.cuda.pieces import DEVICE
+
+WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
+ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_generated.h"
+FUNCTIONS = DEVICE / "generated.cuh"
+
+
+def _stages(plan: Plan, kept_as: str) -> list[list[str]]:
+    """Statements of each stage of rows that blocks share."""
+    found = []
+    for stage in range(len(levels_of_folds(plan)) + 1):
+        machine = CudaText(plan, kept_as)
+        emit_stage(plan, machine, stage, Code("blockIdx.y"), Code("a.parts"))
+        found.append(machine.lines)
+    return found
+
+
+def cuda_unit(plans: Mapping[str, AnyPlan], threads: int = 256) -> str:
+    """CUDA C++ of programs by symbol, each ``extern "C" __global__ void SYMBOL(ht_generated_args)``, of any grid.
+
+    Blocks are of any whole number of warps up to ``threads``; of as many threads as a vector has lanes where it has more
+    than a warp. UsageError for vectors of other widths, or for a step that has no words in C.
+    """
+    return "\n".join([shared_text(), *(kernel_text(symbol, plan, threads) for symbol, plan in plans.items())])
+
+
+def shared_text() -> str:
+    """What every unit of such programs begins with."""
+    return ARGUMENTS.read_text() + FUNCTIONS.read_text()
+
+
+def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "fp32") -> str:
+    """One kernel, on floats that memory keeps as ``kept_as``, of device/prelude.cuh; UsageError as of ``cuda_unit``."""
+    keeps = isinstance(plan, Plan) and bool(plan.keeps)
+    if keeps and kept_as != "fp32":
+        raise UsageError(f"{symbol}: a tensor kept in the output's rows would be rounded to {kept_as}")
+    if isinstance(plan, Plan) and keeps and plan.schedule.held:
+        raise UsageError(f"{symbol}: rows whose loads stay in registers keep no tensor beside")
+    lanes = plan.schedule.lanes
+    if lanes not in WIDTHS:
+        raise UsageError(f"{symbol}: vectors of {lanes}; on a GPU they are {', '.join(map(str, WIDTHS))} threads")
+    alone: AnyPlan = plan
+    shared, stages = None, list[list[str]]()  # what phases but that of all say
+    if isinstance(plan, Plan) and plan.schedule.parts > 1:
+        alone = replace(plan, schedule=replace(plan.schedule, parts=1))
+        shared = plan if shareable(plan.graph, plan.schedule.lane_axis) else None
+        stages = [] if shared else _stages(plan, kept_as)
+    machine = CudaText(plan, kept_as, in_parts=shared is not None)
+    if isinstance(plan, OnlinePlan) and plan.schedule.parts > 1:
+        leaves, writes = (Code(f"(a.phase {sign} {PART})") for sign in ("==", "!="))
+        emit_part(plan, machine, Part(Code("blockIdx.y"), Code("a.parts"), leaves, writes))
+        last = CudaText(plan, kept_as)
+        emit_join(plan, last, Code("a.parts"))
+        stages = [[], last.lines]
+    else:
+        emit(alone, machine)
+    apart = [
+        line
+        for phase, lines in enumerate(stages, 1)
+        if lines
+        for line in (f"if (a.phase == {phase}) {{", *(f"  {one}" for one in lines), "  return;", "}")
+    ]
+    tensors = []
+    for place, name in enumerate(machine.tensors):
+        const = "const " if name != plan.output else ""
+        dtype = machine.element(name)
+        tensors.append(f"{const}{dtype}* __restrict__ const t{place} = ({const}{dtype}*)a.data[{place}];")
+    whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"
+    body = [
+        *(prologue(shared, [machine.element(name) for name in machine.tensors], machine.given) if shared else []),
+        f"const int ht_lane = threadIdx.x % {lanes};",
+        f"const unsigned ht_mask = {whole};",
+        f"const long long ht_group = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / {lanes};",
+        f"const long long ht_groups = (long long)gridDim.x * blockDim.x / {lanes};",
+        *tensors,
+        *([f"float* const ht_t{place} = (float*)a.data[{place}];"] if shared and kept_as != "fp32" else []),
+        *machine.memory(max(1, threads // lanes)),
+        *apart,
+        *machine.lines,
+    ]
+    text = "\n".join(f"  {line}" for line in body)
+    limit = max(threads, lanes) if lanes <= WARP else lanes
+    name = "given" if shared else "a"
+    return f'extern "C" __global__ void __launch_bounds__({limit}) {symbol}(const ht_generated_args {name}) {{\n{text}\n}}\n'

@@ -1,0 +1,35 @@
+"""CUDA packs of convolutions whose kernels read windows where they lie, channels last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.words.op import Op
+from tests.serving.cuda_packs import Pick
+
+_FAMILIES: dict[str, Any] = {one.name: one for one in CUDA_FAMILIES}
+_TILE = {"bm": 32, "bn": 32, "bk": 32, "wm": 1, "wn": 2, "st": 3}
+WINDOW_PICKS = (  # several taps of several steps; in groups, apart, with steps wider than a warp's rows; bytes along a line
+    Pick(
+        arch="sm_80",
+        op=Op.parse("conv2d:c=64,f=24,r=3,s=3,pad=1,layout=nhwc,dtype=fp16,epilogue=bias+residual+relu").name,
+        kernels=(
+            _FAMILIES["cuda_batched_mma_fp16"].kernel(**_TILE, v=1),
+            _FAMILIES["cuda_windows_mma_fp16"].kernel(**_TILE),
+        ),
+        dtype="float16",
+    ),
+    Pick(
+        arch="sm_90a",
+        op=Op.parse("conv2d:c=128,f=10,r=2,s=3,pad=1.2.1.2,stride=2.1,dilation=1.2,groups=2,layout=nhwc,dtype=bf16").name,
+        kernels=(_FAMILIES["cuda_windows_mma_bf16"].kernel(bm=64, bn=16, bk=64, wm=4, wn=1, st=2),),
+        dtype="bfloat16",
+    ),
+    Pick(
+        arch="sm_80",
+        op=Op.parse("conv1d:c=64,f=20,s=5,pad=2,stride=2,layout=nwc,dtype=int8,out=uint8,epilogue=scale+bias+relu").name,
+        kernels=(_FAMILIES["cuda_windows_mma_int8"].kernel(**{**_TILE, "bk": 64}, v=16),),
+        dtype="int8",
+    ),
+)

@@ -1,0 +1,38 @@
+"""Windows read where they lie, on a CUDA device: images that kernels do not take. A scenario of cuda_scenarios.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from haotuner import judge
+from tests.serving.cuda_served import counts
+from tests.serving.cuda_steps import SHAPES, Stepped
+from tests.standin.client import Driver
+
+
+def windowed(path: str) -> None:
+    """Pixels apart are read as they lie; an image off 16 bytes by columns where the pack has kernels for them."""
+    served, driver = Stepped(path), Driver()
+    drawn = served.drawn(SHAPES["image"][1])
+    y = served.out(judge.reference(served.meaning, drawn | served.constants))
+    more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+    channels = drawn["x"].shape[-1]
+    sizes = [int(np.prod(drawn["x"].shape[axis + 1 : -1])) for axis in range(drawn["x"].ndim - 1)]
+    apart = served.device.upload(drawn["x"], strides=(*((channels + 32) * size for size in sizes), 1))
+    before = served.pack.stats()[served.meaning.name]["fallbacks"]
+    driver.library.standin_counts_reset()
+    served.bound(apart, out=y, stream=served.stream, **more)
+    served.device.wait(served.stream)
+    served.judge(drawn, y)
+    assert counts(driver)["cuLaunchKernel"] == 2, "the weight turned, and products"
+    assert served.pack.stats()[served.meaning.name]["fallbacks"] == before
+    off = served.device.upload(drawn["x"], skip=1)
+    if len(served.op.entry.kernels) > 1:
+        served.bound(off, out=y, stream=served.stream, **more)
+        served.device.wait(served.stream)
+        served.judge(drawn, y)
+        assert served.pack.stats()[served.meaning.name]["fallbacks"] == before + 1
+    else:
+        with pytest.raises(ValueError, match=f"^{served.meaning.name}: x begins at an address"):
+            served.bound(off, out=y, stream=served.stream, **more)
