@@ -50,7 +50,8 @@ TIGHT_REGISTERS = 128
 # A thread's sums and its operands on their way are fewer, and leave room for fragments. On an H200, kernels with more took
 # 1.08 to 1.73 times as long as with half the step, at every shape where both were timed.
 BUSY_REGISTERS = 128
-GATHER_REGISTERS = 12  # more, where words are gathered byte by byte
+# Where words are gathered byte by byte: registers more, at least and for each on its way; sums and words that leave room.
+GATHER_REGISTERS, GATHERED_PIECE, GATHERING_SUMS, GATHERED_PIECES = 40, 6, 32, 12
 ADDRESS_REGISTERS = 36  # pointers, predicates and loop state; with fewer ptxas spills somewhere in the space
 
 
@@ -76,7 +77,8 @@ class CudaSimt(CudaDense):
             if down * across in WARPS:
                 bm, bn = down * LANE_ROWS * tm, across * LANE_COLUMNS * tn
                 kernel = self.kernel(bm=bm, bn=bn, bk=bk * self.word, tm=tm, tn=tn, v=v, kn=kn)
-                if tm * tn + self._pieces(kernel) * self._words(kernel) < BUSY_REGISTERS:
+                roomy = v >= self.word or (tm * tn <= GATHERING_SUMS and self._pieces(kernel) <= GATHERED_PIECES)
+                if roomy and tm * tn + self._pieces(kernel) * self._words(kernel) < BUSY_REGISTERS:
                     yield kernel
 
     def kernel(self, *, bm: int, bn: int, bk: int, tm: int, tn: int, v: int = 4, kn: int = 0) -> MicroKernel:
@@ -99,7 +101,7 @@ class CudaSimt(CudaDense):
         bm, bn, bk, tm, tn = (kernel[key] for key in ("bm", "bn", "bk", "tm", "tn"))
         threads = bm // tm * (bn // tn)
         held = self._pieces(kernel) * (self._words(kernel) + 1)
-        gathering = GATHER_REGISTERS * (kernel["v"] < self.word)
+        gathering = max(GATHER_REGISTERS, GATHERED_PIECE * self._pieces(kernel)) * (kernel["v"] < self.word)
         return Footprint(
             registers_per_thread=self.registers(tm * tn + tm + tn + held + gathering + ADDRESS_REGISTERS),
             shared_bytes=2 * (bm + bn) * bk * self.bytes_per_element(),

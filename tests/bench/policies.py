@@ -51,7 +51,7 @@ MISSES = (
     "- `template` fixes one row at a time and masked ends. Where programs of four rows are the best, as for layer_norm, it "
     "never finds them, however long it looks.",
     "- `beam` judges a program half-way with the first choice of all that is open. Rows and ends are decided last, so what "
-    "needs them is dropped before, and comes back only when the beam is widened. So are tiles of products.",
+    "needs them is dropped before, and comes back only when the beam is widened.",
     "- `random` needs several times the measurements, but misses nothing.",
     "- `evolution` starts from what programs are expected to take, as `beam` does. Crossover pays where there are several "
     "nodes to take decisions from (two reductions and the output, layer_norm); with one reduction (rms_norm) it makes no "

@@ -57,7 +57,7 @@ KIND = {
 MODELS = {NATIVE / name for name in MODEL_SOURCES if name.startswith("cuda/")}  # of packs with whole models alone
 WITH_MODELS = ("loaded.c",)  # what packs with whole models have beside the rest
 OF_MODELS = {
-    "tests.serving.cuda_model_faults": ("repeated", "walked", "opened", "damaged", "starved", "timed"),
+    "tests.serving.cuda_model_faults": ("repeated", "walked", "loaded", "opened", "damaged", "starved", "timed"),
     "tests.serving.cuda_models": ("numbers", "empty", "steady", "refusals", "faults", "doors", "driven", "freed", "captured",
                                   "streams", "devices", "many"),
 }  # fmt: skip
