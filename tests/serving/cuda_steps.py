@@ -206,6 +206,7 @@ def _residuals(served: Stepped, drawn: Any, y: Any) -> None:
     for wrong, words in (
         (served.device.empty((*shape[:-1], shape[-1] + 1), dtype), "residual"),
         (served.device.empty((*shape[:-2], shape[-2] + 1, shape[-1]), dtype), "residual"),
+        (served.device.empty((shape[0] + 1, *shape[1:]), dtype), f"residual is {shape[0] + 1} images of"),
         (served.device.empty(shape, dtype, strides=wide), "residual is .* with the strides of out"),
         (tvm_ffi.from_dlpack(Capsule(0, shape, dtype, 0)), "residual has no data"),
         (tvm_ffi.from_dlpack(Capsule(behind, shape, dtype, 0)), "out shares some of its memory with residual"),
