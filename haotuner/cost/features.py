@@ -225,7 +225,7 @@ FEATURES: tuple[Feature, ...] = (
             group="matmul", of=lambda v: _log2((v.tile.mid_bytes / v.m.mid_bytes) / _fma_cycles(v))),
     Feature(name="code_fill_log2", formula="log2 of bytes of the unrolled loop / instruction cache", low=-20, high=20,
             group="matmul", of=lambda v: _log2(code_fill(v.steps, v.m))),
-    Feature(name="step_efficiency", formula="flops of a step at peak / cycles the analytic model gives it", low=0, high=6,
+    Feature(name="step_efficiency", formula="flops of a step at peak / cycles the analytic model gives it", low=0, high=1.5,
             group="matmul", of=lambda v: _peak_cycles(v) / v.step),
     Feature(name="start_share", formula="cycles to start a tile / cycles of the tile", low=0, high=1,
             of=lambda v: v.start / (v.start + v.steps.count * v.step)),

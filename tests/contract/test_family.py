@@ -15,8 +15,11 @@ from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cpu.product import program_name, programs
 from haotuner.microkernels.cpu.typed import word_of
+from haotuner.microkernels.cuda.conv import conv_families
+from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import FAMILIES, families_for, family_named
+from haotuner.ops.convolution import is_convolution
 from haotuner.ops.index import KINDS
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -49,6 +52,18 @@ OPS += [
     for dtype in ("bf16", "fp16", "int8")
 ]
 OPS += [Op.parse("conv_transpose1d:c=6,f=10,s=4,stride=2,groups=2")]
+OPS += [
+    Op.parse(f"{op},dtype=int8,in={sign}")
+    for op in ("dense:n=104,k=32", "batch_matmul:n=104,k=32,layout=nt")
+    for sign in ("own", "int8")
+]
+OPS += [
+    Op.parse(f"conv2d:c=64,f=64,r=3,s=3,pad=1,layout=nhwc,dtype={dtype}")
+    for dtype in ("fp16", "bf16", "int8", "int8,in=int8")
+]
+# Of convolutions alone, which find them by themselves (``conv_families``).
+WITHIN = [one.name for one in FAMILIES if isinstance(one, CudaDense) and (one.windows or one.signs == "su")]
+TESTED = [one for one in FAMILIES if one.name not in WITHIN]
 
 
 DEVICES = {"cpu": (BIG_CORE, SMALL_CORE), "cuda": (find_device("h200"), find_device("rtx-2080-ti"))}
@@ -69,7 +84,7 @@ def points_of(family: Family, op: Op, device: Device) -> list[MicroKernel]:
     return _points(family.name, op, DEVICES[family.backend].index(device))
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", TESTED, ids=lambda family: family.name)
 class TestFamily:
     """FamilyContract: one behaviour a test, named as a sentence."""
 
@@ -141,6 +156,12 @@ class TestFamily:
         else:
             tail = ["a_symbol_of_ours_tail"] if {"nt", "mt"} & set(dict(first.params)) else []
             assert symbols == ([] if in_c else ["a_symbol_of_ours", *tail])
+
+
+def test_families_of_convolutions_alone_are_found_by_convolutions() -> None:
+    found = {one.name for op in OPS if is_convolution(op.kind) for one in conv_families(op)}
+    assert WITHIN and set(WITHIN) <= found
+    assert not any(family_named(name).serves(op) for name in WITHIN for op in OPS)
 
 
 def test_the_index_names_each_family_once() -> None:
