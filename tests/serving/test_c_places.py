@@ -50,7 +50,8 @@ def test_comments_and_strings_are_blank_and_keep_their_places():
 def test_names_are_unique_and_every_file_has_places():
     names = [place.name for _, place in every()]
     assert len(names) == len(set(names)) and len(names) > 500
-    assert {file for file, _ in every()} == set(files())
+    without = {file.name for file in files()} - {file.name for file, _ in every()}
+    assert without <= {"cuda_kind.c"}, "answers of several kinds, which decide nothing"
 
 
 def test_the_list_of_the_justified_is_true_to_the_source():
