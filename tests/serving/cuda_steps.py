@@ -84,6 +84,9 @@ def stepped(path: str) -> None:
         cut = served.device.upload(served.constants[missing][..., :-1].copy())
         with pytest.raises(ValueError, match=f"^{name}: {missing} has rank"):
             served.op.bind(**{**served.placed, missing: cut})
+    if served.op.entry.operands[0].dtype in ("int8", "uint8") and not served.meaning.epilogue:
+        with pytest.raises(TypeError, match=f"^{name}: it writes sums of bytes as they are: bind the weight alone"):
+            served.op.bind(served.placed["weight"], bias=served.device.upload(np.zeros(served.meaning["n"], np.float32)))
     with pytest.raises(TypeError, match=f"^{name}: bind takes .*weight.*; got slope"):
         served.op.bind(**served.placed, slope=served.placed["weight"])
     if "residual" in drawn:

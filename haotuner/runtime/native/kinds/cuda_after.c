@@ -34,9 +34,10 @@ int ht_cuda_bind_channels(const ht_op* op, const ht_cuda_after* after, int64_t g
   memset(out, 0, sizeof *out);
   if (!after->fused) {
     if (count > 1) return ht_refuse(error, "TypeError", "it has no epilogue: bind the weight, and perhaps a bias");
-    if (count == 1 && given[0] != NULL && op->optional_count == 0)
+    if (count < 1 || given[0] == NULL) return 0;
+    if (op->optional_count == 0)
       return ht_refuse(error, "TypeError", "it writes sums of bytes as they are: bind the weight alone, or tune an op with a bias in its epilogue");
-    return count < 1 || given[0] == NULL ? 0 : bind_one(op, "bias", groups, extent, given[0], device, out, error);
+    return bind_one(op, "bias", groups, extent, given[0], device, out, error);
   }
   for (int i = HT_FIRST_EXTRA; i < op->operand_count; ++i) {
     const char* name = op->operands[i].name;
