@@ -80,9 +80,11 @@ class CudaMma(CudaDense):
         return super().serves(op) and (self.dtype != "int8" or (vector_elements(op, 2) == 2 and not stored_kn(op)))
 
     def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Every grid of warps, warp tile, k step and ring length."""
+        """Every grid of warps, warp tile, k step and ring length; of bytes none where k is odd or lies across."""
         of = 2 if self.dtype == "int8" else 1
         v, kn = vector_elements(op, WIDEST_VECTOR * of), stored_kn(op)
+        if of > 1 and (v < of or kn):
+            return
         for (wm, wn), rows, columns, bk, st in product(WARP_GRIDS, WARP_ROWS, WARP_COLUMNS, K_STEPS, STAGES):
             if wm * rows <= TILE_LIMIT and wn * columns <= TILE_LIMIT:
                 yield self.kernel(bm=wm * rows, bn=wn * columns, bk=bk * of, wm=wm, wn=wn, st=st, v=v, kn=kn)
