@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import MODEL_SOURCES
+from tests.serving.cuda_byte_packs import BYTE_PICKS, BYTE_PRODUCTS
 from tests.serving.cuda_packs import (
     ATTENTION_PICK,
     CONV_PICKS,
@@ -18,9 +19,11 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP16,
     PRODUCT_FP32,
     PRODUCT_TN_FP32,
+    STAGES_PICK,
     STEPPED_PICKS,
     TRANSPOSED_PICKS,
 )
+from tests.serving.cuda_window_packs import WINDOW_PICKS
 from tests.serving.native_builds import DOORS_FLAGS, NATIVE
 
 SCENARIOS = (
@@ -46,10 +49,15 @@ MORE = {
     **dict.fromkeys(GENERATED_PICKS, ("generated", "generated_refusals", "generated_faults")),
     PARTS_PICK: ("generated_parts",),
     ATTENTION_PICK: ("generated_keys",),
+    STAGES_PICK: ("generated_stages",),
+    **dict.fromkeys(BYTE_PICKS, ("stepped", "stepped_faults")),
+    **dict.fromkeys(BYTE_PRODUCTS, ("stepped_products",)),
+    **dict.fromkeys(WINDOW_PICKS, ("stepped", "stepped_faults", "windowed")),
 }
 # Files that serve one kind alone: who else calls nothing of them.
 KIND = {
-    "cuda_conv.c": (*CONV_PICKS, *DIRECT_PICKS, *TRANSPOSED_PICKS, *STEPPED_PICKS),
+    "cuda_conv.c": (*CONV_PICKS, *DIRECT_PICKS, *TRANSPOSED_PICKS, *STEPPED_PICKS, *WINDOW_PICKS, *BYTE_PICKS),
+    "cuda_conv_windows.c": WINDOW_PICKS,
     "cuda_conv_transposed.c": TRANSPOSED_PICKS,
     "cuda_generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
     "generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
@@ -90,6 +98,7 @@ SCENES = (
     "tests.work.cuda_timing_batches",
     "tests.work.cuda_timing_generated",
     "tests.work.cuda_timing_direct",
+    "tests.work.cuda_timing_windows",
     "tests.serving.cuda_warm",
 )
 HUNG = "it hung"  # as tests.standin.forking says it

@@ -63,6 +63,7 @@ from tests.serving.cuda_variant_lists import (
     WATCHED,
     WITH_MODELS,
 )
+from tests.serving.cuda_window_packs import WINDOW_PICKS
 from tests.serving.memory_refused import preloaded
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, host_pack
 from tests.standin import ROOT, environment
@@ -259,8 +260,8 @@ class Variants:
                 f"timing_batches of {PRODUCT_FP16.op}",
                 partial(self._timed, made, name, mutant, PRODUCT_FP16, "timing_batches"),
             )
-            softmax = GENERATED_PICKS[0]
-            for pick, scenario in ((softmax, "timing_generated"), (DIRECT_PICKS[0], "timing_direct")):
+            softmax, windows = GENERATED_PICKS[0], (WINDOW_PICKS[0], "timing_windows")
+            for pick, scenario in ((softmax, "timing_generated"), (DIRECT_PICKS[0], "timing_direct"), windows):
                 yield Step(f"{scenario} of {pick.op}", partial(self._timed, made, name, mutant, pick, scenario))
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
