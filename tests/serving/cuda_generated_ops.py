@@ -104,10 +104,19 @@ def generated_parts(path: str) -> None:
     for _ in range(2):
         one.device.replay(graph, one.stream)
     one.judged(inputs, y, "a graph of two launches")
-    driver.fail("cuLaunchKernel", "2", 2)
-    with pytest.raises(RuntimeError, match=r"launching a kernel: .*\(2\)"):
-        one.op.run(x, out=y, stream=one.stream)
-    driver.fail("cuLaunchKernel", "")
+    _refused(one, driver, x, y, launches=2)
+
+
+def _refused(one: Generated, driver: Driver, x: Any, y: Any, launches: int) -> None:
+    """Each launch of a call fails once, and is the last that the call tries."""
+    for nth in range(1, launches + 1):
+        driver.library.standin_counts_reset()
+        driver.fail("cuLaunchKernel", "2", nth)
+        with pytest.raises(RuntimeError, match=r"launching a kernel: .*\(2\)"):
+            one.op.run(x, out=y, stream=one.stream)
+        assert counts(driver)["cuLaunchKernel"] == nth
+        driver.fail("cuLaunchKernel", "")
+    one.op.run(x, out=y, stream=one.stream)
 
 
 def generated_stages(path: str) -> None:
@@ -130,6 +139,8 @@ def generated_stages(path: str) -> None:
     graph = one.device.end(one.stream)
     one.device.replay(graph, one.stream)
     one.judged(inputs, y, "a graph of three launches")
+    _refused(one, driver, x, y, launches=3)
+    one.judged(inputs, y, "after refusals")
 
 
 def generated_keys(path: str) -> None:

@@ -27,12 +27,22 @@ def windowed(path: str) -> None:
     served.judge(drawn, y)
     assert counts(driver)["cuLaunchKernel"] == 2, "the weight turned, and products"
     assert served.pack.stats()[served.meaning.name]["fallbacks"] == before
-    off = served.device.upload(drawn["x"], skip=1)
-    if len(served.op.entry.kernels) > 1:
-        served.bound(off, out=y, stream=served.stream, **more)
-        served.device.wait(served.stream)
-        served.judge(drawn, y)
-        assert served.pack.stats()[served.meaning.name]["fallbacks"] == before + 1
-    else:
-        with pytest.raises(ValueError, match=f"^{served.meaning.name}: x begins at an address"):
-            served.bound(off, out=y, stream=served.stream, **more)
+    spread = [(channels + 32) * size for size in sizes]
+    off = [served.device.upload(drawn["x"], skip=1)]
+    for axis, extent in enumerate(drawn["x"].shape[:-1]):  # one more element from pixel to pixel, row to row, image to image
+        if extent > 1:
+            strides = [stride + (place == axis) for place, stride in enumerate(spread)]
+            off.append(served.device.upload(drawn["x"], strides=(*strides, 1)))
+    for count, image in enumerate(off, 1):
+        if len(served.op.entry.kernels) > 1:
+            served.bound(image, out=y, stream=served.stream, **more)
+            served.device.wait(served.stream)
+            served.judge(drawn, y)
+            assert served.pack.stats()[served.meaning.name]["fallbacks"] == before + count
+        else:
+            with pytest.raises(ValueError, match=f"^{served.meaning.name}: x begins at an address, or has a stride"):
+                served.bound(image, out=y, stream=served.stream, **more)
+    elsewhere = served.placed | {"weight": served.device.upload(served.constants["weight"], skip=1)}
+    served.op.bind(**elsewhere)(served.device.upload(drawn["x"]), out=y, stream=served.stream, **more)
+    served.device.wait(served.stream)
+    served.judge(drawn, y)
