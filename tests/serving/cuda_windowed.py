@@ -46,3 +46,17 @@ def windowed(path: str) -> None:
     served.op.bind(**elsewhere)(served.device.upload(drawn["x"]), out=y, stream=served.stream, **more)
     served.device.wait(served.stream)
     served.judge(drawn, y)
+    _axes_of_one(served)
+
+
+def _axes_of_one(served: Stepped) -> None:
+    """An axis of one element says nothing of its stride."""
+    drawn = served.drawn((1,) * len(served.meaning.dynamic))
+    y = served.out(judge.reference(served.meaning, drawn | served.constants))
+    more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+    before = served.pack.stats()[served.meaning.name]["fallbacks"]
+    odd = [drawn["x"].shape[-1] + 1 + 2 * place for place in range(drawn["x"].ndim - 1)]
+    served.bound(served.device.upload(drawn["x"], strides=(*odd, 1)), out=y, stream=served.stream, **more)
+    served.device.wait(served.stream)
+    served.judge(drawn, y)
+    assert served.pack.stats()[served.meaning.name]["fallbacks"] == before
