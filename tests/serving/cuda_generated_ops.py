@@ -90,8 +90,10 @@ def generated_parts(path: str) -> None:
         one.judged(inputs, y, (m, n, gap, launches))
         return one.device.download(y, one.dtype)
 
-    whole = called(2, 300, 0, 1)
+    whole, current = called(2, 300, 0, 1), ctypes.c_void_p(0)
     one.op.prepare(one.stream)
+    one.device.call("cuCtxGetCurrent", ctypes.byref(current))
+    assert not current.value, "the thread keeps the context that it had"
     for m, n, gap, launches in ((2, 300, 0, 2), (3, 65, 3, 2), (1, 64, 0, 1), (5, 1000, 1, 2), (40, 9, 0, 1)):
         again = called(m, n, gap, launches)
         if (m, n) == (2, 300):
