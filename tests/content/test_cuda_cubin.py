@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from haotuner.backends.cuda.cubin import NotACubin, read_cubin
@@ -91,6 +91,7 @@ def test_what_is_no_cubin_is_said_so(data, why):
 
 @settings(max_examples=200, deadline=None)
 @given(at=st.integers(0, 500), value=st.integers(0, 255), cut=st.integers(0, 500))
+@example(at=47, value=128, cut=0)  # the table of sections beyond 2^63
 def test_damage_never_raises_anything_else(at, value, cut):
     data = bytearray(little_cubin())
     data[min(at, len(data) - 1)] = value

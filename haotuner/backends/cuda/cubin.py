@@ -69,7 +69,7 @@ def read_cubin(data: bytes) -> CubinFacts:
     """Facts of a cubin. NotACubin says what is wrong with the bytes; damage never raises anything else."""
     try:
         return _read(data)
-    except (struct.error, UnicodeDecodeError, IndexError, ValueError) as error:
+    except (struct.error, UnicodeDecodeError, IndexError, OverflowError, ValueError) as error:
         raise NotACubin(f"not a whole cubin ({len(data)} bytes): {error}") from error
 
 
