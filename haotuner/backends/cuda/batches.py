@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
+from haotuner.backends.cuda.held import Held
 from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import ALIGNED_BYTES, drawn
 from haotuner.isolate.answers import Refusal
@@ -74,14 +75,8 @@ def _verify(
     spaced = {name: _widened(inputs[name], -(-inputs[name].shape[-1] // step) * step + step) for name in ("x", "w")}
     written = op.dtype_of(op.meaning.output)
     output = judge.Guarded((b, m, n), written)
-    places: list[int] = []
-
-    def put(values: NDArray[Any]) -> int:
-        places.append(native.allocate(values.nbytes))
-        native.put(places[-1], values)
-        return places[-1]
-
-    try:
+    with Held(native) as held:
+        put = held.put
         at, (_, rows, columns) = put(output.outer), output.outer.shape
         args = ArgsWords(
             x=put(spaced["x"]), y=at + ((rows + 1) * columns + judge.GUARD) * DTYPE_BYTES[written], m=m, n=n, k=k,
@@ -99,9 +94,6 @@ def _verify(
             call.batch.mask_down, call.batch.mask_right = n, 1
         native.run(call)
         native.get(at, output.outer)
-    finally:
-        for place in places:
-            native.free(place)
     if beside:
         return _judged_beside(op, inputs, beside, output, shape)
     return _judged(op, inputs, output, shape)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
+from haotuner.backends.cuda.held import Held
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.direct import sides_of
@@ -88,14 +89,8 @@ def verify(op: Op, kernel: MicroKernel, loaded: Loaded, native: TimingLibrary, r
 def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
     inputs = judge.draw(op, shape, rng)
     output = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
-    held: list[int] = []
-
-    def put(values: NDArray[Any]) -> int:
-        held.append(native.allocate(values.nbytes))
-        native.put(held[-1], np.ascontiguousarray(values))
-        return held[-1]
-
-    try:
+    with Held(native) as held:
+        put = held.put
         apart = judge.spaced(inputs["x"], GAP)  # NaN between rows
         root = apart.base if apart.base is not None else apart
         beside = {name: put(inputs[name]) for name in CHANNELS if name in inputs}
@@ -111,9 +106,6 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
         words = words_of(op, op.extents(shape), apart, output.inner)
         native.run(_call(loaded, args, words, np.array([put(inputs["weight"])], np.uint64)))
         native.get(y, output.outer)
-    finally:
-        for place in held:
-            native.free(place)
     verdict = judge.check(op, inputs, output.inner)
     if verdict.wrong or output.touched():
         raise Refusal("verify", "wrong", f"{op.name} {shape}: {verdict if verdict.wrong else 'wrote outside its output'}")

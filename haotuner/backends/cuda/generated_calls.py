@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
+from haotuner.backends.cuda.held import Held
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.generate.schedule import merged_sizes
 from haotuner.isolate.answers import Refusal
@@ -99,18 +100,16 @@ def _verified(
 ) -> float:  # fmt: skip
     inputs = judge.draw(op, shape, rng)
     output = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
-    held: list[int] = []
     places: list[int] = []
     strides: list[tuple[int, ...]] = []
+    with Held(native) as held:
 
-    def put(values: NDArray[Any], view: NDArray[Any]) -> None:
-        held.append(native.allocate(values.nbytes))
-        native.put(held[-1], values)
-        offset = view.__array_interface__["data"][0] - values.__array_interface__["data"][0]
-        places.append(held[-1] + offset)
-        strides.append(tuple(step // view.itemsize for step in view.strides))
+        def put(values: NDArray[Any], view: NDArray[Any]) -> int:
+            at = held.put(values)
+            places.append(at + view.__array_interface__["data"][0] - values.__array_interface__["data"][0])
+            strides.append(tuple(step // view.itemsize for step in view.strides))
+            return at
 
-    try:
         for operand in op.meaning.inputs:
             value = np.ascontiguousarray(inputs[operand.name])
             view = judge.spaced(value, 3) if gaps else value
@@ -120,16 +119,11 @@ def _verified(
         whole = np.full(output.inner.size + 2 * judge.GUARD, sentinel, output.inner.dtype)
         inner = whole[judge.GUARD : -judge.GUARD].reshape(output.inner.shape)
         back = output.outer if gaps else whole
-        put(back, output.inner if gaps else inner)
-        at = held[-1]
-        held.append(native.allocate(partial_bytes(op, shape, family, kernel)))
-        native.poison(held[-1], partial_bytes(op, shape, family, kernel))
-        words = words_of(op, shape, family, kernel, places, strides, gaps=gaps, partial=held[-1])
+        at = put(back, output.inner if gaps else inner)
+        partial = held.poisoned(partial_bytes(op, shape, family, kernel))
+        words = words_of(op, shape, family, kernel, places, strides, gaps=gaps, partial=partial)
         native.run(_call(loaded, words))
         native.get(at, back)
-    finally:
-        for place in held:
-            native.free(place)
     found = output.inner if gaps else inner
     verdict = judge.check(op, inputs, found)
     edges = np.concatenate([whole[: judge.GUARD], whole[-judge.GUARD :]])

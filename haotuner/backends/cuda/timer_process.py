@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from haotuner import judge
 from haotuner.backends.cuda import batches, direct_calls, window_calls
 from haotuner.backends.cuda.clocks import Clocks
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
+from haotuner.backends.cuda.held import Held
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words, kernel_words
 from haotuner.backends.cuda.verifying import Case, cases, check, deep_case, drawn
 from haotuner.isolate.answers import Job, Refusal
@@ -130,21 +129,13 @@ class TimerProcess:
         inputs, x, output = case.inputs(rng), case.padded(rng), judge.Guarded((case.m, case.n), case.written)
         x[:, : case.k] = inputs["x"]
         size = DTYPE_BYTES[case.written]
-        places: list[int] = []
-
-        def put(values: NDArray[Any]) -> int:
-            places.append(native.allocate(values.nbytes))
-            native.put(places[-1], np.ascontiguousarray(values))
-            return places[-1]
-
-        try:
+        with Held(native) as held:
+            put = held.put
             at = put(output.outer)
             offset = ((output.outer.shape[1]) + judge.GUARD) * size
             partial = 0
             if case.splits > 1:
-                partial = native.allocate(case.splits * case.m * case.n * 4)
-                places.append(partial)
-                native.poison(partial, case.splits * case.m * case.n * 4)
+                partial = held.poisoned(case.splits * case.m * case.n * 4)
             beside = {name: put(inputs[name]) for name in CHANNELS if name in inputs}
             if "residual" in inputs:  # its rows are as far apart as those of y
                 rows = np.full(output.inner.shape[:1] + output.outer.shape[1:], np.nan, inputs["residual"].dtype)
@@ -158,9 +149,6 @@ class TimerProcess:
             ends = put(inputs["offsets"]) if case.ends else 0
             native.run(call_words([(loaded, case.m)], reduce, args, weights, ends, len(case.ends)))
             native.get(at, output.outer)
-        finally:
-            for place in places:
-                native.free(place)
         return check(case, inputs, output)
 
     def time(self, job: Job) -> Job:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
+from haotuner.backends.cuda.held import Held
 from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import drawn
 from haotuner.isolate.answers import Refusal
@@ -105,14 +106,8 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
     written = judge.numpy_dtype(op.dtype_of(output))
     size = op.operand_shape(output, shape)
     edge = np.full(prod(size) + 2 * judge.GUARD, judge.Guarded((1,), op.dtype_of(output)).outer[0], written)
-    held: list[int] = []
-
-    def put(values: NDArray[Any]) -> int:
-        held.append(native.allocate(values.nbytes))
-        native.put(held[-1], np.ascontiguousarray(values))
-        return held[-1]
-
-    try:
+    with Held(native) as held:
+        put = held.put
         y = put(edge)
         at = {name: put(inputs[name]) for name in (*CHANNELS, "residual") if name in inputs}
         at |= {"x": put(room), "weight": put(turned(inputs["weight"])), "y": y + judge.GUARD * written.itemsize}
@@ -120,9 +115,6 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
         native.run(made.call)
         found = edge.copy()
         native.get(y, found)
-    finally:
-        for place in held:
-            native.free(place)
     inner = found[judge.GUARD : -judge.GUARD].reshape(size)
     verdict = judge.check(op, inputs, inner)
     outside = np.concatenate([found[: judge.GUARD], found[-judge.GUARD :]])
