@@ -75,7 +75,7 @@ def _meaning(manifest: Manifest) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``ratio``: the new pack's time over the old one's, or None: ``failed`` is who did (old, new, both in turns), ``said`` how."""
+    """``ratio``: time of the new pack over that of the old one; None where ``failed`` (old, new, both) did, as ``said``."""
 
     ratio: float | None
     failed: str = BOTH
