@@ -24,11 +24,6 @@ SIDES = (
     ("2d", "r=4,s=4", ("nchw", "nhwc")),
     ("2d", "r=1,s=1", ("nhwc",)),
 )
-    ("1d", "s=4", ("ncw", "nwc")),
-    ("1d", "s=1", ("ncw",)),
-    ("2d", "r=4,s=4", ("nchw", "nhwc")),
-    ("2d", "r=1,s=1", ("nhwc",)),
-)
 SPECS = (
     *("dense:n=64,k=32", "dense:n=64,k=31", "dense:n=64,k=32,weight=kn"),
     *(f"batch_matmul:{known}layout={layout}" for known in ("", "k=32,") for layout in ("nt", "nn", "tn")),
