@@ -50,7 +50,7 @@ def _shown(e: Any, left: list[int]) -> bool:
 def _functions(e: Any) -> set[Any]:
     import sympy
 
-    return e.atoms(sympy.floor, sympy.Max, sympy.Min)
+    return set(e.atoms(sympy.floor, sympy.Max, sympy.Min))
 
 
 def _sign(factor: Any) -> int:

@@ -47,11 +47,11 @@ def test_a_slice_may_begin_on_either_side_of_0(rows):
 
 @pytest.mark.parametrize("rows", [1, 2, 6])
 @pytest.mark.parametrize("step", [-1.0, -0.75])
-def test_real_numbers_may_count_down_from_a_size(rows, step):
+def test_real_numbers_may_count_down_from_a_size(rows: int, step: float) -> None:
     nodes = [n("Cast", ["rows"], ["real"], to=onnx.TensorProto.FLOAT), n("Sub", ["real", "one"], ["from"]),
              n("Neg", ["real"], ["to"]), n("Range", ["from", "to", "step"], ["y"])]  # fmt: skip
     _, y = answered(nodes, {"one": np.float32(1), "step": np.float32(step)}, rows)
-    np.testing.assert_allclose(y, np.arange(rows - 1.0, -float(rows), step, np.float32))
+    np.testing.assert_allclose(y, np.arange(rows - 1.0, -float(rows), step).astype(np.float32))
 
 
 def test_whole_numbers_are_divided_towards_0():
