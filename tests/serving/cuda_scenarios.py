@@ -47,8 +47,8 @@ from tests.serving.cuda_generated_ops import (
 )
 from tests.serving.cuda_grouped import grouped, grouped_refusals
 from tests.serving.cuda_memory import Device
-from tests.serving.cuda_packs import LAST, PICKS, WGMMA
 from tests.serving.cuda_misfortunes import misfortunes
+from tests.serving.cuda_packs import LAST, PICKS, WGMMA
 from tests.serving.cuda_products import (
     product_faults,
     product_refusals,
