@@ -162,7 +162,7 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
 
 GRAPHS = {"encoder": encoder(), "images": images(), "types": types(), "halves": halves(), "image": GRAPHS_OF_LOOPS["image"],
           "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"],
-          **{name: one for name, one in ORDERED.items() if name.startswith(("lstm", "gru", "rnn_tanh"))},
+          **{name: ORDERED[name] for name in ("lstm_back", "gru", "gru_back", "rnn_tanh")},
           "lstm_wide": recurrent("lstm", ("sigmoid", "tanh", "tanh"), width=84, reverse=False),
           **ODD}  # fmt: skip
 

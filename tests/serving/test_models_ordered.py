@@ -45,8 +45,9 @@ def recurrent(kind: str, names: tuple[str, ...], width: int = H, **options: Any)
     x, lengths = g.input("x", (T, B, gates * width)), g.input("at", (B,), "int64")
     first, second = g.input("h", (B, width)), g.input("c", (B, width))
     settings = tuple((name, 0.3, 0.2) for name in names)
+    steady = numbers(width, gates * width) / np.float32(np.sqrt(width / H))  # else rounding grows from step to step
     return g.finish(
-        g.add("recurrent", x, g.constant(numbers(width, gates * width)), g.constant(numbers(gates * width)),
+        g.add("recurrent", x, g.constant(steady), g.constant(numbers(gates * width)),
               g.constant(numbers(3 * width)),
               first, second, lengths, kind=kind, hidden=width, activations=settings, **options)
     )  # fmt: skip
