@@ -48,7 +48,8 @@ def product_of(op: Op) -> Op:
     groups, taps = int(op.option("groups")), dict(op.static).get("r", 1) * op["s"]
     if transposed(op):
         lines = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups * taps},k={op['c'] // groups}"
-        return Op.parse(f"batch_matmul:{lines},layout={'nn' if channels_last(op) else 'tn'},dtype={op.dtype}")
+        layout = "nn" if channels_last(op) else "tn"
+        return Op.parse(f"batch_matmul:{lines},layout={layout},dtype={op.dtype},in={op.option('in')}")
     known = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups},k={op['c'] // groups * taps}"
     return Op.parse(f"batch_matmul:{known},layout=nt,dtype={op.dtype},in={op.option('in')}")
 
@@ -136,7 +137,7 @@ class CudaConv:
         product = self._inner.demand(replace(asked, extents=found))
         if self._inner.windows or lies_as_columns(self._op.kind, dict(self._op.static), self._op.all_options()):
             return product
-        if transposed(self._op):  # products in fp32, written and read once more
+        if transposed(self._op):  # products in fp32 or int32, written and read once more
             gathered = FP32_BYTES * found["b"] * found["m"] * found["n"]
             return replace(product, work=product.work + Work.streamed(gathered, gathered))
         pixels = asked.extents["b"] * asked.extents.get("p", one) * asked.extents["q"]
@@ -162,13 +163,11 @@ def conv_families(op: Op) -> tuple[CudaConv | CudaDirect, ...]:
         return direct  # a product of one channel would multiply columns of as many terms as taps, a row at a time
     if not is_convolution(op.kind) or fused(op) is None or not op.dynamic:
         return ()
-    if op.sums == "int32" and transposed(op):  # its products are gathered as floats
-        return ()
     product, changed = product_of(op), changes_signs(op)
     found = [
         family
         for family in BATCHED_FAMILIES
-        if (family.signs == "su" and family.dtype == op.dtype if changed else family.serves(product))
+        if (family.signs == "su" and family.takes(product) if changed else family.serves(product))
     ]
     if reads_windows(op):  # ahead of columns: where nothing is timed the first family alone takes part
         signs = {of.signs for of in found}

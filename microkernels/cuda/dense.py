@@ -127,6 +127,10 @@ class CudaDense(ABC):
             and bool(op.dynamic)
         )
 
+    def takes(self, op: Op) -> bool:
+        """Whether the programs multiply operands of this k that lie as the op's do."""
+        return True
+
     def suits(self, device: Device) -> bool:
         """Whether the device has the instructions that the programs use; enough to select and predict for it."""
         return device.kind != "cpu" and sm_number(device.arch) >= self.oldest_sm

@@ -77,7 +77,11 @@ class CudaMma(CudaDense):
 
     def serves(self, op: Op) -> bool:
         """As every family; of bytes none where k is odd or lies across."""
-        return super().serves(op) and (self.dtype != "int8" or (vector_elements(op, 2) == 2 and not stored_kn(op)))
+        return super().serves(op) and self.takes(op)
+
+    def takes(self, op: Op) -> bool:
+        """Of bytes none where k is odd or lies across."""
+        return self.dtype != "int8" or (vector_elements(op, 2) == 2 and not stored_kn(op))
 
     def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every grid of warps, warp tile, k step and ring length; of bytes none where k is odd or lies across."""

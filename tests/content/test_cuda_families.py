@@ -117,7 +117,8 @@ def test_products_of_bytes_are_by_signs_and_what_tensor_cores_cannot_load_is_by_
         assert [family.name for family in conv_families(conv)] == [
             f"cuda_batched_{name}{families}" for name in ("mma", "simt")
         ]
-    assert not conv_families(Op.parse("conv_transpose2d:c=8,f=8,r=3,s=3,dtype=int8"))
+    gathering = conv_families(Op.parse("conv_transpose2d:c=8,f=8,r=3,s=3,dtype=int8"))
+    assert [one.name for one in gathering] == ["cuda_batched_simt_tint8"]  # the weight lies across
 
 
 def test_families_run_only_where_their_instructions_exist():

@@ -14,6 +14,7 @@ import pytest
 
 import haotuner
 from haotuner import producing, publishing, trace
+from haotuner.backends.index import BACKENDS
 from haotuner.cli.requested import peers_of
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.hw_profiles.cpu import cpu_info
@@ -181,9 +182,19 @@ def test_a_workload_in_another_type_has_the_same_ops_and_shapes() -> None:
     assert list(halves.values()) == list(plain.values()) and "dense_n3072_k768_bf16_bias_gelu" in halves
     assert workload_shapes("resnet50:dtype=fp32") == workload_shapes("resnet50")
     assert {op.dtype for op in workload("mobilenet_v3:dtype=fp16")} == {"fp16"}
-    for wrong in ("bert_base:dtype=int8", "bert_base:bf16", "bert_base:type=bf16", "bert_base:"):
-        with pytest.raises(UsageError, match="write bert_base, or bert_base:dtype=X with X of fp32, fp16, bf16"):
+    for wrong in ("bert_base:dtype=int4", "bert_base:bf16", "bert_base:type=bf16", "bert_base:"):
+        with pytest.raises(UsageError, match="write bert_base, or bert_base:dtype=X with X of fp32, fp16, bf16, int8"):
             workload(wrong)
+
+
+@pytest.mark.parametrize("name", list(WORKLOADS))
+def test_bytes_of_a_workload_are_scaled_and_served_on_cpus_and_devices(name: str) -> None:
+    shapes, plain = workload_shapes(f"{name}:dtype=int8"), workload(name)
+    for op, floats in zip(workload(f"{name}:dtype=int8"), plain, strict=True):
+        assert op.name in shapes and shapes[op.name] == workload_shapes(name)[floats.name]
+        assert op.sums == "int32" and op.dtype_of(op.meaning.output) == "fp32"
+        assert op.epilogue == (("scale",) if op.kind != "batch_matmul" else ()) + floats.epilogue
+        assert all(backend.families(op) for backend in BACKENDS)
 
 
 def test_shapes_that_fit_an_op_replace_a_workloads() -> None:

@@ -211,10 +211,11 @@ def model_pack(
     tuned: bool = True,
     linker: Toolchain | None = None,
     others: Callable[[Sequence[WrittenModel]], Sequence[Any]] = lambda _: (),
+    beside: Sequence[PackedOnDevice] = (),
 ) -> Path:
     """A pack of these graphs, its code below ``code`` as the code cache leaves it; without ``tuned`` groups alone.
 
-    ``others``: models beside them, which have their groups and ops.
+    ``others``: models beside them, which have their groups and ops; ``beside``: ops that no model asks for.
     """
     models, specs = list[Any](), dict[str, None]()
     for name, graph in graphs.items():
@@ -223,7 +224,7 @@ def model_pack(
         models.append(model)
         specs |= {Op.parse(step.op).name: None for step in steps if isinstance(step, Product)}
     models += others(models)
-    ops = [packed(one) for one in specs or {ANY: None}]
+    ops = [*(packed(one) for one in specs or {ANY: None}), *beside]
     kernels = {kernel.name: (family(kernel), kernel) for op in ops for kernel in op.micro_kernels}
     code.mkdir(parents=True, exist_ok=True)
     unit = code / f"{out.name}.cu"

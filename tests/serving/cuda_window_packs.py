@@ -33,3 +33,12 @@ WINDOW_PICKS = (  # several taps of several steps; in groups, apart, with steps 
         dtype="int8",
     ),
 )
+BESIDE_COLUMNS = Pick(  # planned by columns, whose copies are wider than those of its windows
+    arch="sm_80",
+    op=Op.parse("conv2d:c=36,f=8,r=2,s=2,layout=nhwc,dtype=fp16").name,
+    kernels=(
+        _FAMILIES["cuda_windows_mma_fp16"].kernel(**_TILE, v=4),
+        _FAMILIES["cuda_batched_mma_fp16"].kernel(**_TILE, v=8),
+    ),
+    dtype="float16",
+)

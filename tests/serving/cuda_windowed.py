@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import tvm_ffi
+from tvm_ffi.core import DLTensorTestWrapper
 
 from haotuner import judge
+from tests.serving.cuda_framework import Allocator
+from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import counts
 from tests.serving.cuda_steps import SHAPES, Stepped
 from tests.standin.client import Driver
+
+FAR = 1 << 50  # an address that nobody has
 
 
 def windowed(path: str) -> None:
@@ -47,6 +55,36 @@ def windowed(path: str) -> None:
     served.device.wait(served.stream)
     served.judge(drawn, y)
     _axes_of_one(served)
+    _channels_apart(served, drawn, y, more)
+    _of_the_framework(served, drawn, y, more)
+
+
+def _channels_apart(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
+    """Columns are laid out of them where the pack can; and no kernel reads beyond 2^31 elements of an image."""
+    name, x = served.meaning.name, drawn["x"]
+    dtype = x.dtype.name
+    wide = served.device.upload(np.repeat(x, 2, axis=-1))
+    steps = [2 * int(np.prod(x.shape[axis + 1 :])) for axis in range(x.ndim)]
+    apart = tvm_ffi.from_dlpack(Capsule(wide.data_ptr(), x.shape, dtype, 0, tuple(steps)))
+    if len(served.op.entry.kernels) > 1:
+        served.bound(apart, out=y, stream=served.stream, **more)
+        served.device.wait(served.stream)
+        served.judge(drawn, y)
+        return
+    far = [*steps[:-2], 1 << 31, 1]
+    for image in (apart, tvm_ffi.from_dlpack(Capsule(FAR, x.shape, dtype, 0, tuple(far)))):
+        with pytest.raises(ValueError, match=f"^{name}: x has its channels apart, or holds over"):
+            served.bound(image, out=y, stream=served.stream, **more)
+
+
+def _of_the_framework(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
+    """A stream that was not prepared: memory for the turned weight is the framework's, and goes back to it."""
+    stream, framework = served.device.stream(), Allocator(served.device)
+    with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), stream):
+        served.bound(DLTensorTestWrapper(served.device.upload(drawn["x"])), out=y, **more)
+    served.device.wait(stream)
+    served.judge(drawn, y)
+    assert len(framework.given) == 1 and framework.returned == 1
 
 
 def _axes_of_one(served: Stepped) -> None:
@@ -60,3 +98,14 @@ def _axes_of_one(served: Stepped) -> None:
     served.device.wait(served.stream)
     served.judge(drawn, y)
     assert served.pack.stats()[served.meaning.name]["fallbacks"] == before
+
+
+def windows_beside_columns(path: str) -> None:
+    """A weight that no kernel of columns takes is refused: windows, which take it, read no columns."""
+    served = Stepped(path)
+    drawn = served.drawn(SHAPES["image"][1])
+    y = served.out(judge.reference(served.meaning, drawn | served.constants))
+    bound = served.op.bind(served.device.upload(served.constants["weight"], skip=4))
+    bound.prepare(served.stream)
+    with pytest.raises(ValueError, match=f"^{served.meaning.name}: weight begins at an address"):
+        bound(served.device.upload(drawn["x"]), out=y, stream=served.stream)

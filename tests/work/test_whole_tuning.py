@@ -54,6 +54,26 @@ def test_turns_end_when_the_budget_does_however_much_each_overruns(monkeypatch, 
         assert clock.now >= 0.6 * budget_s, "and the rest was not left"
 
 
+def test_after_each_turn_is_said_how_far_it_is_and_what_a_request_takes(monkeypatch):
+    clock, said = Clock(monkeypatch), list[str]()
+
+    def one_turn(place: int, seconds: float) -> Any:
+        clock.now += seconds
+        return SimpleNamespace(timings=1, stopped="converged")
+
+    tasks = [Shared("dense", 1e6, (1.0,)) for _ in range(2)]
+
+    def told(words: str) -> bool:
+        said.append(words)
+        return True
+
+    shared(Scheduler(tasks), CORE, 60.0, one_turn, told, expected=lambda found: f"{10 - len(found)} ms")
+    assert said == ["1 of 2 tasks begun, 1 done, 9 ms", "2 of 2 tasks begun, 2 done, 8 ms"]
+    said.clear()
+    shared(Scheduler(tasks), CORE, 60.0, one_turn, told)
+    assert said == ["1 of 2 tasks begun, 1 done", "2 of 2 tasks begun, 2 done, products 0.20 ms expected"]
+
+
 def test_whoever_is_told_to_stop_begins_no_other_turn(monkeypatch):
     clock, seen = Clock(monkeypatch), list[int]()
 

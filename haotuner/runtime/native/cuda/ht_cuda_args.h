@@ -47,9 +47,9 @@ typedef struct {
 } ht_cuda_windows;
 
 /* Of haotuner_fold_DTYPE, ahead of its arguments, of which y, residual and what the steps read count: gathers the taps that reach each
- * element of a transposed convolution's result. Columns: fp32, at image * `image` + (feature, tap) * `line` + pixel * `pixel`. */
+ * element of a transposed convolution's result. Columns: fp32, of bytes int32, at image * `image` + (feature, tap) * `line` + pixel * `pixel`. */
 typedef struct {
-    const float* columns;
+    const void* columns;
     int64_t image, line, pixel;   /* in elements, as all strides */
     int64_t yb, yf, yh, yw;       /* of y and residual */
     int32_t images, features, h, w, p, q, r, s; /* h, w: of x; p, q: of y */

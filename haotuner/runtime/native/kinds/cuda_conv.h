@@ -3,7 +3,7 @@
  *   channels first: Y[b, group] (features, pixels) = weight (features, terms) . columns (pixels, terms)^T, a product an image and group
  *   channels last:  Y[group] (pixels, features) = columns (pixels, terms) . weight (features, terms)^T, a product a group
  *
- * A transposed one is the other way round: the products of every pixel with every tap, in fp32, and a launch that gathers them.
+ * A transposed one is the other way round: the products of every pixel with every tap, in fp32 (of bytes int32), and a launch that gathers them.
  *
  *   channels first: columns[b, group] (features x taps, pixels) = weight (channels, features x taps)^T . x (channels, pixels)
  *   channels last:  columns[group] (pixels, features x taps) = x (pixels, channels) . weight (channels, features x taps)

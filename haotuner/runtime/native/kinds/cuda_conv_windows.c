@@ -29,7 +29,7 @@ int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* ca
   if (c->batch == 1) windows.xb = 0;
   if (c->h == 1) windows.xh = 0;
   if (c->w == 1) windows.xw = 0;
-  if (each < 1 || (c->xc != 1 && conv->channels > 1)) {
+  if (each < 1 || c->xc != 1) { /* a group has several channels */
     ht_refuse(error, "ValueError", "x has its channels apart, or holds over 2^31-1 elements an image: pass a contiguous copy");
     return 1;
   }
