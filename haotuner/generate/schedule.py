@@ -37,7 +37,7 @@ class Schedule:
     ``parts``: of the axis that the output is one fold over, which workers fold side by side (``parted.py``; Ansor's rule 6).
     ``tiles``: of a fold whose operands are used again, blocks of rows and of vectors in a tile of the cache, and terms that
     come at a time, 0 for all (``tiled.py``; Ansor's rule 3); empty: one level, in registers. Of a program
-    that folds nothing, squares of elements in a tile that are turned in registers, along the axis that loads follow and along
+    that folds nothing, squares of elements in a tile that are turned in registers: along the axis that loads follow, along
     the lanes, and 0 (``turned.py``).
     """
 
