@@ -31,6 +31,7 @@ tune: $(VENV)/.installed
 	$(BIN)/haotuner tune --shapes $(SHAPES) --out $(OUT)
 
 # A text recogniser out of a wheel: tuned, then raced against ONNX Runtime and OpenVINO. MODEL_OUT and MODEL_BUDGET as you like.
+# On a busy machine some op may have had no turn: the pack is whole, tune exits with 3, and the race goes on.
 MODEL_OUT ?= pack-model
 MODEL_BUDGET ?= 420s
 MODEL_NAME = PP-OCRv6_rec_small
@@ -38,7 +39,7 @@ MODEL_FILE = $$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec(
 tune-model: $(VENV)/.installed
 	$(PIP) -e '.[models]' onnxruntime openvino
 	$(PIP) --no-deps rapidocr==3.10.0
-	$(BIN)/haotuner tune "$(MODEL_FILE)" --shapes 'x=1..6x3x48x32..960' --budget $(MODEL_BUDGET) --out $(MODEL_OUT)
+	$(BIN)/haotuner tune "$(MODEL_FILE)" --shapes 'x=1..6x3x48x32..960' --budget $(MODEL_BUDGET) --out $(MODEL_OUT) || [ $$? -eq 3 ]
 	$(BIN)/haotuner bench $(MODEL_OUT) --only $(MODEL_NAME) --file "$(MODEL_FILE)" --shapes 'DynamicDimension_0=1..6;DynamicDimension_1=32..960'
 
 # Two processes (pytest-xdist); a file stays in one, so that its fixtures are made once. The last line says what was skipped.

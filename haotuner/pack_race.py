@@ -2,46 +2,60 @@
 
 Times of two runs are not comparable, nor are those of a run and a prediction. Both packs are loaded by one process, and
 answer the requests that the new one was planned for in turns, the least time of each counts. ``python -m haotuner.pack_race
-OLD NEW`` prints the new one's time over the old one's: a process of its own, for code that crashes must not take the tuner
-along.
+OLD NEW`` says whose turn it is, then the new one's time over the old one's: a process of its own, for code that crashes must
+not take the tuner along.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from haotuner.errors import HaotunerError
+from haotuner.errors import HaotunerError, PackInvalid
 from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.runtime.pack import Pack
 
 SLOWER = 1.05  # of the old pack's time: less is chance
-SECONDS, LIMIT_S = 6.0, 60.0  # for all requests of all models; of the process
+SECONDS, LIMIT_S = 6.0, 90.0  # for all requests of all models; of the process
+ENOUGH_S = 45.0  # then no further request is begun: large ones come last
 LEAST_CALLS = 2
 SEED = 0
+SAID_MOST = 1500  # letters of what a process said
+OLD, NEW, BOTH = "old", "new", "both"
 
 
-class StaysBetter(Exception):  # noqa: N818  # nothing is wrong
-    """The pack in its place answers faster than the new one; ``ratio``: the new one's time over the old one's."""
-
-    def __init__(self, ratio: float) -> None:
-        super().__init__(f"the pack that lies there answers faster ({ratio:.2f} of its time is what the new one takes)")
-        self.ratio = ratio
+class Stays(Exception):  # noqa: N818  # nothing is wrong
+    """The pack in its place stays, and why."""
 
 
-def check_not_slower(old: Path, new: Path, environment: Mapping[str, str]) -> None:
-    """StaysBetter where the pack ``old`` serves the same models for the same sizes, and clearly faster."""
-    ratio = ratio_apart(old, new, environment) if comparable(old, new) else None
-    if ratio is not None and ratio > SLOWER:
-        raise StaysBetter(ratio)
+def check_not_slower(old: Path, new: Path, environment: Mapping[str, str]) -> str:
+    """Stays where the pack ``old`` serves the same models for the same sizes and is clearly faster, or nobody could judge.
+
+    PackInvalid where the new one fails. Returns what is to be told of an old one that fails: it stands in no pack's way.
+    """
+    if not comparable(old, new):
+        return ""
+    found = raced_apart(old, new, environment)
+    if found.ratio is not None:
+        if found.ratio > SLOWER:
+            raise Stays(f"the pack that lies there answers faster ({found.ratio:.2f} of its time is what the new one takes)")
+        return ""
+    if found.failed == OLD:
+        return f"the pack that lay there does not run any more and is replaced: {found.said}"
+    if found.failed == NEW:
+        raise PackInvalid(f"the new pack failed beside the one that lies there and was not published: {found.said}")
+    raise Stays(
+        f"the race with the pack that lies there came to nothing ({found.said}), so nobody knows which is faster; "
+        "run the same command with --resume, or remove that pack"
+    )
 
 
 def comparable(old: Path, new: Path) -> bool:
@@ -54,35 +68,74 @@ def comparable(old: Path, new: Path) -> bool:
 
 def _meaning(manifest: Manifest) -> Any:
     tuning = manifest.tuning
-    threads = {name: sorted(one["predicted_us"]) for name, one in tuning.get("models", {}).items()}
+    threads = {name: sorted(one.get("predicted_us", {})) for name, one in tuning.get("models", {}).items()}
     weights = {name: one.weights_sha256 for name, one in manifest.models.items()}
     return manifest.document["device"]["id"], weights, tuning.get("model_ranges"), threads
 
 
-def ratio_apart(old: Path, new: Path, environment: Mapping[str, str]) -> float | None:
-    """``ratio`` by a process of its own; None where it came to nothing: an older pack need not run here."""
-    command = [sys.executable, "-m", "haotuner.pack_race", str(old), str(new)]
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``ratio``: time of the new pack over that of the old one; None where ``failed`` (old, new, both) did, as ``said``."""
+
+    ratio: float | None
+    failed: str = BOTH
+    said: str = ""
+
+
+def raced_apart(old: Path, new: Path, environment: Mapping[str, str]) -> Outcome:
+    """The race in a process of its own, which may crash, hang, or be refused memory."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "haotuner.pack_race", str(old), str(new)]
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, env=dict(environment) or None, timeout=LIMIT_S, check=True
-        )
-        return float(json.loads(answer.stdout))
-    except (OSError, ValueError, TypeError, subprocess.SubprocessError):
-        return None
+            command, capture_output=True, text=True, errors="backslashreplace", env=dict(environment) or None,
+            timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Outcome(None, BOTH, f"it took more than {LIMIT_S:.0f} s")
+    except OSError as error:
+        return Outcome(None, BOTH, str(error))
+    lines = answer.stdout.split()
+    if answer.returncode == 0 and lines:
+        return Outcome(float(lines[-1]))
+    turn = lines[-1] if lines and lines[-1] in (OLD, NEW, BOTH) else BOTH
+    return Outcome(None, turn, answer.stderr.strip()[-SAID_MOST:] or f"status {answer.returncode}")
 
 
-def ratio(old: Path, new: Path, now: Callable[[], float] = time.perf_counter) -> float:
-    """Time of ``new`` over that of ``old``: geometric mean over the requests of all models. HaotunerErrors as of packs."""
+def ratio(
+    old: Path,
+    new: Path,
+    now: Callable[[], float] = time.perf_counter,
+    turn: Callable[[str], None] = lambda _: None,
+) -> float:
+    """Time of ``new`` over that of ``old``: geometric mean over the requests of all models. HaotunerErrors as of packs.
+
+    ``turn`` is told which of both is at work, before it is.
+    """
     held = read_manifest(new).tuning["models"]
     threads = min(int(count) for plan in held.values() for count in plan["predicted_us"])
+    asked = [
+        (us["all"], name, said)
+        for name, plan in held.items()
+        for said, us in next(iter(plan["predicted_us"].values())).items()
+    ]
     found: list[float] = []
-    with Pack(old, threads) as one, Pack(new, threads) as other:
-        asked = [(name, said) for name, plan in held.items() for said in next(iter(plan["predicted_us"].values()))]
-        for name, said in asked:
-            dims = {key: int(size) for key, _, size in (part.partition("=") for part in said.split(";"))}
-            calls = [_call(pack.model(name), dims) for pack in (one, other)]
-            before, after = _least(calls, SECONDS / len(asked), now)
-            found.append(log(after / before))
+    begin = now()
+    turn(OLD)
+    with Pack(old, threads) as one:
+        turn(NEW)
+        with Pack(new, threads) as other:
+            for _, name, said in sorted(asked):
+                if found and now() - begin > ENOUGH_S:
+                    break
+                dims = {key: int(size) for key, _, size in (part.partition("=") for part in said.split(";"))}
+                calls = []
+                for who, pack in ((OLD, one), (NEW, other)):
+                    turn(who)
+                    calls.append(_call(pack.model(name), dims))
+                    calls[-1]()
+                turn(BOTH)
+                before, after = _least(calls, SECONDS / len(asked), now)
+                found.append(log(after / before))
     return exp(sum(found) / max(1, len(found)))
 
 
@@ -97,9 +150,7 @@ def _call(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
 
 
 def _least(calls: list[Callable[[], Any]], seconds: float, now: Callable[[], float]) -> list[float]:
-    """The least time of each, in turns: what else runs here meets both."""
-    for call in calls:
-        call()
+    """The least time of each, in turns: what else runs here meets both. Each ran once before."""
     least, begin, count = [float("inf")] * len(calls), now(), 0
     while count < LEAST_CALLS or now() - begin < seconds:
         count += 1
@@ -110,5 +161,15 @@ def _least(calls: list[Callable[[], Any]], seconds: float, now: Callable[[], flo
     return least
 
 
+def main(old: str, new: str) -> int:
+    """Whose turn it is, a line each, then the ratio; what a pack says that fails goes to stderr."""
+    try:
+        print(ratio(Path(old), Path(new), turn=lambda who: print(who, flush=True)))
+    except HaotunerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
 if __name__ == "__main__":
-    print(json.dumps(ratio(Path(sys.argv[1]), Path(sys.argv[2]))))
+    sys.exit(main(*sys.argv[1:3]))

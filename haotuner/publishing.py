@@ -22,7 +22,7 @@ from haotuner.measure.laboratory import Laboratory
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
-from haotuner.pack_race import StaysBetter, check_not_slower
+from haotuner.pack_race import Stays, check_not_slower
 from haotuner.plan_facts import plan_facts
 from haotuner.request import Request
 from haotuner.runtime.host import missing_flags
@@ -50,7 +50,7 @@ class Publisher:
         self._request, self._device, self._lab, self._start, self._watch = request, device, lab, start, watch
         self._begin = self.when = begin
         self.seconds = 0.0
-        self.kept = ""  # why the pack that lay in its place stays, where it answers faster than the last one
+        self.kept = ""  # why the pack that lay in its place stays, where it answers faster than the last one, or may
         self._last: tuple[list[Tuned], list[AskedModel], Mapping[str, Any]] | None = None
 
     def publish(
@@ -64,8 +64,8 @@ class Publisher:
     ) -> Mapping[str, Any]:
         """Build, verify and publish; what the manifest says. EnvironmentMissing or PackInvalid where nothing was published.
 
-        What was published last is not published again. Where a pack of the same models lies already, and answers faster, it
-        stays: what its manifest says is returned, and ``kept`` says why.
+        What was published last is not published again. Where a pack of the same models lies already, and answers faster, or
+        could not be raced, it stays: what its manifest says is returned, and ``kept`` says why.
         """
         if self._last is not None and _same(self._last[0], tuned) and _same(self._last[1], models):
             return self._last[2]
@@ -90,7 +90,7 @@ class Publisher:
                 request.out,
                 library,
                 document,
-                _check_of(lacking, request, models, hurried=hurried),
+                _check_of(lacking, request, models, self._watch, hurried=hurried),
                 {name: (one.schedule, one.weights) for model in models for name, one in model.held.items()},
             )
         if self.kept:
@@ -104,9 +104,9 @@ class Publisher:
     def _better_stays(self) -> Iterator[None]:
         try:
             yield
-        except StaysBetter as better:
-            self.kept = str(better)
-            self._watch("", f"not published: {better}", None)
+        except Stays as why:
+            self.kept = str(why)
+            self._watch("", f"not published: {why}", None)
 
     def holds(self, models: Sequence[AskedModel]) -> bool:
         """Whether a pack of these models' weights lies in its place already, from this run or an earlier one."""
@@ -188,7 +188,9 @@ def _groups_of(models: Sequence[AskedModel], cache: Path | None) -> GroupSources
     )
 
 
-def _check_of(lacking: str, request: Request, models: Sequence[AskedModel], *, hurried: bool) -> Callable[[Path], None]:
+def _check_of(
+    lacking: str, request: Request, models: Sequence[AskedModel], watch: Watch, *, hurried: bool
+) -> Callable[[Path], None]:
     """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
     if lacking:
         return _read
@@ -203,7 +205,9 @@ def _check_of(lacking: str, request: Request, models: Sequence[AskedModel], *, h
             for one in models:
                 check_apart(aside, one.file, one.shapes, request.environment)
             if not request.zero_measure and not models[0].on_device:
-                check_not_slower(request.out, aside, request.environment)
+                told = check_not_slower(request.out, aside, request.environment)
+                if told:
+                    watch("", told, None)
 
     return check
 

@@ -18,6 +18,7 @@ from haotuner.measure.lab import Lab
 from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.orchestrate.group_records import GroupRecords
 from haotuner.orchestrate.measured import Measured
+from haotuner.orchestrate.predicted import predicted_us
 from haotuner.orchestrate.tasks import AskedModel, priced, shared_tasks
 from haotuner.publishing import Publisher
 from haotuner.request import Request
@@ -25,6 +26,7 @@ from haotuner.search.task_objectives import Objective
 from haotuner.search.task_scheduler import Scheduler
 from haotuner.search.turns import shared
 from haotuner.tuning import Tuned
+from haotuner.words.device import Device
 
 EARLY_FROM_S = 60.0  # a budget of less ends so soon that its last pack is early enough
 GROUPS_SHARE = 0.1  # of the budget, for timing kernels of generated groups
@@ -33,7 +35,7 @@ WRITING_S, WRITING_OP_S, WRITING_MOST = (
     4.0,
     0.4,
     0.3,
-)  # what the last pack may take where none was written yet: see ``_reserve``
+)  # what the last pack may take of the budget: see ``_reserve``
 Model = Callable[[str], CostModel | None]
 
 
@@ -46,6 +48,7 @@ def tune_models(
     if request.seconds >= EARLY_FROM_S and not publisher.holds(request.models):
         try:
             publisher.publish(guesses.every(), request.models, unverified=True, stopped="budget", what="a first pack")
+            watch("", publisher.kept or f"a first pack lies in {request.out}", None)
         except PackInvalid as error:  # kernels that nobody ever ran; tuning leaves out those that fail
             watch("", f"no first pack: {error}", None)
     models, reused = _timed(request, lab, watch, until)
@@ -59,6 +62,7 @@ def tune_models(
         if due and publisher.seconds and left > 3 * publisher.seconds:
             tuned = guesses.filled(found)
             publisher.publish(tuned, models, unverified=False, stopped=stopped_of(tuned), what="a better pack")
+            watch("", publisher.kept or f"a better pack lies in {request.out}", None)
 
     scheduler = Scheduler(
         shared_tasks(models, request.ops), Objective.parse(request.objective), request.strategy, request.early_stopping
@@ -71,8 +75,19 @@ def tune_models(
         lambda words: watch("", words, None),
         threads[0],
         between,
+        lambda found: _expected(models, guesses.known(found), lab.device, threads[0]),
     )
     return Whole(guesses.filled(found), models, turns, SIGNAL if stopped else "", reused)
+
+
+def _expected(models: Sequence[AskedModel], tuned: Sequence[Tuned], device: Device, threads: int) -> str:
+    """What each model is expected to take, the mean over the requests it is planned for; empty where nobody knows."""
+    if not tuned:
+        return ""
+    every = [[one["all"] for one in predicted_us(model, tuned, device, threads).values()] for model in models]
+    if not all(every):
+        return ""
+    return "a request takes " + " + ".join(f"{sum(us) / len(us) / 1e3:.2f}" for us in every) + " ms as expected"
 
 
 def _timed(request: Request, lab: Lab, watch: Watch, until: float) -> tuple[Sequence[AskedModel], int]:
@@ -94,9 +109,13 @@ def _timed(request: Request, lab: Lab, watch: Watch, until: float) -> tuple[Sequ
 
 
 def _reserve(request: Request, publisher: Publisher) -> float:
-    """Seconds that the last pack will take: as the one before it, else a guess by how much there is to build and check."""
+    """Seconds that the last pack will take: as the one before it, else a guess by how much there is to build and check.
+
+    On a crowded machine a pack may take half of a budget. Measuring keeps most of it all the same: nothing is gained by two
+    packs of predictions.
+    """
     guess = WRITING_S + WRITING_OP_S * len(request.ops)
-    return publisher.seconds or min(guess, WRITING_MOST * request.seconds)
+    return min(publisher.seconds or guess, WRITING_MOST * request.seconds)
 
 
 class _Guesses:
@@ -110,6 +129,11 @@ class _Guesses:
     def every(self) -> list[Tuned]:
         """Of all tasks."""
         return self.filled({})
+
+    def known(self, found: Mapping[int, Tuned]) -> list[Tuned]:
+        """As ``filled``; none where guesses would have to be made for it."""
+        every = [found.get(place) or self._made.get(place) for place in range(len(self._asked.ops))]
+        return [one for one in every if one is not None] if None not in every else []
 
     def filled(self, found: Mapping[int, Tuned]) -> list[Tuned]:
         """What was found, and a guess for every task of which nothing was."""

@@ -9,7 +9,7 @@ from haotuner.errors import UsageError
 from haotuner.words.op import Op
 from haotuner.workload_images import merged, mobilenet_v3, resnet50
 
-FLOATS = ("fp32", "fp16", "bf16")
+TYPES = ("fp32", "fp16", "bf16", "int8")
 ROWS = "m=1..2048"  # tokens of all requests of a batch
 
 
@@ -62,8 +62,19 @@ def workload_shapes(name: str) -> Mapping[str, str]:
     key, _, dtype = rest.partition("=")
     if of not in WORKLOADS:
         raise UsageError(f"unknown workload {of!r}; known: {', '.join(WORKLOADS)}. Or name ops with --op dense:n=2304,k=768")
-    if colon and (key != "dtype" or dtype not in FLOATS):
-        raise UsageError(f"workload {name!r}: write {of}, or {of}:dtype=X with X of {', '.join(FLOATS)}")
+    if colon and (key != "dtype" or dtype not in TYPES):
+        raise UsageError(f"workload {name!r}: write {of}, or {of}:dtype=X with X of {', '.join(TYPES)}")
     if not colon:
         return WORKLOADS[of]
-    return {replace(Op.parse(op), dtype=dtype).name: shapes for op, shapes in WORKLOADS[of].items()}
+    return {_in(dtype, Op.parse(op)).name: shapes for op, shapes in WORKLOADS[of].items()}
+
+
+def _in(dtype: str, op: Op) -> Op:
+    """The op in another type. Sums of bytes become floats first, as ONNX's dynamic quantization has it.
+
+    Those of a weight by a scale of each channel; products side by side are given theirs with the call.
+    """
+    if dtype != "int8":
+        return replace(op, dtype=dtype)
+    scaled = op.epilogue if op.kind == "batch_matmul" else ("scale", *op.epilogue)
+    return replace(op, dtype=dtype, epilogue=scaled, options=(*op.options, ("out", "fp32")))

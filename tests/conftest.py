@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import run_folder
+from tests import run_folder, skipped
 
 GOLDEN = Path(__file__).parent / "golden"
 # Files of a quarter of a minute of a core and more, the longest first.
@@ -53,15 +53,24 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     if run_folder.WORD not in os.environ:  # not in a worker, which has its parent's
         shared = os.environ[run_folder.WORD] = tempfile.mkdtemp(prefix="haotuner-tests-")
+        config.stash[skipped.OUTERMOST] = True
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what the tests produce to tests/golden")
+    parser.addoption("--skipped", action="store_true", help="run what the last run skipped, no other test")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files without a test that is asked for are not imported."""
+    return True if config.getoption("--skipped") and not skipped.may_hold(config, collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long files come first, so that no process ends a run with one alone; Makefile asks xdist to keep the order."""
+    if config.getoption("--skipped"):
+        skipped.keep_asked(config, items)
     places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).as_posix(), len(LONG)))
 
@@ -93,6 +102,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     """After pytest's own last line, one that says how to run what was skipped for want of a package."""
     result = yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and session.config.stash.get(skipped.OUTERMOST, False):
+        skipped.note(session.config, reporter.stats.get("skipped", []))
     if reporter is not None and not hasattr(session.config, "workerinput"):
         for words in includable(skips(reporter)):
             reporter.write_line(words)

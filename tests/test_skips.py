@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from tests.conftest import GOLDEN, includable, kind_of
+from tests.run_folder import WORD
 
 ROOT = GOLDEN.parents[1]
 
@@ -41,6 +43,23 @@ def test_the_last_line_of_a_run_without_torch_says_how_to_include_it(more, tmp_p
     )
     last = ran.stdout.strip().splitlines()[-1]
     assert last == "NOT TESTED: the torch door (torch is not installed; skipped: 1). `make test TORCH=1` includes it."
+
+
+def test_what_was_skipped_is_run_again_and_nothing_else(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    files = ["tests/serving/test_torch.py", "tests/contract/test_driver.py", "tests/words/test_shape.py"]
+    where = {name: word for name, word in os.environ.items() if name != WORD}  # a run of its own
+    where |= {"PYTHONPATH": str(tmp_path), "PATH": str(tmp_path)}  # without nvcc no test of the driver
+
+    def last_line(*more: str) -> str:
+        words = ["-q", "-o", f"cache_dir={tmp_path / 'cache'}", *more, *files]
+        ran = subprocess.run(
+            [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=where, capture_output=True, text=True, check=False
+        )
+        return ran.stdout.strip().splitlines()[-2]
+
+    assert re.match(r"\d+ passed, 2 skipped, \d+ deselected", last_line("-k", "cites or grammar"))
+    assert re.match(r"2 skipped, \d+ deselected", last_line("--skipped"))
 
 
 def test_make_installs_torch_only_where_it_is_asked_for():

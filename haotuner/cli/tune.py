@@ -47,7 +47,7 @@ def tune(
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option("--workload", help=f"Named ops, in bf16 NAME:dtype=bf16: {', '.join(WORKLOADS)}. [default: {DEFAULT}]"),
+        typer.Option("--workload", help=f"Named ops, in int8 NAME:dtype=int8: {', '.join(WORKLOADS)}. [default: {DEFAULT}]"),
     ] = None,
     shapes: Annotated[
         list[str] | None,

@@ -13,6 +13,7 @@ from functools import cache, reduce
 from typing import Any, TypeAlias
 
 from haotuner.errors import UsageError
+from haotuner.graph.bounds import never_negative
 
 Extent: TypeAlias = Any  # int, or a sympy expression of dimensions
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -67,6 +68,8 @@ def quotient(extent: Extent, divisor: Extent) -> Extent | None:
     """``extent / divisor`` where it is whole whatever the dimensions are, as far as cancelling shows; else None."""
     if divisor == 0 or isinstance(extent, int) and isinstance(divisor, int):
         return None if divisor == 0 or extent % divisor else extent // divisor
+    if divisor in (1, -1):  # of every slice; cancelling is slow
+        return canonical(extent * divisor)
     import sympy
 
     found = sympy.cancel(sympy.sympify(extent) / divisor)
@@ -80,16 +83,36 @@ def ceiling_division(extent: Extent, divisor: Extent) -> Extent:
 
 def largest(extents: Iterable[Extent]) -> Extent:
     """The largest of some extents."""
-    import sympy
-
-    return canonical(sympy.Max(*extents))
+    return _of_parts("Max", extents)
 
 
 def smallest(extents: Iterable[Extent]) -> Extent:
     """The smallest of some extents."""
+    return _of_parts("Min", extents)
+
+
+def _of_parts(function: str, extents: Iterable[Extent]) -> Extent:
+    """Max or Min, a whole factor that all have before it, so that a division takes it away."""
     import sympy
 
-    return canonical(sympy.Min(*extents))
+    kind = getattr(sympy, function)
+    flat = [sympy.sympify(one) for one in extents]
+    parts = _undominated(
+        dict.fromkeys(part for one in flat for part in (one.args if isinstance(one, kind) else (one,))), function
+    )
+    if len(parts) == 1:
+        return canonical(parts[0])
+    factor = sympy.gcd_list([part.primitive()[0] for part in parts if part != 0] or [1])
+    return canonical(factor * kind(*(part / factor for part in parts), evaluate=False))
+
+
+def _undominated(parts: Iterable[Any], function: str) -> list[Any]:
+    """The parts of which none is shown to lie behind another."""
+    sign, kept = (1 if function == "Max" else -1), list(parts)
+    for one in list(kept):
+        if any(other is not one and never_negative(sign * (other - one)) for other in kept):
+            kept = [other for other in kept if other is not one]
+    return kept
 
 
 def product(shape: Iterable[Extent]) -> Extent:

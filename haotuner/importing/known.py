@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import sympy
 
-from haotuner.graph.extents import Extent, canonical, floor_division, largest, same, smallest
+from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, floor_division, largest, same, smallest
 from haotuner.graph.primitives import PRIMITIVES
 
 LARGEST = 4_096  # elements; shapes have some ten
+_DRAWN, _LARGE = 48, (9.0, 16.0)  # sizes that say a sign, and the logarithms of the least and the largest
 _MOVES = ("transpose", "reshape", "broadcast", "slice", "concat", "pad")
 
 
@@ -101,15 +102,36 @@ def _equal(one: Extent, other: Extent) -> int:
 
 
 def _divided(one: Extent, other: Extent) -> Extent:
-    """Towards zero where both are whole and none is negative, which sizes never are."""
+    """Towards zero, as ONNX divides whole numbers."""
     if other == 0:
         raise Undecided
     if isinstance(one, int) and isinstance(other, int):
         quotient = abs(one) // abs(other)
         return quotient if (one < 0) == (other < 0) else -quotient
-    if _truth(sympy.sympify(one) >= 0) and _truth(sympy.sympify(other) > 0):
+    if not _truth(sympy.sympify(other) > 0):
+        raise Undecided
+    signs = _signs(one)
+    if signs == {1}:
         return floor_division(one, other)
-    raise Undecided
+    if signs == {-1}:
+        return canonical(-floor_division(canonical(-one), other))
+    above, below = largest([one, 0]), largest([canonical(-one), 0])
+    return canonical(floor_division(above, other) - floor_division(below, other))
+
+
+def _signs(extent: Extent) -> set[int]:
+    """1 where no size of a request makes the extent negative, -1 where none makes it positive, else both.
+
+    A size less a few, as convolutions leave, counts as one that is not: where it is negative the request has no answer. So
+    where sympy cannot say, drawn sizes do that are larger than windows are.
+    """
+    plain = sympy.sympify(extent)
+    for holds, sign in ((plain.is_nonnegative, 1), (plain.is_nonpositive, -1)):
+        if holds:
+            return {sign}
+    draw = np.random.default_rng(0)
+    sizes = [{name: int(2 ** draw.uniform(*_LARGE)) for name in dimensions(plain)} for _ in range(_DRAWN)]
+    return {1 if evaluate(plain, one) >= 0 else -1 for one in sizes}
 
 
 def _ratio(one: Extent, other: Extent) -> Extent:

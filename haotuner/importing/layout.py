@@ -10,6 +10,7 @@ import numpy as np
 from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, product, same, smallest
 from haotuner.graph.types import broadcast
 from haotuner.importing.call import Call, Rule
+from haotuner.importing.known import exact
 from haotuner.importing.types import dtype_of_onnx
 
 
@@ -122,7 +123,8 @@ def inside(c: Call, place: Extent, extent: Extent, low: Extent, high: Extent) ->
         if least.is_nonnegative or least.is_negative:
             negative = bool(least.is_negative)
         else:
-            raise c.bad(f"the bound {place} of a slice may be on either side of 0")
+            negative = smallest([largest([canonical(-place), 0]), 1])  # 1 where it is
+            return smallest([largest([canonical(place + negative * extent), low]), high])
     moved = canonical(place + extent) if negative else place
     return smallest([largest([moved, low]), high])
 
@@ -233,6 +235,10 @@ def _range(c: Call) -> str:
         found = found if step == 1 else c.g.map("mul", found, step)
         first = c.tensor(0)
         return found if same(start, 0) else c.g.map("add", found, first)
+    if all(c.g.known(c.tensor(place)) is not None for place in range(3)) and any(
+        c.g.known(c.tensor(place)).dtype == object for place in range(3)
+    ):
+        return _between_extents(c)
     (low,), (width,) = c.floats(0), c.floats(2)
     known = c.g.known(c.tensor(1))
     if known is None or (known.dtype == object and (low, width) == (0, 1)):
@@ -241,6 +247,16 @@ def _range(c: Call) -> str:
         (high,) = c.floats(1)
         count = max(int(np.ceil((high - low) / width)), 0)
     return c.g.map("add", c.g.map("mul", c.g.add("iota", extent=count, dtype=kind), width), low)
+
+
+def _between_extents(c: Call) -> str:
+    """Real numbers from one extent to another."""
+    low, high, step = (exact(c.g.known(c.tensor(place)).reshape(-1)[0]) for place in range(3))
+    if getattr(step, "free_symbols", None) or step == 0:
+        raise c.bad(f"a step of {step}; it must be a number, and not 0")
+    span, each = (high - low, step) if step > 0 else (low - high, -step)
+    count, kind = largest([ceiling_division(span, each), 0]), c.type(0).dtype
+    return c.g.map("add", c.g.map("mul", c.g.add("iota", extent=count, dtype=kind), float(step)), c.tensor(0))
 
 
 def _counted_in(c: Call, low: float, width: float) -> Extent:

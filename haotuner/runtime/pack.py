@@ -88,19 +88,24 @@ class Pack:
         if name not in self.manifest.models:
             raise UsageError(f"{self.path} holds no model {name!r}; it holds {', '.join(self.models) or 'none'}")
         if name not in self._models:
-            mapped = self.library().mapped
-            with opened_model(self.path, self.manifest, name) as files:
-                if is_chain(files.schedule):
-                    self._models[name] = Chain(
-                        self, files.schedule, files.where, self._segment, mapped.chain(name, self.threads)
-                    )
-                else:
-                    kind = Model if self.gpu is None else PlacedModel
-                    self._models[name] = kind(self, mapped, mapped.find(name), files)
+            self._models[name] = self._opened(name, self._segment)
         return self._models[name]
 
+    def _opened(self, name: str, segment: Callable[[str], Model] | None) -> Model | Chain:
+        """``segment``: opens those of a chain; None where a chain is none that may be here. PackInvalid."""
+        mapped = self.library().mapped
+        with opened_model(self.path, self.manifest, name) as files:
+            if not is_chain(files.schedule):
+                kind = Model if self.gpu is None else PlacedModel
+                return kind(self, mapped, mapped.find(name), files)
+            if segment is None:
+                raise PackInvalid(f"{files.where}: a segment of a model has segments itself; restore the pack or tune again")
+            return Chain(self, files.schedule, files.where, segment, mapped.chain(name, self.threads))
+
     def _segment(self, name: str) -> Model:
-        found = self.model(name) if name in self.manifest.models else None
+        if name in self.manifest.models and name not in self._models:
+            self._models[name] = self._opened(name, None)
+        found = self._models.get(name)
         if not isinstance(found, Model):
             raise PackInvalid(f"{self.path} holds no segment {name!r} of a model; restore the pack or tune again")
         return found

@@ -24,6 +24,7 @@ USUAL_OVER_S = 1.5  # by which a turn takes longer than it was given, before one
 OneTurn = Callable[[int, float], Tuned]  # task, its seconds
 Told = Callable[[str], bool]  # words for people; False: to stop
 Between = Callable[[Mapping[int, Tuned]], None]  # told what there is after each turn
+Expected = Callable[[Mapping[int, Tuned]], str]  # what requests take by what there is, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ def shared(
     told: Told,
     threads: int = 1,
     between: Between = lambda _: None,
+    expected: Expected | None = None,
 ) -> tuple[dict[int, Tuned], list[Turn], bool]:
     """What came of the tasks that had a turn, the turns, and whether it was told to stop. It ends at ``until`` (``now``).
 
@@ -78,16 +80,16 @@ def shared(
         us = traffic_us(result, device, threads)
         scheduler.tell(place, us, finished=result.stopped in ("converged", "exhausted"))
         turns.append(Turn(place, taken, us))
-        stopped = not told(_words(scheduler, len(found))) or stopped
+        said = f"{len(found)} of {count} tasks begun, {len(scheduler.done)} done"
+        more = _products(scheduler) if expected is None else expected(found)
+        stopped = not told(f"{said}, {more}" if more else said) or stopped
         if not stopped:
             between(found)
     return found, turns, stopped
 
 
-def _words(scheduler: Scheduler, begun: int) -> str:
-    """How far it is, for people."""
+def _products(scheduler: Scheduler) -> str:
+    """What the products of each model take, once all have a time."""
     latencies = scheduler.latencies()
-    said = f"{begun} of {len(scheduler.tasks)} tasks begun, {len(scheduler.done)} done"
-    if latencies and all(math.isfinite(one) for one in latencies):
-        said += f", products {' + '.join(f'{one / 1e3:.2f}' for one in latencies)} ms expected"
-    return said
+    known = latencies and all(math.isfinite(one) for one in latencies)
+    return f"products {' + '.join(f'{one / 1e3:.2f}' for one in latencies)} ms expected" if known else ""

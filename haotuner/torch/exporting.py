@@ -15,18 +15,19 @@ from haotuner.importing.exported import NAMES, SUFFIX, graph_of_program, symbols
 def export(
     module: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any = None, *, out: str | Path | None = None
 ) -> Graph:
-    """The graph of a module in evaluation mode; dimensions have the names of the ``torch.export.Dim`` that are given.
+    """The graph of a module in evaluation mode; dimensions have the names that are given.
 
     Args:
         module: the model.
         args: example inputs.
-        dynamic_shapes: as ``torch.export.export`` takes it: for each input the dimensions by axis.
+        dynamic_shapes: as ``torch.export.export`` takes it: for each input the dimensions by axis, each a
+            ``torch.export.Dim`` or, as ``torch.onnx.export`` takes it, a name.
         out: a file to write, ``NAME.pt2``: `haotuner tune NAME.pt2 --shapes "batch=1..8"` tunes it.
 
     Raises:
         UsageError: operators without a rule; all of them are listed.
     """
-    program = torch.export.export(module.eval(), args, dynamic_shapes=dynamic_shapes)
+    program = torch.export.export(module.eval(), args, dynamic_shapes=_without_names(dynamic_shapes))
     names = _names(program, dynamic_shapes)
     graph = graph_of_program(program, names)
     if out is not None:
@@ -35,6 +36,15 @@ def export(
         lines = "\n".join(f"{symbol} {name}" for symbol, name in names.items())
         torch.export.save(program, str(place), extra_files={NAMES: lines})
     return graph
+
+
+def _without_names(asked: Any) -> Any:
+    """What was asked, as torch takes it: a dimension that is only named is any."""
+    if isinstance(asked, str):
+        return torch.export.Dim.DYNAMIC
+    if isinstance(asked, Mapping):
+        return {key: _without_names(one) for key, one in asked.items()}
+    return type(asked)(map(_without_names, asked)) if isinstance(asked, (list, tuple)) else asked
 
 
 def _names(program: Any, dynamic_shapes: Any) -> dict[str, str]:

@@ -67,8 +67,8 @@ def after_of(op: Op) -> dict[str, int]:
 
 def has_steps(op: Op) -> bool:
     """Whether the tiles of an op are built for steps, or another type of result."""
-    if op.kind.startswith("conv_transpose"):  # its products are in fp32; the launch that gathers them has the steps
-        return op.dtype != "fp32"
+    if op.kind.startswith("conv_transpose"):  # its products are in fp32 or int32; the launch that gathers them has the steps
+        return op.dtype not in ("fp32", "int8")
     found = fused(op)
     of_bytes = op.sums == "int32" and bool(op.epilogue)  # without any, sums of bytes stay as they are
     return found is not None and (found.steps != 0 or found.y_type != 0 or of_bytes)

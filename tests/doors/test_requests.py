@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 import haotuner
 from haotuner import producing, publishing, trace
+from haotuner.backends.index import BACKENDS
 from haotuner.cli.requested import peers_of
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.hw_profiles.cpu import cpu_info
@@ -181,9 +181,19 @@ def test_a_workload_in_another_type_has_the_same_ops_and_shapes() -> None:
     assert list(halves.values()) == list(plain.values()) and "dense_n3072_k768_bf16_bias_gelu" in halves
     assert workload_shapes("resnet50:dtype=fp32") == workload_shapes("resnet50")
     assert {op.dtype for op in workload("mobilenet_v3:dtype=fp16")} == {"fp16"}
-    for wrong in ("bert_base:dtype=int8", "bert_base:bf16", "bert_base:type=bf16", "bert_base:"):
-        with pytest.raises(UsageError, match="write bert_base, or bert_base:dtype=X with X of fp32, fp16, bf16"):
+    for wrong in ("bert_base:dtype=int4", "bert_base:bf16", "bert_base:type=bf16", "bert_base:"):
+        with pytest.raises(UsageError, match="write bert_base, or bert_base:dtype=X with X of fp32, fp16, bf16, int8"):
             workload(wrong)
+
+
+@pytest.mark.parametrize("name", list(WORKLOADS))
+def test_bytes_of_a_workload_are_scaled_and_served_on_cpus_and_devices(name: str) -> None:
+    shapes, plain = workload_shapes(f"{name}:dtype=int8"), workload(name)
+    for op, floats in zip(workload(f"{name}:dtype=int8"), plain, strict=True):
+        assert op.name in shapes and shapes[op.name] == workload_shapes(name)[floats.name]
+        assert op.sums == "int32" and op.dtype_of(op.meaning.output) == "fp32"
+        assert op.epilogue == (("scale",) if op.kind != "batch_matmul" else ()) + floats.epilogue
+        assert all(backend.families(op) for backend in BACKENDS)
 
 
 def test_shapes_that_fit_an_op_replace_a_workloads() -> None:
@@ -203,25 +213,19 @@ def test_models_have_the_layers_that_they_are_known_for() -> None:
     assert len(resnet) == 25 and "dense_n168_k672_bias_relu" in mobile
 
 
-def test_a_whole_model_with_a_recurrent_layer_is_refused_on_a_gpu_before_anything_is_tuned(tmp_path: Path) -> None:
+def test_a_whole_model_whose_sizes_data_tell_is_refused_on_a_gpu_before_anything_is_tuned(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     import onnx
     from onnx import helper
 
-    shapes = {"x": ["seq", 1, 8], "y": ["seq", 1, 1, 4], "z": ["seq", 8]}
-    ends = {name: helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()}
-    weights = [helper.make_tensor(name, 1, size, [0.5] * math.prod(size))
-               for name, size in (("w", [1, 16, 8]), ("r", [1, 16, 4]), ("m", [8, 8]))]  # fmt: skip
-    rows = helper.make_tensor("rows", 7, [2], [-1, 8])
-    nodes = [
-        helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4),
-        helper.make_node("Reshape", ["x", "rows"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "m"], ["z"]),
-    ]
-    graph = helper.make_graph(nodes, "g", [ends["x"]], [ends["y"], ends["z"]], [*weights, rows])
-    file = tmp_path / "layer.onnx"
+    shapes = {"x": ["seq", 8], "y": [2, "count"], "z": ["seq", 8]}
+    ends = {name: helper.make_tensor_value_info(name, 7 if name == "y" else 1, shape) for name, shape in shapes.items()}
+    nodes = [helper.make_node("NonZero", ["x"], ["y"]), helper.make_node("MatMul", ["x", "m"], ["z"])]
+    weight = helper.make_tensor("m", 1, [8, 8], [0.5] * 64)
+    graph = helper.make_graph(nodes, "g", [ends["x"]], [ends["y"], ends["z"]], [weight])
+    file = tmp_path / "places.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
     done = run("tune", str(file), "--shapes", "seq=1..9", "--device", "h200", "--zero-measure", cache=tmp_path, cwd=tmp_path)
     assert done.code == 2
-    assert "layer cannot run on a GPU; tune it for the CPU" in done.err and "a layer (lstm) goes step by step" in done.err
+    assert "places cannot run on a GPU; tune it for the CPU" in done.err and "is known only from data" in done.err
     assert not (tmp_path / "pack").exists()

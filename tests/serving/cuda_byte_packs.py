@@ -42,6 +42,21 @@ BYTE_PICKS = (  # whole copies, and pairs of bytes; words, and those that are ga
         kernels=(_FAMILIES["cuda_batched_simt_int8"].kernel(**_WORD_TILE, v=1),),
         dtype="int8",
     ),
+    Pick(
+        arch="sm_80",
+        op=Op.parse(
+            "conv_transpose2d:c=12,f=6,r=4,s=3,stride=2,pad=1,groups=2,layout=nhwc,dtype=int8,in=int8,out=uint8,"
+            "epilogue=scale+bias+residual+relu"
+        ).name,
+        kernels=(_FAMILIES["cuda_batched_simt_sint8"].kernel(**_WORD_TILE, v=1, kn=1),),
+        dtype="int8",
+    ),
+    Pick(
+        arch="sm_75",
+        op=Op.parse("conv_transpose1d:c=9,f=5,s=4,stride=2,opad=1,dtype=int8").name,
+        kernels=(_FAMILIES["cuda_batched_simt_tint8"].kernel(**_WORD_TILE, v=1, kn=2),),
+        dtype="int8",
+    ),
 )
 BYTE_PRODUCTS = (
     Pick(

@@ -9,6 +9,7 @@ import ml_dtypes  # noqa: F401  tells numpy of bf16
 import numpy as np
 import pytest
 import tvm_ffi
+from tvm_ffi.core import DLTensorTestWrapper
 
 import haotuner
 from haotuner import judge
@@ -16,12 +17,15 @@ from haotuner.errors import PackClosed, UsageError
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.serving.cuda_framework import Allocator
 from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
+from tests.standin.apart import failure_of
 from tests.standin.client import Driver
 
 UNTOUCHED = -7.0
 FAR = 1 << 50  # an address that nobody has
+PARTIAL = 1 << 20  # HT_GENERATED_PARTIAL of cuda/generated.h
 MULTIPROCESSORS = 16  # a CUdevice_attribute
 SHORT, LONG = 8, 64  # lanes of the two programs of softmax in cuda_packs
 
@@ -107,6 +111,30 @@ def generated_parts(path: str) -> None:
         one.device.replay(graph, one.stream)
     one.judged(inputs, y, "a graph of two launches")
     _refused(one, driver, x, y, launches=2)
+    _many_rows(one, driver)
+    _of_the_framework(one, driver, inputs, y)
+
+
+def _many_rows(one: Generated, driver: Driver) -> None:
+    """Rows are cut into as many parts as the stream's memory holds the numbers of; nothing is computed while captured."""
+    for m, launches in ((PARTIAL // 3, 2), (PARTIAL, 1)):
+        x, y = (tvm_ffi.from_dlpack(Capsule(FAR + (i << 40), s, one.dtype, 0)) for i, s in enumerate(((m, 1000), (m,))))
+        driver.library.standin_counts_reset()
+        one.device.begin(one.stream)
+        one.op.run(x, out=y, stream=one.stream)
+        assert counts(driver)["cuLaunchKernel"] == launches, m
+        one.device.end(one.stream)
+
+
+def _of_the_framework(one: Generated, driver: Driver, inputs: dict[str, Any], y: Any) -> None:
+    """A stream that was not prepared: the framework's memory holds the parts, and goes back to it."""
+    framework, stream = Allocator(one.device), one.device.stream()
+    driver.library.standin_counts_reset()
+    with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), stream):
+        one.op.run(DLTensorTestWrapper(one.device.upload(inputs["x"])), out=y)
+    assert counts(driver)["cuLaunchKernel"] == 2 and framework.returned == len(framework.given) == 1
+    one.device.wait(stream)
+    one.judged(inputs, y, "the framework's memory")
 
 
 def _refused(one: Generated, driver: Driver, x: Any, y: Any, launches: int) -> None:
@@ -186,6 +214,12 @@ def generated_faults(path: str) -> None:
     there = tvm_ffi.from_dlpack(Capsule(FAR, (4, 12), one.dtype, 1))
     with pytest.raises(ValueError, match="y lives on cuda:1, x on cuda:0: copy it there"):
         one.op.run(x, *rest, out=there, stream=one.stream)
+
+    def forked() -> None:
+        with pytest.raises(RuntimeError, match="a fork cannot use it: start the process with spawn"):
+            one.op.prepare(one.stream)
+
+    assert not failure_of(forked)
     # Rows of one element, and one row: the stride of an axis of one element says nothing.
     for m, n in ((1, 40), (40, 1)):
         inputs = one.drawn(m, n)

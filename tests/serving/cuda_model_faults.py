@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  tells numpy of bf16
+import numpy as np
 import pytest
 
 import haotuner
@@ -19,6 +21,7 @@ from tests.serving import empty_models
 from tests.serving.cuda_memory import CODES, Device, DLTensor
 from tests.serving.cuda_models import Server, free_bytes
 from tests.serving.cuda_odd_models import ALIASED, CUT, MISSING, SMALL, TWICE, WEIGHTS
+from tests.serving.cuda_packs import PARTS_PICK
 from tests.serving.cuda_served import counts
 from tests.serving.memory_refused import Memory
 from tests.standin.apart import failure_of
@@ -44,6 +47,10 @@ def repeated(path: str) -> None:
             server.ask(batch, seq)
         told = server.pack.stats()
         assert not any(one["fallbacks"] for one in told.values()), f"memory for parts of a sum is made ready: {told}"
+    driver, x = Driver(), server.device.upload(np.ones((2, 300), "bfloat16"))
+    driver.library.standin_counts_reset()
+    server.pack.op(PARTS_PICK.op).run(x, out=server.device.empty((2,), "bfloat16"), stream=server.stream)
+    assert _called(driver, "cuLaunchKernel") == 2, "and for folds that blocks share"
 
 
 def walked(path: str) -> None:

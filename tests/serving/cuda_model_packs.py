@@ -34,6 +34,7 @@ from tests.serving.cuda_odd_models import ODD
 from tests.serving.cuda_packs import document, family, packed_conv, packed_op, packed_product
 from tests.serving.test_models import GRAPHS as GRAPHS_OF_LOOPS
 from tests.serving.test_models_ordered import GRAPHS as ORDERED
+from tests.serving.test_models_ordered import recurrent
 from tests.standin.cubins import cubin_of
 
 B, T = dimension("batch"), dimension("seq")
@@ -161,6 +162,8 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
 
 GRAPHS = {"encoder": encoder(), "images": images(), "types": types(), "halves": halves(), "image": GRAPHS_OF_LOOPS["image"],
           "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"],
+          **{name: ORDERED[name] for name in ("lstm_back", "gru", "gru_back", "rnn_tanh")},
+          "lstm_wide": recurrent("lstm", ("sigmoid", "tanh", "tanh"), width=84, reverse=False),
           **ODD}  # fmt: skip
 
 
@@ -211,10 +214,11 @@ def model_pack(
     tuned: bool = True,
     linker: Toolchain | None = None,
     others: Callable[[Sequence[WrittenModel]], Sequence[Any]] = lambda _: (),
+    beside: Sequence[PackedOnDevice] = (),
 ) -> Path:
     """A pack of these graphs, its code below ``code`` as the code cache leaves it; without ``tuned`` groups alone.
 
-    ``others``: models beside them, which have their groups and ops.
+    ``others``: models beside them, which have their groups and ops; ``beside``: ops that no model asks for.
     """
     models, specs = list[Any](), dict[str, None]()
     for name, graph in graphs.items():
@@ -223,7 +227,7 @@ def model_pack(
         models.append(model)
         specs |= {Op.parse(step.op).name: None for step in steps if isinstance(step, Product)}
     models += others(models)
-    ops = [packed(one) for one in specs or {ANY: None}]
+    ops = [*(packed(one) for one in specs or {ANY: None}), *beside]
     kernels = {kernel.name: (family(kernel), kernel) for op in ops for kernel in op.micro_kernels}
     code.mkdir(parents=True, exist_ok=True)
     unit = code / f"{out.name}.cu"

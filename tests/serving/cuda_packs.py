@@ -277,10 +277,11 @@ ATTENTION_PICK = Pick(arch="sm_80", op=_ATTENDED.name, dtype="float32", kernels=
     _ATTENTION.kernel_of(OnlineSchedule(lanes=32, along=DEPTH, rows=1, block=4, keys=64, out_rows=1, parts=parts), _ATTENDED)
     for parts in (1, 8)
 ))  # fmt: skip
-STAGES_PICK = Pick(arch="sm_80", op="log_softmax", dtype="float32", kernels=tuple(
-    CudaGenerated(KINDS["log_softmax"]).kernel_of(
-        Schedule(lane_axis=1, lanes=64, unroll=2, folds=(2, 2), packed=2, held=True, parts=parts), Op.parse("log_softmax:"))
-    for parts in (1, 4)
+_LOG_SOFTMAX = CudaGenerated(KINDS["log_softmax"])
+STAGES_PICK = Pick(  # short rows by a program whose output may not be its input, long ones by parts
+    arch="sm_80", op="log_softmax", dtype="float32", kernels=tuple(_LOG_SOFTMAX.kernel_of(one, Op.parse("log_softmax:"))
+    for one in (Schedule(lane_axis=0, lanes=32, unroll=1),
+                Schedule(lane_axis=1, lanes=64, unroll=2, folds=(2, 2), packed=2, held=True, parts=4))
 ))  # fmt: skip
 ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK, STAGES_PICK)  # blocks share a row
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)

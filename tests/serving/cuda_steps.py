@@ -86,7 +86,10 @@ def stepped(path: str) -> None:
             served.op.bind(**{**served.placed, missing: cut})
     if served.op.entry.operands[0].dtype in ("int8", "uint8") and not served.meaning.epilogue:
         with pytest.raises(TypeError, match=f"^{name}: it writes sums of bytes as they are: bind the weight alone"):
-            served.op.bind(served.placed["weight"], bias=served.device.upload(np.zeros(served.meaning["n"], np.float32)))
+            served.op.bind(
+                served.placed["weight"],
+                bias=served.device.upload(np.zeros(served.meaning["f" if served.image else "n"], np.float32)),
+            )
     with pytest.raises(TypeError, match=f"^{name}: bind takes .*weight.*; got slope"):
         served.op.bind(**served.placed, slope=served.placed["weight"])
     if "residual" in drawn:

@@ -9,6 +9,7 @@ from tests.serving.cuda_packs import (
     ATTENTION_PICK,
     CONV_PICKS,
     DIRECT_PICKS,
+    FUSED_FP16,
     FUSED_FP32,
     GENERATED_PICKS,
     GROUPED_FP32,
@@ -23,7 +24,7 @@ from tests.serving.cuda_packs import (
     STEPPED_PICKS,
     TRANSPOSED_PICKS,
 )
-from tests.serving.cuda_window_packs import WINDOW_PICKS
+from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
 from tests.serving.native_builds import DOORS_FLAGS, NATIVE
 
 SCENARIOS = (
@@ -53,11 +54,23 @@ MORE = {
     **dict.fromkeys(BYTE_PICKS, ("stepped", "stepped_faults")),
     **dict.fromkeys(BYTE_PRODUCTS, ("stepped_products",)),
     **dict.fromkeys(WINDOW_PICKS, ("stepped", "stepped_faults", "windowed")),
+    **dict.fromkeys(IMAGE_PICKS, ("stepped", "stepped_faults", "images")),
+    BESIDE_COLUMNS: ("windows_beside_columns",),
+    FUSED_FP16: ("fused_refusals",),
 }
 # Files that serve one kind alone: who else calls nothing of them.
 KIND = {
-    "cuda_conv.c": (*CONV_PICKS, *DIRECT_PICKS, *TRANSPOSED_PICKS, *STEPPED_PICKS, *WINDOW_PICKS, *BYTE_PICKS),
-    "cuda_conv_windows.c": WINDOW_PICKS,
+    "cuda_conv.c": (
+        *CONV_PICKS,
+        *DIRECT_PICKS,
+        *TRANSPOSED_PICKS,
+        *STEPPED_PICKS,
+        *WINDOW_PICKS,
+        *IMAGE_PICKS,
+        BESIDE_COLUMNS,
+        *BYTE_PICKS,
+    ),
+    "cuda_conv_windows.c": (*WINDOW_PICKS, *IMAGE_PICKS),
     "cuda_conv_transposed.c": TRANSPOSED_PICKS,
     "cuda_generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
     "generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),

@@ -31,6 +31,7 @@ from tests.serving.cuda_packs import (
     GENERATED_PICKS,
     GROUPED_FP32,
     GROUPED_HOPPER,
+    PARTS_PICK,
     PICKS,
     PRODUCT_FP16,
     PRODUCT_FP32,
@@ -282,7 +283,8 @@ class Variants:
         if not made:
             tools: Any = Swapped(Toolchain.find(self.folder / "objects"), source, self.folder / "mutant.c")
             graphs, out = {"encoder": GRAPHS["encoder"]} | ODD, self.folder / "mutant-model"
-            made["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, linker=tools, others=others)
+            told: dict[str, Any] = {"linker": tools, "others": others, "beside": [packed(PARTS_PICK)]}
+            made["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, **told)
         words = scenario, str(made["model"])
         return self._forking.call(module, "run", *words, environment=self._where(SIMT), seconds=seconds)
 

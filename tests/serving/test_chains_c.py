@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 import haotuner
+from haotuner.errors import PackInvalid
 from haotuner.ops.host_steps import random_numbers
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import planned
@@ -64,6 +67,22 @@ def test_c_answers_what_python_does(tmp_path):
                     "an output without memory is refused"
                 )
                 assert (tmp_path / "out").read_bytes() == b"".join(one.tobytes() for one in found.values())
+
+
+def test_two_chains_that_name_each_other_are_refused_when_they_are_opened(tmp_path):
+    segments, chains, ops = planned(GRAPHS, LANES, exact=False)
+    for place, (one, other) in enumerate((("chosen", "grown"), ("grown", "chosen"))):
+        text = json.dumps(chains[place].document).replace(f'"{one}.0"', f'"{other}"')
+        chains[place] = dataclasses.replace(chains[place], document=json.loads(text))
+    pack = c_pack(tmp_path / "pack", ops, models=[*segments, *chains])
+    built = cc([HERE / "drive_chain.c", *LIBRARY], tmp_path / "drive", "-O1")
+    with haotuner.load(pack, threads=1) as opened:
+        for name in GRAPHS:
+            said = run(["sh", "-c", '"$0" "$@" || exit 0', built, pack, name, "1", "1", "1", tmp_path / "out"]).stdout
+            assert "has segments itself; restore the pack" in said
+            with pytest.raises(PackInvalid, match="has segments itself"):
+                opened.model(name)
+    assert sum("has segments itself" in one for one in verify(pack)) == 2
 
 
 def test_numbers_of_a_law_are_as_they_should_be_and_python_draws_what_c_does():

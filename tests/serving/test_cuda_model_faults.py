@@ -10,6 +10,7 @@ import pytest
 from tests.serving.cuda_model_faults import SCENARIOS
 from tests.serving.cuda_model_packs import model_pack
 from tests.serving.cuda_odd_models import ODD, others
+from tests.serving.cuda_packs import PARTS_PICK, packed
 from tests.serving.memory_refused import preloaded
 from tests.standin import environment, toolchain_missing
 from tests.standin.forking import Forking
@@ -21,7 +22,7 @@ ARCH, SECONDS = "sm_80", 110
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made: Path = tmp_path_factory.mktemp("models")
-    model_pack(made / "pack", ARCH, made / "code", ODD, others=others)
+    model_pack(made / "pack", ARCH, made / "code", ODD, others=others, beside=[packed(PARTS_PICK)])
     return made
 
 

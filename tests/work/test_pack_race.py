@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -14,14 +15,16 @@ import pytest
 import haotuner
 from haotuner import pack_race
 from haotuner import publishing as publishing_module
+from haotuner.errors import PackInvalid
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.pack.manifest import MANIFEST, read_manifest
 from haotuner.pack.write import as_json, sealed
-from haotuner.pack_race import StaysBetter, check_not_slower, comparable, ratio, ratio_apart
+from haotuner.pack_race import Outcome, Stays, check_not_slower, comparable, raced_apart, ratio
 from haotuner.publishing import Publisher
 from tests.serving.model_packs import model_pack
+from tests.serving.native_builds import cc
 
 B, T = dimension("batch"), dimension("seq")
 EXPECTED = {"batch=1;seq=2": {"all": 1.0}, "batch=2;seq=60": {"all": 2.0}}
@@ -55,9 +58,41 @@ def test_two_packs_are_raced_where_they_mean_the_same(packs, tmp_path):
         copy = told(shutil.copytree(other, tmp_path / name), **change)
         assert not comparable(one, copy), name
         check_not_slower(one, copy, {})
-    found = ratio_apart(one, other, {})
+    found = raced_apart(one, other, {}).ratio
     assert found is not None and 0.01 < found < 100
-    assert ratio_apart(one, tmp_path / "none", {}) is None, "what cannot be raced stands in no pack's way"
+
+
+def crashing(pack: Path, out: Path) -> Path:
+    """The pack with a library that falls over when it is mapped."""
+    text = (
+        "#include <signal.h>\n#include <stdint.h>\n__attribute__((constructor)) static void fall(void) { raise(SIGSEGV); }\n"
+    )
+    (out.parent / "fall.c").write_text(text)
+    copy = Path(shutil.copytree(pack, out))
+    (library,) = (copy / "lib").iterdir()
+    cc([out.parent / "fall.c"], library, "-shared", "-fPIC")
+    document = json.loads((copy / MANIFEST).read_text())
+    document["files"] = {name: hashlib.sha256((copy / name).read_bytes()).hexdigest() for name in document["files"]}
+    for name, data in sealed(as_json(document)).items():
+        (copy / name).write_bytes(data)
+    return copy
+
+
+def test_what_was_not_judged_is_not_published_and_who_failed_is_told(packs, tmp_path, monkeypatch):
+    one, other = packs
+    fallen = crashing(other, tmp_path / "fallen")
+    with pytest.raises(PackInvalid, match=r"(?s)failed beside.*not published.*Segmentation fault"):
+        check_not_slower(one, fallen, {})
+    assert "Segmentation fault" in check_not_slower(fallen, other, {}), "an old pack that falls stands in no pack's way"
+    (tmp_path / "cut").mkdir()
+    cut = shutil.copytree(one, tmp_path / "cut" / "pack")
+    (cut / "models" / "net.json").unlink()
+    assert "net.json" in check_not_slower(cut, other, {})
+    with pytest.raises(PackInvalid, match=r"net\.json"):
+        check_not_slower(one, cut, {})
+    monkeypatch.setattr(pack_race, "LIMIT_S", 0.01)
+    with pytest.raises(Stays, match=r"more than 0 s.*nobody knows.*--resume"):
+        check_not_slower(one, other, {})
 
 
 def test_the_least_times_in_turns_decide(packs, monkeypatch):
@@ -76,9 +111,11 @@ def test_the_least_times_in_turns_decide(packs, monkeypatch):
 
     monkeypatch.setattr(pack_race, "_call", call)
     one, other = packs
+    turns: list[str] = []
+    assert ratio(one, other, lambda: clock.now, turns.append) == pytest.approx(3.0) and turns[:3] == ["old", "new", "old"]
     assert ratio(one, other, now=lambda: clock.now) == pytest.approx(3.0)
-    monkeypatch.setattr(pack_race, "ratio_apart", lambda old, new, _: ratio(old, new, now=lambda: clock.now))
-    with pytest.raises(StaysBetter, match=r"3\.00"):
+    monkeypatch.setattr(pack_race, "raced_apart", lambda old, new, _: Outcome(ratio(old, new, now=lambda: clock.now)))
+    with pytest.raises(Stays, match=r"3\.00"):
         check_not_slower(one, other, {})
     check_not_slower(other, one, {})
     of[1] = 1.04  # chance
@@ -111,7 +148,7 @@ class Kept:
         monkeypatch.setattr(publishing_module, "_lacking", lambda *_: "")
         monkeypatch.setattr(publishing_module, "_verify", lambda *_: None)
         monkeypatch.setattr("haotuner.whole_model.check_apart", lambda *_: None)
-        monkeypatch.setattr(pack_race, "ratio_apart", lambda *_: 1.3 if self.slower else 0.9)
+        monkeypatch.setattr(pack_race, "raced_apart", lambda *_: Outcome(1.3 if self.slower else 0.9))
         self.publisher = Publisher(request, None, lab, None, lambda *said: self.said.append(said[1]) or True, 0.0)  # type: ignore[arg-type, func-returns-value]
         monkeypatch.setattr(self.publisher, "_document", lambda *_, **said: {"unverified": said["unverified"], "tuning": {}})
         self.model = model

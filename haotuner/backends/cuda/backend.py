@@ -93,8 +93,8 @@ class CudaBackend:
         found: tuple[Family, ...] = conv_families(op)
         if not found:
             raise NothingLegal(
-                f"{op.name}: on {self.name} devices convolutions are in fp32, fp16 or bf16, with results "
-                "of one of these; write for example conv2d:c=64,f=64,r=3,s=3,pad=1,dtype=fp16"
+                f"{op.name}: on {self.name} devices convolutions are in fp32, fp16, bf16 or int8, and only those in int8 "
+                "write whole numbers; write for example conv2d:c=64,f=64,r=3,s=3,pad=1,dtype=fp16"
             )
         return found
 

@@ -255,12 +255,11 @@ def _unfolding(dtype: str) -> str:
 
 
 def _folding(dtype: str) -> str:
-    if dtype == BYTES:  # transposed convolutions of bytes are no device's
-        return ""
+    types = "ht_byte, int" if dtype == BYTES else ELEMENT_TYPES[TVM_DTYPES[dtype]]
     return (
         f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {fold_symbol(dtype)}'
         f"(const __grid_constant__ ht_cuda_fold ht_folded, const __grid_constant__ ht_cuda_args ht_args) {{\n"
-        f"  ht_fold<{ELEMENT_TYPES[TVM_DTYPES[dtype]]}>(ht_args, ht_folded);\n}}\n"
+        f"  ht_fold<{types}>(ht_args, ht_folded);\n}}\n"
     )
 
 

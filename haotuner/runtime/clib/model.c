@@ -68,7 +68,9 @@ static int open_there(const ht_pack* pack, const ht_model_door* door, int index,
   return open_on(index, file, pack->device, pack->planned ? 1 : 2, out, kind, text, size);
 }
 
-/* A chain's segments; other models have none. No segment is a chain: nothing opens itself. */
+static ht_status open_one(ht_pack* pack, const char* name, ht_model** out, ht_error* error);
+
+/* A chain's segments; other models have none. No segment is a chain, so nothing opens what is being opened. */
 static ht_status open_segments(ht_model* model, ht_error* error) {
   const char* (*segment)(struct ht_loaded_model*, int, struct ht_loaded_model*);
   *(void**)&segment = dlsym(model->pack->library, HT_MODEL_SEGMENT_SYMBOL);
@@ -79,18 +81,20 @@ static ht_status open_segments(ht_model* model, ht_error* error) {
   for (; model->segment_count < count; ++model->segment_count) {
     int own = model->segment_count;
     const char* name = segment(model->loaded, own, NULL);
-    if (strcmp(name, model->door->name(model->loaded)) == 0) return ht_refuse(error, HT_PACK_INVALID, "%s is a segment of itself; restore the pack", name);
-    ht_status status = ht_model_open(model->pack, name, &model->segments[own], error);
+    ht_status status = open_one(model->pack, name, &model->segments[own], error);
     if (status != HT_OK) return status;
-    segment(model->loaded, own, model->segments[own]->loaded);
+    struct ht_loaded_model* loaded = model->segments[own]->loaded;
+    if (segment(loaded, 0, NULL) != NULL) {
+      ++model->segment_count; /* it is freed as the others are */
+      return ht_refuse(error, HT_PACK_INVALID, "%s is a segment of a model and has segments itself; restore the pack or tune again", name);
+    }
+    segment(model->loaded, own, loaded);
   }
   return HT_OK;
 }
 
-ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_error* error) {
-  if (pack == NULL || name == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "pack, name or out is NULL");
-  *out = NULL;
-  if (atomic_load_explicit(&pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+/* A model of that name, without its segments. */
+static ht_status open_one(ht_pack* pack, const char* name, ht_model** out, ht_error* error) {
   int index = 0, count = ht_model_count(pack);
   while (index < count && strcmp(ht_model_name(pack, index), name) != 0) ++index;
   if (index == count) return ht_refuse(error, HT_BAD_VALUE, "the pack holds no model %.100s; ht_model_name lists what it holds", name);
@@ -108,7 +112,17 @@ ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_erro
     return ht_refuse(error, HT_PACK_INVALID, "%s", text);
   }
   atomic_fetch_add_explicit(&pack->holders, 1, memory_order_relaxed);
-  ht_status status = open_segments(model, error);
+  *out = model;
+  return HT_OK;
+}
+
+ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_error* error) {
+  if (pack == NULL || name == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "pack, name or out is NULL");
+  *out = NULL;
+  if (atomic_load_explicit(&pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+  ht_model* model = NULL;
+  ht_status status = open_one(pack, name, &model, error);
+  if (status == HT_OK) status = open_segments(model, error);
   if (status != HT_OK) return ht_model_free(model), status;
   *out = model;
   return HT_OK;

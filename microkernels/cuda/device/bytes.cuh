@@ -160,6 +160,17 @@ HT_DEVICE void ht_store_byte_strips(const ARGS& a, const int* sums, int row0, in
     }
 }
 
+// Of a transposed convolution, the sum of its taps.
+template <class T, class BESIDE>
+HT_DEVICE void ht_put_gathered(const ht_cuda_args& a, int sum, int feature, int64_t at, const BESIDE& beside) {
+    if (a.after == 0 && a.y_type == HT_Y_OWN && !a.bias && !a.residual) {
+        ht_own<T>::template put<1>((int*)a.y + at, &sum);
+        return;
+    }
+    float one = (float)sum;
+    ht_put_after<T, 1>(a, &one, feature, 0, at, beside);
+}
+
 // Adds up the partial sums of a k split.
 HT_DEVICE void ht_reduce_bytes(ht_cuda_args a) {
     const int* from = (const int*)a.partial;

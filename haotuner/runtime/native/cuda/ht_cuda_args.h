@@ -38,18 +38,19 @@ typedef struct {
     int32_t lanes, stored; /* 2^lanes threads side by side go on in a pixel's row, which they store so many elements at a time */
 } ht_cuda_unfold;
 
-/* Of kernels that read the windows of channels-last images straight into their tiles, behind the batch: rows of x are pixels of all
- * images, terms are (tap, channel), as w (features, terms) has them. args.x is the image, a group's channels by the batch's stride. */
+/* Of kernels that read the windows of images straight into their tiles, behind the batch: terms are (tap, channel), as the weight
+ * (features, terms) has them. Channels last, rows of x are pixels of all images: args.x is the image, a group's channels by the batch's
+ * stride, args.w the weight. Channels first, columns of w are pixels of an image: args.w is that, ldw xc, args.x the weight. */
 typedef struct {
-    int64_t xb, xh, xw; /* strides of x in elements; channels lie side by side */
+    int64_t xb, xh, xw, xc; /* strides of the image in elements; channels last, channels lie side by side */
     int32_t h, w, p, q, channels, s; /* channels of a group; taps to the right */
     int32_t down, right, above, before, dilation_down, dilation_right; /* strides of the window, pads ahead, dilations */
 } ht_cuda_windows;
 
 /* Of haotuner_fold_DTYPE, ahead of its arguments, of which y, residual and what the steps read count: gathers the taps that reach each
- * element of a transposed convolution's result. Columns: fp32, at image * `image` + (feature, tap) * `line` + pixel * `pixel`. */
+ * element of a transposed convolution's result. Columns: fp32, of bytes int32, at image * `image` + (feature, tap) * `line` + pixel * `pixel`. */
 typedef struct {
-    const float* columns;
+    const void* columns;
     int64_t image, line, pixel;   /* in elements, as all strides */
     int64_t yb, yf, yh, yw;       /* of y and residual */
     int32_t images, features, h, w, p, q, r, s; /* h, w: of x; p, q: of y */

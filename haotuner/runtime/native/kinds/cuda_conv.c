@@ -236,7 +236,7 @@ int ht_cuda_conv_kernel(const ht_op* op, int planned, const ht_cuda_args* args, 
   const ht_cuda_conv* data = op->data;
   const ht_cuda_kernel* kernels = ht_cuda_pack_code.kernels;
   ht_error other;
-  if (!kernels[data->kernels[planned]].windows && ht_cuda_product_fits(&kernels[data->kernels[planned]], args, batch, error) == 0) return planned;
+  if (ht_cuda_product_fits(&kernels[data->kernels[planned]], args, batch, error) == 0) return planned;
   for (int i = 0; i < op->kernel_count; ++i) /* no op has products and kernels without columns, but windows beside columns */
     if (!kernels[data->kernels[i]].windows && ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
   return -1;
@@ -304,11 +304,10 @@ static int launch_direct(const ht_op* op, int place, const ht_call* call, const 
                                queue->stream, error);
 }
 
-/* A kernel of products of columns; -1: the op has none. */
+/* A kernel of products of columns, of an op that has windows; -1: none. */
 static int with_columns(const ht_op* op) {
   for (int i = 0; i < op->kernel_count; ++i) {
-    const ht_cuda_kernel* kernel = &ht_cuda_pack_code.kernels[((const ht_cuda_conv*)op->data)->kernels[i]];
-    if (!kernel->direct && !kernel->windows) return i;
+    if (!ht_cuda_pack_code.kernels[((const ht_cuda_conv*)op->data)->kernels[i]].windows) return i;
   }
   return -1;
 }

@@ -3,12 +3,12 @@
  *   channels first: Y[b, group] (features, pixels) = weight (features, terms) . columns (pixels, terms)^T, a product an image and group
  *   channels last:  Y[group] (pixels, features) = columns (pixels, terms) . weight (features, terms)^T, a product a group
  *
- * A transposed one is the other way round: the products of every pixel with every tap, in fp32, and a launch that gathers them.
+ * A transposed one is the other way round: the products of every pixel with every tap, in fp32 (of bytes int32), and a launch that gathers them.
  *
  *   channels first: columns[b, group] (features x taps, pixels) = weight (channels, features x taps)^T . x (channels, pixels)
  *   channels last:  columns[group] (pixels, features x taps) = x (pixels, channels) . weight (channels, features x taps)
  *
- * Kernels that read windows where they lie, channels last, take x as it is and the weight as (features, taps, channels), turned ahead of them:
+ * Kernels that read windows where they lie take x as it is and the weight as (features, taps, channels), turned ahead of them:
  * terms are (tap, channel). Nothing else is laid out.
  *
  * Images are taken so many at a time that their columns find room. */

@@ -1,4 +1,4 @@
-/* Transposed convolutions on CUDA: products of every pixel with every tap, in fp32, and a launch that gathers them (cuda_conv.h). */
+/* Transposed convolutions on CUDA: products of every pixel with every tap, in fp32 or int32, and a launch that gathers them (cuda_conv.h). */
 #include <string.h>
 
 #include "cuda/workspace.h"
@@ -30,7 +30,7 @@ static int products_of(const ht_op* op, const ht_conv_call* c, const ht_cuda_bou
   memset(batch, 0, sizeof *batch);
   batch->factor = 1;
   batch->extents[0] = 1, batch->extents[1] = conv->last ? 1 : (int32_t)images, batch->extents[2] = conv->groups;
-  const ht_cuda_args both = {.y = columns, .k = (int32_t)depth, .splits = 1, .y_type = data->dtype == HT_CUDA_FP32 ? HT_Y_OWN : HT_Y_FP32};
+  const ht_cuda_args both = {.y = columns, .k = (int32_t)depth, .splits = 1, .y_type = data->dtype == HT_CUDA_FP32 || data->dtype == HT_CUDA_INT8 ? HT_Y_OWN : HT_Y_FP32};
   *args = both;
   if (conv->last) {
     args->x = x, args->w = bound->w, args->m = (int32_t)(images * plane), args->n = (int32_t)lines;
@@ -50,7 +50,8 @@ static void gathered(const ht_cuda_conv* data, const ht_conv_call* c, const ht_c
   const ht_conv* conv = &data->conv;
   const int64_t lines = conv->features * taps(conv), plane = c->h * c->w;
   const int64_t done = first * c->yb * ht_cuda_y_bytes(data->dtype, data->after.y_type);
-  const ht_cuda_args told = {.y = (char*)c->y + done, .residual = data->after.residual ? (const char*)c->extra[0].data + done : NULL};
+  const int64_t before = first * c->yb * ht_cuda_residual_bytes(data->dtype, data->after.y_type);
+  const ht_cuda_args told = {.y = (char*)c->y + done, .residual = data->after.residual ? (const char*)c->extra[0].data + before : NULL};
   const ht_cuda_fold found = {.columns = columns, .image = plane * lines, .line = conv->last ? 1 : plane, .pixel = conv->last ? lines : 1,
                               .yb = c->yb, .yf = c->yf, .yh = c->yh, .yw = c->yw, .images = (int32_t)images, .features = conv->features,
                               .h = (int32_t)c->h, .w = (int32_t)c->w, .p = (int32_t)c->p, .q = (int32_t)c->q, .r = conv->tall.taps, .s = conv->wide.taps,

@@ -234,7 +234,8 @@ const char* ht_chain_segment(ht_model* m, int index, ht_model* given) {
   for (int32_t s = 0; s < m->step_count && m->chained; ++s) {
     const ht_model_step* step = &m->steps[s];
     if (step->kind != STEP_SEGMENT || step->at != index) continue;
-    if (given != NULL && given->input_count == step->given && given->output_count == step->count - step->given) m->segments[index] = given;
+    int fits = given != NULL && !given->chained && given->input_count == step->given && given->output_count == step->count - step->given;
+    if (fits) m->segments[index] = given; /* no chain: two that name each other would never end */
     return step->called;
   }
   return NULL;
