@@ -24,7 +24,7 @@ from tests.serving.cuda_packs import (
     STEPPED_PICKS,
     TRANSPOSED_PICKS,
 )
-from tests.serving.cuda_window_packs import BESIDE_COLUMNS, WINDOW_PICKS
+from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
 from tests.serving.native_builds import CLIB, DOORS_FLAGS, NATIVE
 
 SCENARIOS = (
@@ -54,6 +54,7 @@ MORE = {
     **dict.fromkeys(BYTE_PICKS, ("stepped", "stepped_faults")),
     **dict.fromkeys(BYTE_PRODUCTS, ("stepped_products",)),
     **dict.fromkeys(WINDOW_PICKS, ("stepped", "stepped_faults", "windowed")),
+    **dict.fromkeys(IMAGE_PICKS, ("stepped", "stepped_faults", "images")),
     BESIDE_COLUMNS: ("windows_beside_columns",),
     FUSED_FP16: ("fused_refusals",),
 }
@@ -65,10 +66,11 @@ KIND = {
         *TRANSPOSED_PICKS,
         *STEPPED_PICKS,
         *WINDOW_PICKS,
+        *IMAGE_PICKS,
         BESIDE_COLUMNS,
         *BYTE_PICKS,
     ),
-    "cuda_conv_windows.c": WINDOW_PICKS,
+    "cuda_conv_windows.c": (*WINDOW_PICKS, *IMAGE_PICKS),
     "cuda_conv_transposed.c": TRANSPOSED_PICKS,
     "cuda_generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
     "generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),

@@ -41,7 +41,7 @@ from tests.serving.cuda_packs import (
     Pick,
     build_pack,
 )
-from tests.serving.cuda_window_packs import BESIDE_COLUMNS, WINDOW_PICKS
+from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.forking import Forking
 
@@ -158,6 +158,11 @@ def test_products_of_bytes_are_served_with_what_a_call_brings(folder, pick):
 @pytest.mark.parametrize("pick", WINDOW_PICKS, ids=lambda pick: pick.op)
 def test_windows_are_read_where_they_lie(folder, pick):
     run(folder, pick, "several", "stepped", "stepped_faults", "windowed")
+
+
+@pytest.mark.parametrize("pick", IMAGE_PICKS, ids=lambda pick: pick.op)
+def test_windows_of_images_are_read_where_they_lie_channels_first(folder, pick):
+    run(folder, pick, "several", "stepped", "stepped_faults", "images")
 
 
 def test_products_of_columns_are_not_computed_by_kernels_that_read_windows(folder):
