@@ -7,6 +7,7 @@ from functools import cache
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
+from haotuner.microkernels.cpu.conv_turned import CpuConvTurned
 from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.generated import CpuGenerated
@@ -32,6 +33,7 @@ FAMILIES: tuple[Family, ...] = (
     *TYPED_PRODUCT_FAMILIES,
     CpuConvDirect(),
     CpuConv(),
+    CpuConvTurned(),
     CpuConvWinograd(),
     *TYPED_CONV_FAMILIES,
     *CUDA_FAMILIES,

@@ -79,6 +79,7 @@ def _document(model: AskedModel, ops: Sequence[Op], report: Report) -> dict[str,
             "measured": told.measured,
             "status": told.status,
             "bound": told.bound_us,
+            "longest_window_s": told.longest_s,
             "greedy_us": told.greedy_us,
             "chosen_us": told.chosen_us,
             "ways": told.ways,
@@ -94,9 +95,9 @@ def _orchestration(model: AskedModel) -> str:
     """How the groups were chosen."""
     told = model.told
     return (
-        f"groups: {told.status} of {told.candidates} candidates in {told.windows} windows, {told.chosen_us:,.0f} us by "
-        f"their prices (no plan of them under {told.bound_us:,.0f}); greedily {told.greedy_us:,.0f}; "
-        f"{told.measured or 'none'} of them measured{_ways(told)}"
+        f"groups: {told.status} of {told.candidates} candidates in {told.windows} windows, the slowest solved in "
+        f"{told.longest_s:.2f} s, {told.chosen_us:,.0f} us by their prices (no plan of them under {told.bound_us:,.0f}); "
+        f"greedily {told.greedy_us:,.0f}; {told.measured or 'none'} of them measured{_ways(told)}"
     )
 
 

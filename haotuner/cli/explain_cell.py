@@ -17,6 +17,7 @@ from haotuner.cli.explain_device import WHY_NOT_TIMED
 from haotuner.cli.explain_program import print_program, program_document, share_of_call
 from haotuner.cli.output import say
 from haotuner.held_groups import meaning_of
+from haotuner.microkernels.cpu.conv_turned import TURNED
 from haotuner.microkernels.cuda.conv import transposed
 from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES
 from haotuner.microkernels.cuda.families import WINDOW_FAMILIES
@@ -121,7 +122,9 @@ def print_cell(document: Mapping[str, Any]) -> None:
     ]
     say(columns([("kernel", "computes"), *rows]))
     tile = dict(MicroKernel.parse(document["regions"][0]["kernel"]).params).get("wt", 0)
-    if tile:
+    if tile == TURNED:
+        say("rows of the tile are pixels: windows and results are turned")
+    elif tile:
         say(f"minimal filtering: {tile} x {tile} outputs from {points(tile)} products a channel, not {9 * tile**2}")
     if document["program"] is not None:
         print_program(document["program"])

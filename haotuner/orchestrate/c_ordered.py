@@ -25,8 +25,13 @@ def ordered_node(graph: Graph) -> Node | None:
     return last if last.primitive in ORDERED else None
 
 
-def ordered_source(graph: Graph, node: Node, name: str, size: Callable[[Extent], int]) -> tuple[str, tuple[str, ...], Any]:
-    """The C function ``name``, the tensors that a call passes it, the extents of its loops. UsageError: it has no C."""
+def ordered_source(
+    graph: Graph, node: Node, name: str, size: Callable[[Extent], int], block: int = 0
+) -> tuple[str, tuple[str, ...], Any]:
+    """The C function ``name``, the tensors that a call passes it, the extents of its loops. UsageError: it has no C.
+
+    ``block``: threads of a GPU that call it together, of a recurrent layer; 0: one.
+    """
     halves = [one for one in (*node.inputs, node.output) if graph.types[one].dtype in HALVES]
     if halves and node.primitive == "recurrent":
         raise UsageError(f"tensor {halves[0]}: a recurrent layer of {graph.types[halves[0]].dtype} has no plain loops")
@@ -35,7 +40,7 @@ def ordered_source(graph: Graph, node: Node, name: str, size: Callable[[Extent],
     def wide(extent: Extent) -> str:
         return f"{extent}LL" if isinstance(extent, int) else f"s[{size(extent)}]"
 
-    lines, loops = _WRITERS[node.primitive](graph, node, wide)
+    lines, loops = _recurrent(graph, node, wide, block) if block else _WRITERS[node.primitive](graph, node, wide)
     pointers = []
     for place, one in enumerate((*node.inputs, node.output)):
         const, pointer = ("", "y") if one == node.output else ("const ", f"x{place}")
@@ -121,9 +126,9 @@ def _scatter(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
     ], (1,)
 
 
-def _recurrent(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
+def _recurrent(graph: Graph, node: Node, wide: Callable[[Extent], str], block: int = 0) -> Found:
     tokens, batch, _ = graph.types[node.inputs[0]].shape
-    return recurrent_lines(node.attributes, graph.types[node.output].dtype, wide(tokens), wide(batch)), (batch,)
+    return recurrent_lines(node.attributes, graph.types[node.output].dtype, wide(tokens), wide(batch), block), (batch,)
 
 
 _WRITERS: dict[str, Callable[[Graph, Node, Callable[[Extent], str]], Found]] = {

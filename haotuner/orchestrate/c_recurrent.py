@@ -1,4 +1,7 @@
-"""C of a recurrent layer: one direction of ONNX's LSTM, GRU or RNN, sequence by sequence (graph/recurrent.py defines it)."""
+"""C of a recurrent layer: one direction of ONNX's LSTM, GRU or RNN, sequence by sequence (graph/recurrent.py defines it).
+
+On a GPU a block of threads has a sequence: each thread has gates of its own, which meet in shared memory at every step.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from haotuner.graph.recurrent import GATES
+
+SHARED_BYTES = 48 << 10  # of a block on any GPU, without being asked for more
 
 # {x}: the argument, {a} and {b} the settings, {f} the suffix of numbers and of C's functions.
 _ACTIVATIONS = {
@@ -23,30 +28,46 @@ _ACTIVATIONS = {
 }
 
 
-def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batch: str) -> list[str]:
-    """The body of the group: ``x0`` products, ``x1`` r, ``x2`` b, ``x3`` peepholes, ``x4`` h, ``x5`` c, ``x6`` lengths."""
+def fits_block(attributes: Mapping[str, Any], dtype: str) -> bool:
+    """Whether a block of a GPU holds the gates of a step: some 3,000 states of an LSTM in fp32."""
+    return bool(GATES[attributes["kind"]] * attributes["hidden"] * (4 if dtype == "fp32" else 8) <= SHARED_BYTES)
+
+
+def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batch: str, block: int = 0) -> list[str]:
+    """The body of the group: ``x0`` products, ``x1`` r, ``x2`` b, ``x3`` peepholes, ``x4`` h, ``x5`` c, ``x6`` lengths.
+
+    ``block``: threads of a GPU that are called together, of a layer that ``fits_block``; 0: one thread of the host.
+    """
     kind, hidden = attributes["kind"], attributes["hidden"]
     real, single = ("float", True) if dtype == "fp32" else ("double", False)
     f = "f" if single else ""
     clip = attributes.get("clip")
 
-    def act(place: int, x: str) -> str:
-        name, a, b = attributes["activations"][place]
-        if clip is not None:
-            x = f"fmin{f}(fmax{f}({x}, {-float(clip)!r}{f}), {float(clip)!r}{f})"
-        calls = {"tanh": "ht_tanh" if single else "tanh", "exp": "ht_exp" if single else "exp"}
-        return (
-            _ACTIVATIONS[name]
-            .format(x="v", a=f"{float(a)!r}{f}", b=f"{float(b)!r}{f}", f=f, **calls)
-            .join((f"({{ const {real} v = {x}; ", "; })"))
-        )
+    def clipped(x: str) -> str:
+        return x if clip is None else f"fmin{f}(fmax{f}({x}, {-float(clip)!r}{f}), {float(clip)!r}{f})"
 
+    def value(place: int) -> str:
+        name, a, b = attributes["activations"][place]
+        calls = {"tanh": "ht_tanh" if single else "tanh", "exp": "ht_exp" if single else "exp"}
+        return _ACTIVATIONS[name].format(x="v", a=f"{float(a)!r}{f}", b=f"{float(b)!r}{f}", f=f, **calls)
+
+    def act(place: int, x: str) -> str:
+        if block:  # C++ has functions inside of functions
+            return f"act{place}({clipped(x)})"
+        return f"({{ const {real} v = {clipped(x)}; {value(place)}; }})"
+
+    acts = [
+        f"  const auto act{place} = []({real} v) {{ return {value(place)}; }};"
+        for place in range(len(attributes["activations"]))
+    ]
     step = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[kind](attributes, act, real)
     order = f"{tokens} - 1 - k" if attributes.get("reverse", False) else "k"
     return [
         f"  enum {{ H = {hidden}, G = {GATES[kind]} }};",
         f"  const int64_t tokens = {tokens}, batch = {batch};",
-        *_sums(real),
+        *(acts if block else ()),
+        *_units(block),
+        *(_block_sums(real, block) if block else _sums(real)),
         "  for (int64_t n = lo[0]; n < hi[0]; ++n) {",
         f"    const {real} *h = x4 + n * H, *c = x5 + n * H;",
         "    (void)c;",
@@ -55,7 +76,7 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
         f"      {real}* to = y + (token * batch + n) * 2 * H;",
         f"      const {real}* x = x0 + (token * batch + n) * G * H;",
         "      if (token >= (int64_t)x6[n]) {",
-        "        for (int64_t j = 0; j < 2 * H; ++j) to[j] = 0;",
+        "        UNITS(j, 2 * H) to[j] = 0;",
         "        continue;",
         "      }",
         *(f"      {line}" for line in step),
@@ -64,6 +85,7 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
         "    }",
         "  }",
         "#undef SUMS",
+        "#undef UNITS",
     ]
 
 
@@ -85,7 +107,30 @@ def _sums(real: str) -> list[str]:
     return [f"{line} \\" for line in lines[:-1]] + [lines[-1], f"  {real} sums[G * H];"]
 
 
-EACH = ('_Pragma("GCC ivdep")', "for (int64_t j = 0; j < H; ++j) {")  # what is written is nowhere read but at its own place
+def _block_sums(real: str, block: int) -> list[str]:
+    """The same, each thread its own gates: what was written before is there for all, and so are the sums behind it."""
+    lines = [
+        "#define SUMS(first, end, of) do {",
+        "  __syncthreads();",
+        f"  for (int64_t row = (first) + threadIdx.x; row < (end); row += {block}) {{",
+        f"    {real} sum = x2[row];",
+        "    for (int64_t i = 0; i < H; ++i) sum += (of)[i] * x1[i * G * H + row];",
+        "    sums[row] = sum;",
+        "  }",
+        "  __syncthreads();",
+        "} while (0)",
+    ]
+    return [f"{line} \\" for line in lines[:-1]] + [lines[-1], f"  __shared__ {real} sums[G * H];"]
+
+
+def _units(block: int) -> list[str]:
+    """A loop over places of which each is read and written by itself."""
+    if block:
+        return [f"#define UNITS(j, count) for (int64_t j = threadIdx.x; j < (count); j += {block})"]
+    return ['#define UNITS(j, count) _Pragma("GCC ivdep") for (int64_t j = 0; j < (count); ++j)']
+
+
+EACH = "UNITS(j, H) {"
 
 
 def _lstm(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
@@ -94,7 +139,7 @@ def _lstm(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
     )
     return [
         "SUMS(0, 4 * H, h);",
-        *EACH,
+        EACH,
         f"  const {real} in = {act(0, 'x[j] + sums[j] + x3[j] * c[j]')};",
         f"  const {real} forget = {forget};",
         f"  const {real} cell = forget * c[j] + in * {act(1, 'x[3 * H + j] + sums[3 * H + j]')};",
@@ -110,23 +155,23 @@ def _gru(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
     kept, inner = ("", "to[H + j] * sums[2 * H + j]") if after else (" * h[j]", "sums[2 * H + j]")
     return [
         f"SUMS(0, {3 if after else 2} * H, h);",
-        *EACH,
+        EACH,
         f"  to[H + j] = {act(0, 'x[H + j] + sums[H + j]')}{kept};",
         "}",
         *(() if after else ("SUMS(2 * H, 3 * H, to + H);",)),
-        *EACH,
+        EACH,
         f"  const {real} z = {act(0, 'x[j] + sums[j]')};",
         f"  to[j] = (1 - z) * {act(1, f'x[2 * H + j] + {inner}')} + z * h[j];",
         "}",
-        "for (int64_t j = 0; j < H; ++j) to[H + j] = 0;",
+        "UNITS(j, H) to[H + j] = 0;",
     ]
 
 
 def _rnn(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
     return [
         "SUMS(0, H, h);",
-        *EACH,
+        EACH,
         f"  to[j] = {act(0, 'x[j] + sums[j]')};",
         "}",
-        "for (int64_t j = 0; j < H; ++j) to[H + j] = 0;",
+        "UNITS(j, H) to[H + j] = 0;",
     ]

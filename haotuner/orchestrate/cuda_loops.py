@@ -1,7 +1,7 @@
 """CUDA C++ of one group: the expressions of ``c_loops.py``, as one launch. Correct first.
 
 Where a reduction is needed above the last loop, a warp has a point of the loops around it: its lanes share the terms, then
-the elements. Else a thread has a point. What keeps an order is a thread a row.
+the elements. Else a thread has a point. What keeps an order is a thread a row, but a recurrent layer a block a sequence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 
 WARP, THREADS = 32, 256  # threads of a block, at most
 WORDS = 500  # of eight bytes, of a kernel's parameters: 4 KB, and some to spare
-NOT_SERVED = ("recurrent",)  # of what keeps an order: sequences of thousands of steps in one thread
 SHUFFLED = ("fp32", "fp64", "int64", "int32", "uint64", "uint32")
 
 # As microkernels/cuda/device/prelude.cuh, NVRTC has no headers.
@@ -68,9 +67,8 @@ def device_loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> G
     node, read = ordered_node(graph), _Read(size)
     if node is None:
         return _Writer(graph, name, read).group()
-    if node.primitive in NOT_SERVED:
-        raise UsageError(f"{node.output}: {node.primitive} layers have no kernels on a GPU")
-    source, tensors, loops = ordered_source(graph, node, f"{name}_row", read)
+    lanes = THREADS if node.primitive == "recurrent" else 1
+    source, tensors, loops = ordered_source(graph, node, f"{name}_row", read, block=lanes if lanes > 1 else 0)
     body = [
         *(f"  const int64_t e{place} = {_extent(one, read)};" for place, one in enumerate(loops)),
         f"  const int64_t count = {' * '.join(f'e{place}' for place in range(len(loops)))};",
@@ -81,7 +79,8 @@ def device_loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> G
         "  }",
     ]
     text = source.replace("static void", "static __device__ void", 1)
-    return Group(f"{text}\n{_kernel(name, len(tensors), read, 1, body)}", tensors, loops, len(loops), 1, tuple(read.lines))
+    kernel = _kernel(name, len(tensors), read, lanes, body)
+    return Group(f"{text}\n{kernel}", tensors, loops, len(loops), lanes, tuple(read.lines))
 
 
 def _kernel(name: str, tensors: int, read: _Read, lanes: int, body: Sequence[str]) -> str:

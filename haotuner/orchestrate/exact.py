@@ -9,6 +9,7 @@ optimality, or its bound is told. Which tensors must lie in memory, and what a p
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -56,6 +57,7 @@ class Told:
     chosen_us: float = 0.0
     bound_us: float = 0.0
     measured: int = 0  # kernels that were timed, of the candidates
+    longest_s: float = 0.0  # that a window's program took
     regions: list[dict[str, Any]] = field(default_factory=list)  # of each window its kernels beside greedy fusion's
     ways: list[dict[str, Any]] = field(default_factory=list)  # plans by region of sizes, where there are several
 
@@ -68,8 +70,9 @@ class Told:
 def together(every: Sequence[Told]) -> Told:
     """What was done for all segments of a model."""
     lists: dict[str, Any] = {name: [one for told in every for one in getattr(told, name)] for name in ("regions", "ways")}
-    numbers = {one.name: sum(getattr(told, one.name) for told in every) for one in fields(Told) if one.name not in lists}
-    return Told(**numbers, **lists)
+    counts = [one.name for one in fields(Told) if one.name not in lists and one.name != "longest_s"]
+    numbers: dict[str, Any] = {name: sum(getattr(told, name) for told in every) for name in counts}
+    return Told(**numbers, **lists, longest_s=max((told.longest_s for told in every), default=0.0))
 
 
 @dataclass(slots=True)
@@ -88,6 +91,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[list[int] | None, float, bool]] = {}
+        self.longest_s = 0.0
 
     def of(
         self, window: _Window, limit_s: float, prices: Sequence[float] | None = None, places: Sequence[int] | None = None
@@ -97,7 +101,9 @@ class Answers:
         costs = tuple(one.us for one in every) if prices is None else tuple(prices)
         key = (window.meaning, costs, None if places is None else tuple(places))
         if key not in self._known:
+            begin = time.monotonic()
             found, bound, proved = solve(every, window.outputs, limit_s, costs)
+            self.longest_s = max(self.longest_s, time.monotonic() - begin)
             at = {(one.output, one.nodes): place for place, one in enumerate(every)}
             chosen = None if found is None else [at[one.output, one.nodes] for one in found]
             self._known[key] = chosen, bound, proved
@@ -246,7 +252,7 @@ class Exact(Greedy):
                         found = [one for one in window.candidates if (one.output, one.nodes) in chosen] or None
                     solved[place] = found, bound, proved
                     bounds[place] = bound if more else bounds[place]
-        self.told.measured = self.prices.count
+        self.told.measured, self.told.longest_s = self.prices.count, answers.longest_s
         for window, bound, (_, _, proved) in zip(windows, bounds, solved, strict=True):
             self.told.unproved += not (window.whole and proved)
             self.told.bound_us += bound if window.whole else 0.0

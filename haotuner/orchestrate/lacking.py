@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from haotuner.errors import UsageError
 from haotuner.graph.data_sizes import HOST, MAKING
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.cuda_loops import NOT_SERVED
+from haotuner.orchestrate.c_recurrent import fits_block
 from haotuner.orchestrate.greedy import Loops, Step
 from haotuner.orchestrate.segments import data_dimensions, origins
 
@@ -22,10 +22,13 @@ def check_sizes(name: str, graph: Graph) -> None:
 
 
 def check_steps(name: str, steps: Sequence[Step]) -> None:
-    """UsageError that names the steps which no kernel of a GPU computes: layers of many steps."""
-    nodes = [node for step in steps if isinstance(step, Loops) for node in step.graph.nodes]
-    lost = [node for node in nodes if node.primitive in NOT_SERVED]
-    _refuse(name, [f"{one.output}: a layer ({one.attributes.get('kind', one.primitive)}) goes step by step" for one in lost])
+    """UsageError that names the steps which no kernel of a GPU computes: recurrent layers that are too wide for a block."""
+    nodes = [
+        (node, step.graph.types[node.output].dtype) for step in steps if isinstance(step, Loops) for node in step.graph.nodes
+    ]
+    lost = [node for node, dtype in nodes if node.primitive == "recurrent" and not fits_block(node.attributes, dtype)]
+    told = [(one.output, one.attributes["kind"], one.attributes["hidden"]) for one in lost]
+    _refuse(name, [f"{out}: the gates of a layer ({kind}) of {hidden} states fit no block" for out, kind, hidden in told])
 
 
 def _refuse(name: str, found: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"  # the manifest's hash, so that any changed bit is found; packs of schema 1 have none
 DEPTH_LIMIT = 32
 BRACKETS_LIMIT = 500_000  # a pack of 256 ops has some 40,000; two million empty lists take the parser 0.2 s
-_BRACKETS = re.compile(rb"[\[\]{}]")
+_ALIKE, _NO_BRACKETS = bytes.maketrans(b"{}", b"[]"), bytes(set(range(256)) - set(b"[]{}"))
 _FILE = re.compile(r"lib/[0-9a-f]{16}\.so")
 _SHA = re.compile(r"[0-9a-f]{64}")
 
@@ -193,7 +193,7 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
     ((library, sha256),) = files.items()
     if not _FILE.fullmatch(library) or not isinstance(sha256, str) or not _SHA.fullmatch(sha256):
         raise ValueError(f"file {library!r} is not lib/<16 hex digits>.so with a sha256")
-    check_texts(document)
+    check_texts(document, raw)
     check_facts(document, DOCUMENT, "the manifest")
     device = document["device"]
     if not 0 <= (device.get("l3_bytes") or 0) <= L3_LIMIT_BYTES:
@@ -233,12 +233,14 @@ def _no_constant(word: str) -> Any:
 
 
 def _depth(raw: bytes) -> int:
-    """Deepest nesting, or a little more when brackets stand inside texts, which no manifest has."""
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(raw):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+    """Deepest nesting, or a little more when brackets stand inside texts, which no manifest has. Counted up to the limit."""
+    rest, depth = raw.translate(_ALIKE, _NO_BRACKETS), 0
+    while rest and depth <= DEPTH_LIMIT:
+        inner = rest.replace(b"[]", b"")  # the innermost pairs
+        if len(inner) == len(rest):
+            return depth + len(rest)  # what closes nothing, or is never closed
+        rest, depth = inner, depth + 1
+    return depth
 
 
 def _said(error: Exception) -> str:

@@ -18,7 +18,6 @@ from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES, CudaDirect
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, WINDOW_FAMILIES
 from haotuner.microkernels.cuda.fused import fused, has_steps, stepped
 from haotuner.ops.convolution import is_convolution, lies_as_columns
-from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
@@ -30,7 +29,6 @@ from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
 
 FP32_BYTES = 4
-LEAST_STEP_BYTES = 64  # of a group's channels, whose windows kernels read: the shortest step along k
 
 
 def channels_last(op: Op) -> bool:
@@ -169,10 +167,8 @@ def conv_families(op: Op) -> tuple[CudaConv | CudaDirect, ...]:
         for family in BATCHED_FAMILIES
         if (family.signs == "su" and family.takes(product) if changed else family.serves(product))
     ]
-    if reads_windows(op):  # ahead of columns: where nothing is timed the first family alone takes part
-        signs = {of.signs for of in found}
-        found = [*(one for one in WINDOW_FAMILIES if one.dtype == op.dtype and one.signs in signs), *found]
-    return tuple(CudaConv(op, family) for family in found)
+    # Ahead of columns of the same instructions: where nothing is timed the first family alone takes part.
+    return tuple(CudaConv(op, family) for of in found for family in (*windows_of(op, of), of))
 
 
 def channels_of_group(op: Op) -> int:
@@ -180,11 +176,18 @@ def channels_of_group(op: Op) -> int:
     return op["c"] // int(op.option("groups"))
 
 
-def reads_windows(op: Op) -> bool:
-    """Whether kernels can read its windows where they lie: channels last, and more than the image as it is."""
-    as_it_is = lies_as_columns(op.kind, dict(op.static), op.all_options())
-    whole = channels_of_group(op) * DTYPE_BYTES[op.dtype] % LEAST_STEP_BYTES == 0
-    return channels_last(op) and not transposed(op) and not as_it_is and whole and op.dtype != "fp32"
+def windows_of(op: Op, family: CudaDense) -> Iterator[CudaDense]:
+    """Families with the instructions of one of columns that read the op's windows where they lie.
+
+    None where the image lies as its columns would, and of transposed ones, which have no windows.
+    """
+    if transposed(op) or lies_as_columns(op.kind, dict(op.static), op.all_options()):
+        return
+    side, channels = "last" if channels_last(op) else "first", channels_of_group(op)
+    for one in WINDOW_FAMILIES:
+        same = type(one) is type(family) and (one.dtype, one.signs) == (family.dtype, family.signs)
+        if same and one.windows == side and channels % one.least_step == 0:
+            yield one
 
 
 def changes_signs(op: Op) -> bool:

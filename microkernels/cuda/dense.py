@@ -44,6 +44,7 @@ REGISTER_FLOOR = 64
 GROUP_REGISTERS = 16
 WARP = 32
 OLDEST_BUILT = 75  # what a CUDA 13 toolkit still builds for; before it a CUDA 12 one must be found
+WINDOWS = ("", "last", "first")  # by their numbers in a launch
 TVM_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 
 
@@ -96,12 +97,13 @@ class CudaDense(ABC):
         grouped: bool = False,
         batched: bool = False,
         signs: str = "us",
-        windows: bool = False,
+        windows: str = "",
     ) -> None:
         """``grouped``: of the same tiles, but the rows of X come in groups, each with a matrix of its own.
 
         ``batched``: products side by side, of matrices and rows at any strides. ``signs``: of bytes, u or s of X and of W.
-        ``windows``: of these, X is what windows of channels-last images see, read where it lies (``device/windows.cuh``).
+        ``windows``: of these, X is what windows of images see whose channels are ``last``, read where it lies
+        (``device/windows.cuh``); of those whose channels are ``first`` W is.
         """
         self.name = name
         self.dtype = dtype
@@ -134,6 +136,11 @@ class CudaDense(ABC):
     def suits(self, device: Device) -> bool:
         """Whether the device has the instructions that the programs use; enough to select and predict for it."""
         return device.kind != "cpu" and sm_number(device.arch) >= self.oldest_sm
+
+    @property
+    def least_step(self) -> int:
+        """The shortest step along k, in elements."""
+        return 1
 
     def runs_on(self, device: Device) -> bool:
         """Whether code can be built for the device as well."""
@@ -198,7 +205,7 @@ class CudaDense(ABC):
             splits=not (self.grouped or self.batched),
             groups=self.grouped,
             batch=self.batched,
-            windows=self.windows,
+            windows=WINDOWS.index(self.windows),
             across=kernel["kn"] == 2,
         )
 

@@ -93,6 +93,11 @@ class CudaMma(CudaDense):
             if wm * rows <= TILE_LIMIT and wn * columns <= TILE_LIMIT:
                 yield self.kernel(bm=wm * rows, bn=wn * columns, bk=bk * of, wm=wm, wn=wn, st=st, v=v, kn=kn)
 
+    @property
+    def least_step(self) -> int:
+        """The shortest of ``K_STEPS``."""
+        return K_STEPS[0] * (2 if self.dtype == "int8" else 1)
+
     def packed(self, kernel: MicroKernel) -> int:
         """Bytes in pairs."""
         return 2 if self.dtype == "int8" else 1
@@ -141,7 +146,7 @@ class CudaMma(CudaDense):
         rows, columns = kernel["bm"] // kernel["wm"], kernel["bn"] // kernel["wn"]
         copies = (kernel["bm"] + kernel["bn"]) / (self.footprint(kernel).threads * kernel["v"])
         depth = 16 * self.packed(kernel)
-        asked = CORNER_CHECKS * self.windows * kernel["bm"] / (self.footprint(kernel).threads * kernel["v"])
+        asked = CORNER_CHECKS * bool(self.windows) * kernel["bm"] / (self.footprint(kernel).threads * kernel["v"])
         return Step(
             fmas=(rows // 16) * (columns // 8) / depth, loads=(rows / 16 + columns / 16) / depth + copies,
             checks=copies + asked, rows=rows / 8, columns=columns / 4, tensor=True,
@@ -166,7 +171,7 @@ class CudaMma(CudaDense):
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
         of = _elements_of(self.dtype, self.signs)
         return module_of(
-            _program(kernel, of, self.packed(kernel), blocks, strided=self.batched, windows=self.windows), symbol
+            _program(kernel, of, self.packed(kernel), blocks, strided=self.batched, windows=bool(self.windows)), symbol
         )
 
 
@@ -272,7 +277,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
         if windows:
             for i in T.unroll(seen):
                 its = T.meta_var(piece(i, thread, bk))
-                T.evaluate(pieces.call(T, f"ht_window_corner<{packed}>", x_from.ptr_to([5 + 3 * i]), m0 + its[0]))
+                T.evaluate(pieces.call(T, f"ht_window_corner<{packed}, false>", x_from.ptr_to([5 + 3 * i]), m0 + its[0]))
             for i in T.unroll(5):
                 x_from[i] = 0
 
@@ -282,7 +287,9 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
             for i in T.unroll(seen):
                 its = T.meta_var(piece(i, thread, bk))
                 spot = T.meta_var(x_from.ptr_to([5 + 3 * i]))
-                inside = T.meta_var(pieces.call(T, f"ht_window_inside<{packed}>", spot, x_from.ptr_to([0]), gives="bool"))
+                inside = T.meta_var(
+                    pieces.call(T, f"ht_window_inside<{packed}, false>", spot, x_from.ptr_to([0]), gives="bool")
+                )
                 if i * threads + thread < bm * bk // v:
                     T.ptx[copy](
                         ring.ptr_to([place + in_tile(its[0], its[1], bk)]),
@@ -290,7 +297,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                         v * 2,
                         T.if_then_else(inside, T.uint32(v * 2), T.uint32(0)),
                     )
-            T.evaluate(pieces.call(T, f"ht_window_next<{packed}>", x_from.ptr_to([0]), bk))
+            T.evaluate(pieces.call(T, f"ht_window_next<{packed}, false>", x_from.ptr_to([0]), bk))
 
         @T.inline
         def load_stage(place):

@@ -6,6 +6,7 @@ The next step's operands travel through registers into the second of two shared 
 and no asynchronous copy is needed (sm_75 has none).
 Four bytes of k are a word, which dp4a multiplies and sums (PTX ISA, *dp4a*): the program of floats, with a quarter of the k.
 Where k is no multiple of four, or lies across, words are gathered byte by byte.
+Of convolutions X, or with channels first W, may be what windows see, read where it lies (``device/windows.cuh``).
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -14,7 +15,6 @@ Where k is no multiple of four, or lies across, words are gathered byte by byte.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -28,6 +28,8 @@ from haotuner.microkernels.cuda.dense import (
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
+from haotuner.microkernels.cuda.simt_elements import Elements, elements_of
+from haotuner.microkernels.cuda.simt_places import BANKS, Places
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -44,8 +46,6 @@ K_STEPS = (8, 16, 32)
 WIDEST_VECTOR = 4  # floats of a 16-byte load, or words of four bytes
 WORD = 4  # bytes
 STRIP = 4  # floats of a 16-byte shared-memory load; a thread's rows and columns come in strips this wide
-BANKS = 32
-SIDE_BY_SIDE = 8  # lanes along k at most: a warp's stores to shared memory need four rows and more to meet all banks
 TIGHT_REGISTERS = 128
 # A thread's sums and its operands on their way are fewer, and leave room for fragments. On an H200, kernels with more took
 # 1.08 to 1.73 times as long as with half the step, at every shape where both were timed.
@@ -53,6 +53,8 @@ BUSY_REGISTERS = 128
 # Where words are gathered byte by byte: registers more, at least and for each on its way; sums and words that leave room.
 GATHER_REGISTERS, GATHERED_PIECE, GATHERING_SUMS, GATHERED_PIECES = 40, 6, 32, 12
 ADDRESS_REGISTERS = 36  # pointers, predicates and loop state; with fewer ptxas spills somewhere in the space
+# Of windows: a corner for each piece that is copied, and the tap; instructions that ask whether a tap lies inside.
+CORNER_REGISTERS, TAP_REGISTERS, CORNER_CHECKS = 3, 8, 14
 
 
 class CudaSimt(CudaDense):
@@ -65,19 +67,26 @@ class CudaSimt(CudaDense):
         """Elements of k that are multiplied at once."""
         return WORD if self.dtype == "int8" else 1
 
+    @property
+    def least_step(self) -> int:
+        """The shortest of ``K_STEPS``."""
+        return K_STEPS[0] * self.word
+
     def packed(self, kernel: MicroKernel) -> int:
         """Words, where bytes need not be gathered."""
         return 1 if kernel["v"] < self.word else self.word
 
     def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every thread tile, grid of 2, 4 or 8 warps, and k step, as long as a thread has the registers."""
-        v, kn = vector_elements(op, WIDEST_VECTOR * self.word), stored_kn(op)
+        v, kn = vector_elements(op, WIDEST_VECTOR * self.word), stored_kn(op) or int(self.windows == "first")
         v = v if self.word == 1 or (v >= self.word and not kn) else 1
         for tm, tn, down, across, bk in product(THREAD_ROWS, THREAD_COLUMNS, WARPS_DOWN, WARPS_ACROSS, K_STEPS):
             if down * across in WARPS:
                 bm, bn = down * LANE_ROWS * tm, across * LANE_COLUMNS * tn
                 kernel = self.kernel(bm=bm, bn=bn, bk=bk * self.word, tm=tm, tn=tn, v=v, kn=kn)
                 roomy = v >= self.word or (tm * tn <= GATHERING_SUMS and self._pieces(kernel) <= GATHERED_PIECES)
+                if self.windows == "first" and self.footprint(kernel).threads % bn:
+                    continue  # a thread's pixels would be several
                 if roomy and tm * tn + self._pieces(kernel) * self._words(kernel) < BUSY_REGISTERS:
                     yield kernel
 
@@ -101,6 +110,8 @@ class CudaSimt(CudaDense):
         bm, bn, bk, tm, tn = (kernel[key] for key in ("bm", "bn", "bk", "tm", "tn"))
         threads = bm // tm * (bn // tn)
         held = self._pieces(kernel) * (self._words(kernel) + 1)
+        if self.windows:
+            held += TAP_REGISTERS + CORNER_REGISTERS * (1 if self.windows == "first" else self._copied(kernel)[0])
         gathering = max(GATHER_REGISTERS, GATHERED_PIECE * self._pieces(kernel)) * (kernel["v"] < self.word)
         return Footprint(
             registers_per_thread=self.registers(tm * tn + tm + tn + held + gathering + ADDRESS_REGISTERS),
@@ -112,11 +123,15 @@ class CudaSimt(CudaDense):
         """Registers that a load fills: floats, or words."""
         return max(1, kernel["v"] // self.word)
 
-    def _pieces(self, kernel: MicroKernel) -> int:
-        """Loads of a thread for one step of k."""
+    def _copied(self, kernel: MicroKernel) -> tuple[int, int]:
+        """Loads of a thread for one step of k, of X and of W: pixels of images whose channels come first one by one."""
         bm, bn, bk, tm, tn, *_ = (value for _, value in kernel.params)
-        at_once = bm // tm * (bn // tn) * self._words(kernel) * self.word
-        return -(-bm * bk // at_once) + -(-bn * bk // at_once)
+        threads, words = bm // tm * (bn // tn) * self.word, self._words(kernel)
+        return -(-bm * bk // (threads * words)), -(-bn * bk // (threads * (1 if self.windows == "first" else words)))
+
+    def _pieces(self, kernel: MicroKernel) -> int:
+        """Both."""
+        return sum(self._copied(kernel))
 
     def ahead(self, kernel: MicroKernel) -> int:
         """One: the next step's operands wait in registers."""
@@ -132,6 +147,11 @@ class CudaSimt(CudaDense):
         gathered = self.word if kernel["v"] < self.word else 1
         staged = self._pieces(kernel) * gathered / bk
         loads, checks = -(-tm // STRIP) + -(-tn // STRIP) + staged, staged * v
+        if self.windows == "first":  # pixels come one by one
+            of_x, of_w = self._copied(kernel)
+            checks = (of_x * v + of_w) / bk
+        if self.windows:
+            checks += CORNER_CHECKS * (1 if self.windows == "first" else self._copied(kernel)[0]) / bk
         return Step(
             fmas=tm * tn / self.word, loads=loads / self.word, checks=checks / self.word, rows=tm, columns=tn, rate=self.word
         )
@@ -142,37 +162,14 @@ class CudaSimt(CudaDense):
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
         # Twice the loop wants a few registers more: not where they are few, nor where the loop is long as it is.
         twice = kernel["bk"] < K_STEPS[-1] * self.word and footprint.registers_per_thread > TIGHT_REGISTERS
-        of = _elements_of(self.word, self._words(kernel), gathered=kernel["v"] < self.word, signs=self.signs)
-        return module_of(_program(kernel, of, footprint.threads, blocks, twice, strided=self.batched), symbol)
+        of = elements_of(self.word, self._words(kernel), gathered=kernel["v"] < self.word, signs=self.signs)
+        program = _program(kernel, of, footprint.threads, blocks, twice, strided=self.batched, windows=self.windows)
+        return module_of(program, symbol)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Elements:
-    """What a program loads and multiplies: floats, or words of four bytes, which it may have to gather."""
-
-    word: int  # elements of k
-    words: int  # of a load
-    gathered: bool
-    dtype: str  # of a register
-    memory: str  # of the operands
-    fetch: str
-    dot: str  # empty: a product that is added
-    stored: str
-
-
-def _elements_of(word: int, words: int, *, gathered: bool, signs: str) -> _Elements:
-    if word == 1:
-        fetch, floats = f"ht_fetch_floats<{words}>", "float32"
-        return _Elements(
-            word=1, words=words, gathered=False, dtype=floats, memory=floats, fetch=fetch, dot="", stored="ht_store_strips<"
-        )
-    return _Elements(
-        word=word, words=words, gathered=gathered, dtype="int32", memory="uint8" if gathered else "int32",
-        fetch=f"ht_fetch_words<{words}>", dot=f"ht_dot_{signs}", stored="ht_store_byte_strips<",
-    )  # fmt: skip
-
-
-def _program(kernel: MicroKernel, of: _Elements, threads: int, blocks: int, twice: bool, *, strided: bool) -> Any:
+def _program(
+    kernel: MicroKernel, of: Elements, threads: int, blocks: int, twice: bool, *, strided: bool, windows: str
+) -> Any:
     from tvm.script import tirx as T
 
     bm, bn, bk, tm, tn, *_ = (value for _, value in kernel.params)
@@ -182,62 +179,15 @@ def _program(kernel: MicroKernel, of: _Elements, threads: int, blocks: int, twic
     x_kn = kernel["kn"] == 2  # X is stored (k, m)
     across = bn // (LANE_COLUMNS * tn)
     row_strip, column_strip = min(STRIP, tm), min(STRIP, tn)
+    pixels_down, pixels_across = windows == "last", windows == "first"  # X, or W, is what windows see
+    w_v = 1 if pixels_across else v
     x_loads = -(-bm * bk // (threads * v))
-    w_loads = -(-bn * bk // (threads * v))
-    lanes_along = min(bk // v, SIDE_BY_SIDE)
-    # Lanes that store one k chunk; the next chunk's lanes start that many banks further. At least a strip, so that 16-byte
-    # fragments stay whole.
-    chunk_lanes = BANKS // lanes_along
-
-    # Row of the thread's first piece, rows to its i-th, and the chunk, of a tile whose rows have so many chunks.
-    def along_rows(thread: Any, i: Any, chunks: int) -> tuple[Any, Any, Any]:
-        """Neighbours are chunks of a row."""
-        if threads % chunks:
-            e = i * threads + thread
-            return T.truncdiv(e, chunks), 0, T.truncmod(e, chunks)
-        return T.truncdiv(thread, chunks), i * (threads // chunks), T.truncmod(thread, chunks)
-
-    def along_k(thread: Any, i: Any, chunks: int) -> tuple[Any, Any, Any]:
-        """For a tile that is stored across: neighbours are rows sooner."""
-        if chunks <= SIDE_BY_SIDE:
-            return along_rows(thread, i, chunks)
-        down = WARP // SIDE_BY_SIDE
-        whole = threads % (chunks * down) == 0
-        e = thread if whole else i * threads + thread
-        row = T.truncdiv(e, chunks * down) * down + T.truncdiv(T.truncmod(e, WARP), SIDE_BY_SIDE)
-        chunk = T.truncdiv(T.truncmod(e, chunks * down), WARP) * SIDE_BY_SIDE + T.truncmod(e, SIDE_BY_SIDE)
-        return row, i * (threads // chunks) if whole else 0, chunk
-
-    def turned(chunk: Any, height: int, unit: int) -> Any:
-        """What moves a chunk's rows of a transposed tile, so that stores meet all banks, in units of rows.
-
-        It is XORed to the index of a row, and is below the power of two that divides the tile's height.
-        """
-        turn = chunk if height >= BANKS else T.truncdiv(chunk, BANKS // height)
-        return T.truncdiv(T.truncmod(turn * chunk_lanes, turns(height)), unit)
-
-    def turns(height: int) -> int:
-        """A turn is less."""
-        return min(BANKS, height & -height)
-
-    # What of a XOR is known to the compiler is taken out of it: one address then serves many accesses, at fixed distances.
-    def stored_at(row: Any, ahead: Any, chunk: Any, height: int) -> Any:
-        """Where the row ``ahead`` of a row lies in the chunk's rows of k."""
-        near = T.truncmod(ahead, turns(height))
-        return T.bitwise_xor(row + near, turned(chunk, height, 1)) + (ahead - near)
-
-    def strip_of(first: Any, s: Any, chunk: Any, height: int, width: int, lanes: int, strips: int) -> Any:
-        """Where a thread's strip s lies: its first is at ``first``, whose bits for the strips are zero."""
-        turn, bits = turned(chunk, height, width), lanes * (strips - 1)
-        return T.bitwise_xor(first, turn - T.bitwise_and(turn, bits)) + T.bitwise_xor(s * lanes, T.bitwise_and(turn, bits))
-
-    def row_of_k(chunk: Any, q: Any, height: int) -> Any:
-        """Where the q-th row of k of a chunk lies: short ones share the banks, so neighbouring chunks begin with others."""
-        beside = max(1, BANKS // height)  # rows of k side by side in all banks
-        by_chunk = max(1, beside // v)  # that lie in different banks as they are
-        if beside == by_chunk:
-            return chunk * v + q
-        return chunk * v + T.bitwise_xor(q, T.truncmod(T.truncdiv(chunk, by_chunk), beside // by_chunk))
+    w_loads = -(-bn * bk // (threads * w_v))
+    side = f"<{of.word}, {str(pixels_across).lower()}>"
+    places = Places(T, threads, v, bk // v)
+    along_rows, along_k, stored_at, strip_of, row_of_k = (
+        places.along_rows, places.along_k, places.stored_at, places.strip_of, places.row_of_k
+    )  # fmt: skip
 
     # Indices are written as strips (or chunks) times their width: only then is it provable that a load is aligned, and one
     # instruction.
@@ -259,7 +209,8 @@ def _program(kernel: MicroKernel, of: _Elements, threads: int, blocks: int, twic
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
-        tile = T.alloc_local([2], "int32")
+        # The tile's row and column; of windows the tap behind them, then corners.
+        tile = T.alloc_local([7 + 3 * x_loads if pixels_down else 10 if pixels_across else 2], "int32")
         T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         m0: T.int32 = tile[0] * bm  # written out where they are used, the division would run in the main loop
         n0: T.int32 = tile[1] * bn
@@ -276,7 +227,7 @@ def _program(kernel: MicroKernel, of: _Elements, threads: int, blocks: int, twic
         xf = T.alloc_local([tm], dtype)
         wr = T.alloc_local([tn], dtype)
         x_next = T.alloc_local([x_loads * v], dtype)
-        w_next = T.alloc_local([w_loads * v], dtype)
+        w_next = T.alloc_local([w_loads * w_v], dtype)
 
         @T.inline
         def fetch(held, loads, flat, pitch, height, width, row0, column0, row_end, column_end, place, down):
@@ -295,48 +246,84 @@ def _program(kernel: MicroKernel, of: _Elements, threads: int, blocks: int, twic
                     )
                 else:
                     source = T.meta_var(flat.ptr_to([(row0 + at[0] + at[1]) * pitch + c]))
-                    T.evaluate(pieces.call(T, of.fetch, held.ptr_to([i * v]), source, inside))
+                    T.evaluate(pieces.call(T, f"{of.fetch}<{v}>", held.ptr_to([i * v]), source, inside))
+
+        if pixels_down:
+            for i in T.unroll(x_loads):
+                at = T.meta_var(along_k(thread, i, bk // v))
+                T.evaluate(pieces.call(T, f"ht_window_corner{side}", tile.ptr_to([7 + 3 * i]), m0 + at[0] + at[1]))
+        if pixels_across:
+            T.evaluate(pieces.call(T, f"ht_window_corner{side}", tile.ptr_to([7]), n0 + T.truncmod(thread, bn)))
+        if pixels_down or pixels_across:
+            for i in T.unroll(5):
+                tile[2 + i] = 0
+
+        @T.inline
+        def fetch_windows():
+            """What the step's tap sees, zeros outside of images: channels of some pixels, or a pixel of some channels."""
+            if pixels_down:
+                for i in T.unroll(x_loads):
+                    at = T.meta_var(along_k(thread, i, bk // v))
+                    spot = T.meta_var(tile.ptr_to([7 + 3 * i]))
+                    there = T.meta_var(pieces.call(T, f"ht_window_inside{side}", spot, tile.ptr_to([2]), gives="bool"))
+                    inside = T.meta_var(T.And(i * threads + thread < bm * bk // v, there))
+                    source = T.meta_var(x.ptr_to([tile[7 + 3 * i] + tile[2] + at[2] * v]))
+                    T.evaluate(pieces.call(T, f"{of.fetch}<{v}>", x_next.ptr_to([i * v]), source, inside))
+            else:
+                there = T.meta_var(
+                    pieces.call(T, f"ht_window_inside{side}", tile.ptr_to([7]), tile.ptr_to([2]), gives="bool")
+                )
+                for i in T.unroll(w_loads):
+                    channel = T.meta_var(T.truncdiv(thread, bn) + i * (threads // bn))
+                    source = T.meta_var(wf.ptr_to([tile[7] + tile[2] + channel * w_stride]))
+                    T.evaluate(pieces.call(T, f"{of.fetch}<1>", w_next.ptr_to([i]), source, T.And(channel < bk, there)))
+            T.evaluate(pieces.call(T, f"ht_window_next{side}", tile.ptr_to([2]), bk))
 
         @T.inline
         def fetch_step(step):
-            if x_kn:
+            if pixels_down:
+                fetch_windows()
+            elif x_kn:
                 fetch(x_next, x_loads, x, x_stride, bk, bm, step * bk, T.truncdiv(m0, v), depth, m, along_rows, True)
             else:
                 fetch(x_next, x_loads, x, x_stride, bm, bk, m0, step * (bk // v), m, depth, along_k, False)
-            if kn:
+            if pixels_across:
+                fetch_windows()
+            elif kn:
                 fetch(w_next, w_loads, wf, w_pitch, bk, bn, step * bk, T.truncdiv(n0, v), depth, n, along_rows, True)
             else:
                 fetch(w_next, w_loads, wf, w_pitch, bn, bk, n0, step * (bk // v), n, depth, along_k, False)
 
         @T.inline
-        def put_across(shared, side, held, loads, height):
+        def put_across(shared, half, held, loads, height):
             """Registers that hold rows of k into [k][row], shifted against bank conflicts."""
             for i in T.unroll(loads):
                 e = T.meta_var(i * threads + thread)
                 at = T.meta_var(along_k(thread, i, bk // v))
                 if e < height * bk // v:
                     for q in T.unroll(v):
-                        shared[side, row_of_k(at[2], q, height), stored_at(at[0], at[1], at[2], height)] = held[i * v + q]
+                        shared[half, row_of_k(at[2], q, height), stored_at(at[0], at[1], at[2], height)] = held[i * v + q]
 
         @T.inline
-        def put_along(shared, side, held, loads, height):
-            """Registers that hold rows of the tile as they are."""
+        def put_along(shared, half, held, loads, height, wide):
+            """Registers that hold rows of the tile as they are, so many elements side by side."""
             for i in T.unroll(loads):
                 e = T.meta_var(i * threads + thread)
-                if e < bk * height // v:
-                    for q in T.vectorized(v):
-                        shared[side, T.truncdiv(e, height // v), T.truncmod(e, height // v) * v + q] = held[i * v + q]
+                row_of = T.meta_var(T.truncdiv(e, height // wide))
+                if e < bk * height // wide:
+                    for q in T.vectorized(wide):
+                        shared[half, row_of, T.truncmod(e, height // wide) * wide + q] = held[i * wide + q]
 
         @T.inline
-        def put_step(side):
+        def put_step(half):
             if x_kn:
-                put_along(xs, side, x_next, x_loads, bm)
+                put_along(xs, half, x_next, x_loads, bm, v)
             else:
-                put_across(xs, side, x_next, x_loads, bm)
+                put_across(xs, half, x_next, x_loads, bm)
             if kn:
-                put_along(ws, side, w_next, w_loads, bn)
+                put_along(ws, half, w_next, w_loads, bn, w_v)
             else:
-                put_across(ws, side, w_next, w_loads, bn)
+                put_across(ws, half, w_next, w_loads, bn)
 
         for i in T.unroll(tm * tn):
             sums[i] = T.Cast(dtype, 0)

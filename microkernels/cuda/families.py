@@ -44,7 +44,13 @@ BATCHED_FAMILIES: tuple[CudaDense, ...] = (
 )
 # Of convolutions alone, whose image columns are never laid out.
 WINDOW_FAMILIES: tuple[CudaDense, ...] = (
-    *(CudaMma(f"cuda_windows_mma_{dtype}", dtype, batched=True, windows=True) for dtype in ("fp16", "bf16")),
-    *(CudaMma(f"cuda_windows_mma_{of}", "int8", batched=True, windows=True, signs=signs) for of, signs in _SIGNS.items()),
+    *(CudaMma(f"cuda_windows_mma_{dtype}", dtype, batched=True, windows="last") for dtype in ("fp16", "bf16")),
+    *(
+        tiles(f"cuda_windows_{name}_{of}", "int8", batched=True, windows="last", signs=signs)
+        for tiles, name in _OF_BYTES
+        for of, signs in _SIGNS.items()
+    ),
+    CudaSimt("cuda_windows_simt_fp32", "fp32", batched=True, windows="last"),
+    CudaSimt("cuda_images_simt_fp32", "fp32", batched=True, windows="first"),
 )
 CUDA_FAMILIES: tuple[CudaDense, ...] = (*DENSE_FAMILIES, *GROUPED_FAMILIES, *BATCHED_FAMILIES, *WINDOW_FAMILIES)

@@ -1,26 +1,31 @@
-"""What a hundred sizes leave behind, and what a new one costs: ``python -m tests.bench.model_memory PACK MODEL SHAPES``.
+"""What a hundred sizes leave behind, what a new one costs, how long loading takes, what a pack weighs beside its weights.
 
-The largest request runs twice; then sizes of the range that were not seen, each once new and three times again, in CPU time
-of one thread. ``--keep``: the caller holds an answer until it has the next. ``--page`` appends a row.
+``python -m tests.bench.model_memory --of PACK MODEL SHAPES [GIVEN] [--of …] [--keep] [--page FILE]``: each model in its own
+process. The largest request runs twice; then sizes of the range that were not seen, each once new and three times again, in
+CPU time of one thread. ``--keep``: the caller holds an answer until it has the next. ``GIVEN``: inputs by value, as
+``input_lengths=phonemes;scales=0,1,0``. ``--page`` appends the rows of a table.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import haotuner
 from haotuner.bench.model_child import feeds_of
-from haotuner.bench.models import dims_of
+from haotuner.bench.models import dims_of, given_of
+from haotuner.runtime.chain import Chain
+from haotuner.runtime.pack import load
 from haotuner.words.shape import ShapeRange
 
-SIZES, AGAIN = 100, 3
+SIZES, AGAIN, LOADS = 100, 3, 5
 
 
 def resident_mb() -> float:
@@ -28,33 +33,30 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 / 1e6
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print one row."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("pack", type=Path)
-    parser.add_argument("model")
-    parser.add_argument("shapes", help="batch=1..8;seq=1..128")
-    parser.add_argument("--keep", action="store_true")
-    parser.add_argument("--page", type=Path)
-    asked = parser.parse_args(arguments)
-    spans = {name: dict(ShapeRange.parse(f"e={said}").spans)["e"] for name, _, said in
-             (part.partition("=") for part in asked.shapes.split(";"))}  # fmt: skip
-    with haotuner.load(asked.pack, threads=1) as pack:
-        model: Any = pack.model(asked.model)
+def measured(pack_path: str, name: str, shapes: str, given: str = "", *, keep: bool) -> dict[str, Any]:
+    """The figures of one model, in this process."""
+    spans = {dim: dict(ShapeRange.parse(f"e={said}").spans)["e"] for dim, _, said in
+             (part.partition("=") for part in shapes.split(";"))}  # fmt: skip
+    begin, cpu = time.perf_counter(), time.process_time()
+    with load(pack_path, threads=1) as pack:
+        model: Any = pack.model(name)
+        loaded = (time.perf_counter() - begin) * 1e3, (time.process_time() - cpu) * 1e3
         inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
+        fixed = given_of(given, [end.name for end in model.inputs], dims_of(model))
+        seed = {"seed": 0} if isinstance(model, Chain) else {}
         kept: list[Any] = []
 
         def call(sizes: Mapping[str, int]) -> float:
-            feeds = feeds_of(inputs, sizes, 0, {})
+            feeds = feeds_of(inputs, sizes, 0, fixed)
             begin = time.thread_time()
-            answer = model.run(feeds)
+            answer = model.run(feeds, **seed)
             taken = time.thread_time() - begin
-            if asked.keep:
+            if keep:
                 kept[:] = [answer]
             return taken
 
-        draw, largest = random.Random(0), {name: spans[name].last for name in dims_of(model)}
-        drawn = dict.fromkeys(tuple(draw.choice(spans[name].sample(400)) for name in largest) for _ in range(4 * SIZES))
+        draw, largest = random.Random(0), {dim: spans[dim].last for dim in dims_of(model)}
+        drawn = dict.fromkeys(tuple(draw.choice(spans[dim].sample(400)) for dim in largest) for _ in range(4 * SIZES))
         for _ in range(2):
             call(largest)
         before, ratios = resident_mb(), []
@@ -62,15 +64,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
             first = call(sizes)
             ratios.append(first / min(call(sizes) for _ in range(AGAIN)))
         after, held = resident_mb(), model.stats()
-    how = "kept" if asked.keep else "dropped"
-    row = (
-        f"| {asked.model} | {asked.shapes} | {how} | {len(ratios)} | {before:.1f} / {after:.1f} | "
-        f"{after / before:.3f} | {held['arena_bytes'] / 1e6:.1f} | {statistics.median(ratios):.3f} |"
+    return {
+        "count": len(ratios), "before": before, "after": after, "arena": held["arena_bytes"] / 1e6,
+        "new": statistics.median(ratios), "load_ms": loaded[0], "load_cpu_ms": loaded[1],
+    }  # fmt: skip
+
+
+def row(of: Sequence[str], keep: bool) -> str:
+    """A line of the table, each load in a new process."""
+    every = [json.loads(_apart([*of], keep, loads_only=number > 0)) for number in range(LOADS)]
+    found, (wall, cpu) = every[0], (min(one[key] for one in every) for key in ("load_ms", "load_cpu_ms"))
+    pack = Path(of[0])
+    weights = sum(path.stat().st_size for path in (pack / "models").glob("*.weights"))
+    whole = sum(path.stat().st_size for path in pack.rglob("*") if path.is_file())
+    return (
+        f"| {of[1]} | {of[2]} | {'kept' if keep else 'dropped'} | {found['count']} | {found['before']:.1f} / "
+        f"{found['after']:.1f} | {found['after'] / found['before']:.3f} | {found['arena']:.1f} | {found['new']:.3f} | "
+        f"{wall:.0f} / {cpu:.0f} | {(whole - weights) / 1e6:.1f} |"
     )
-    print(row)
-    if asked.page:
-        with asked.page.open("a", encoding="utf-8") as page:
-            page.write(row + "\n")
+
+
+def _apart(of: list[str], keep: bool, *, loads_only: bool) -> str:
+    command = [sys.executable, "-m", "tests.bench.model_memory", "--child", json.dumps([of, keep, loads_only])]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _child(of: list[str], keep: bool, loads_only: bool) -> dict[str, Any]:
+    if not loads_only:
+        return measured(*of, keep=keep)
+    begin, cpu = time.perf_counter(), time.process_time()
+    with load(of[0], threads=1) as pack:
+        pack.model(of[1])
+        return {"load_ms": (time.perf_counter() - begin) * 1e3, "load_cpu_ms": (time.process_time() - cpu) * 1e3}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a row a model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--of", nargs="+", action="append", default=[], metavar="PACK MODEL SHAPES [GIVEN]")
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    if asked.child:
+        print(json.dumps(_child(*asked.child)))
+        return 0
+    for of in asked.of:
+        line = row(of, asked.keep)
+        print(line, flush=True)
+        if asked.page:
+            with asked.page.open("a", encoding="utf-8") as page:
+                page.write(line + "\n")
     return 0
 
 

@@ -117,8 +117,8 @@ def main() -> int:
     groups = {name: sum(isinstance(one, Loops) for one in steps) for name, steps in plans.items()}
     told = exact.told
     row = (
-        f"| {asked.model.stem} | {told.windows} | {told.candidates} / {told.measured} | {seconds:.0f} | {told.status} | "
-        f"{told.bound_us:,.0f} | "
+        f"| {asked.model.stem} | {told.windows} | {told.candidates} / {told.measured} | "
+        f"{seconds:.0f}, {told.longest_s:.2f} | {told.status} | {told.bound_us:,.0f} | "
         f"{told.greedy_us:,.0f} / {told.chosen_us:,.0f} | {groups['greedy']} / {groups['exact']} | "
         f"{times['greedy']:,.0f} / {times['exact']:,.0f} | {times['greedy'] / times['exact']:.2f} |"
     )

@@ -225,10 +225,28 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
         found.append(family.demand(asked(device("sm_80"), plain, same, element_bytes=2, cold=True)).work)
     taken, laid_out = found
     assert (laid_out.far_bytes + laid_out.mid_bytes > taken.far_bytes + taken.mid_bytes).all()
+    for words, families in (
+        ("dtype=fp16,layout=nhwc,c=32", ("windows_mma_fp16", "batched_mma_fp16")),
+        ("layout=nhwc,c=8", ("windows_simt_fp32", "batched_simt_fp32")),
+        ("c=8", ("images_simt_fp32", "batched_simt_fp32")),
+        ("dtype=int8,layout=nhwc,c=64", ("windows_mma_int8", "batched_mma_int8", "windows_simt_int8", "batched_simt_int8")),
+        ("dtype=int8,in=int8,layout=nhwc,c=32", ("batched_mma_sint8", "windows_simt_sint8", "batched_simt_sint8")),
+    ):
+        op = Op.parse(f"conv2d:f=64,r=3,s=3,{words}")
+        assert [one.name for one in conv_families(op)] == [f"cuda_{name}" for name in families]
+        assert all(list(one.points(op, device("sm_80"))) for one in conv_families(op))
+    for point in conv_families(Op.parse("conv2d:c=16,f=64,r=3,s=3"))[0].points(
+        Op.parse("conv2d:c=16,f=64,r=3,s=3"), device("sm_80")
+    ):
+        assert (
+            point["kn"] == 1
+            and point["bk"] in (8, 16)
+            and point["bm"] * point["bn"] // (point["tm"] * point["tn"]) % point["bn"] == 0
+        )
     of_columns = ("c=96,f=64,r=1,s=1,dtype=fp16", "c=48,f=64,r=3,s=3,dtype=fp16", "c=96,f=64,r=3,s=3,groups=4,dtype=fp16",
-                  "c=96,f=64,r=3,s=3,dtype=int8")  # fmt: skip
+                  "c=96,f=64,r=3,s=3,dtype=fp16,groups=32", "c=12,f=64,r=3,s=3")  # fmt: skip
     for words in of_columns:  # as it lies; steps over taps
         every = conv_families(Op.parse(f"conv2d:{words},layout=nhwc"))
         assert every and not any(family.name.startswith("cuda_windows") for family in every)
     assert len(conv_families(Op.parse("conv2d:c=96,f=64,r=3,s=3,dtype=fp16"))) == 1, "channels first"
-    assert len(conv_families(Op.parse("conv2d:c=96,f=64,r=3,s=3,layout=nhwc"))) == 1, "fp32"
+    assert len(conv_families(Op.parse("conv2d:c=3,f=64,r=7,s=7"))) == 1, "few channels"

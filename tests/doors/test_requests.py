@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import subprocess
@@ -214,25 +213,19 @@ def test_models_have_the_layers_that_they_are_known_for() -> None:
     assert len(resnet) == 25 and "dense_n168_k672_bias_relu" in mobile
 
 
-def test_a_whole_model_with_a_recurrent_layer_is_refused_on_a_gpu_before_anything_is_tuned(tmp_path: Path) -> None:
+def test_a_whole_model_whose_sizes_data_tell_is_refused_on_a_gpu_before_anything_is_tuned(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     import onnx
     from onnx import helper
 
-    shapes = {"x": ["seq", 1, 8], "y": ["seq", 1, 1, 4], "z": ["seq", 8]}
-    ends = {name: helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()}
-    weights = [helper.make_tensor(name, 1, size, [0.5] * math.prod(size))
-               for name, size in (("w", [1, 16, 8]), ("r", [1, 16, 4]), ("m", [8, 8]))]  # fmt: skip
-    rows = helper.make_tensor("rows", 7, [2], [-1, 8])
-    nodes = [
-        helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4),
-        helper.make_node("Reshape", ["x", "rows"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "m"], ["z"]),
-    ]
-    graph = helper.make_graph(nodes, "g", [ends["x"]], [ends["y"], ends["z"]], [*weights, rows])
-    file = tmp_path / "layer.onnx"
+    shapes = {"x": ["seq", 8], "y": [2, "count"], "z": ["seq", 8]}
+    ends = {name: helper.make_tensor_value_info(name, 7 if name == "y" else 1, shape) for name, shape in shapes.items()}
+    nodes = [helper.make_node("NonZero", ["x"], ["y"]), helper.make_node("MatMul", ["x", "m"], ["z"])]
+    weight = helper.make_tensor("m", 1, [8, 8], [0.5] * 64)
+    graph = helper.make_graph(nodes, "g", [ends["x"]], [ends["y"], ends["z"]], [weight])
+    file = tmp_path / "places.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
     done = run("tune", str(file), "--shapes", "seq=1..9", "--device", "h200", "--zero-measure", cache=tmp_path, cwd=tmp_path)
     assert done.code == 2
-    assert "layer cannot run on a GPU; tune it for the CPU" in done.err and "a layer (lstm) goes step by step" in done.err
+    assert "places cannot run on a GPU; tune it for the CPU" in done.err and "is known only from data" in done.err
     assert not (tmp_path / "pack").exists()

@@ -10,6 +10,7 @@ from haotuner.backends.cpu.conv_source import packed_floats, transformed
 from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedPlan
 from haotuner.microkernels.cpu.conv import CpuConv
+from haotuner.microkernels.cpu.conv_turned import CpuConvTurned
 from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed import typed_params
@@ -31,6 +32,17 @@ def filtering_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> Pa
     kernels = [
         family.filtering(op, (3, 2 * lanes), lanes, 2),
         family.filtering(op, (5, lanes), lanes, 4),
+        CpuConv().kernel(op, 3, lanes, 1, lanes),
+    ]
+    return with_kernels(op, kernels, lanes, threads)
+
+
+def turned_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:
+    """Cells along w: tiles whose rows are pixels, of two vectors and of one, and image columns."""
+    op, family = Op.parse(spec), CpuConvTurned()
+    kernels = [
+        family.turned(op, (3, 2 * lanes), lanes),
+        family.turned(op, (5, lanes), lanes),
         CpuConv().kernel(op, 3, lanes, 1, lanes),
     ]
     return with_kernels(op, kernels, lanes, threads)

@@ -1,11 +1,11 @@
 """Leaves out each check, wait, event, push, free and clean-up of the host code for CUDA, one at a time: do the tests notice?
 
-``python -m tests.serving.cuda_deletions FOLDER [--seconds N] [--part I OF] [--quick | --shared] [--only TEXT] [--keep]``
-goes on where ``cuda_seen.txt`` and FOLDER stop: they keep what was seen, as long as the function is the same. Run it in a
-tree that nobody changes meanwhile. Survivors are tried again when the tests have changed. With ``--shared`` those of files
-that CPUs share go through their tests, too (minutes each). ``--keep`` writes all that was seen to ``cuda_seen.txt`` and the
-counts to ``docs/results/cuda-deletions.md``. Exit 0: all were looked at, and what survives is in ``cuda_justified.txt``; 3:
-time ran out; 1: an unjustified one survives.
+``python -m tests.serving.cuda_deletions FOLDER [--seconds N] [--part I OF] [--quick | --shared] [--only TEXT] [--unseen]
+[--keep]`` goes on where ``cuda_seen.txt`` and FOLDER stop: they keep what was seen, as long as the function is the same.
+Run it in a tree that nobody changes meanwhile. Survivors are tried again when the tests have changed. With ``--shared``
+those of files that CPUs share go through their tests, too (minutes each). ``--keep`` writes all that was seen to
+``cuda_seen.txt`` and the counts to ``docs/results/cuda-deletions.md``. Exit 0: all were looked at, and what survives is in
+``cuda_justified.txt``; 3: time ran out; 1: an unjustified one survives.
 """
 
 from __future__ import annotations
@@ -100,33 +100,40 @@ def tree() -> str:
     return digest(*(path.read_text() for path in sorted(paths) if path.suffix in (".py", ".c", ".h", ".cc", ".cuh")))
 
 
-def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool, quick: bool, only: str = "") -> bool:
-    """Look at what is wanted and has a text in its name, as long as there is time; whether all of the part was."""
-    from tests.serving.cuda_variant_lists import SHARED
+def look(
+    folder: Path, seconds: float, part: tuple[int, int], shared: bool, quick: bool, only: str = "", unseen: bool = False
+) -> bool:
+    """Look at what is wanted and has a text in its name, as long as there is time; whether all of the part was.
+
+    ``unseen``: nothing that survived other tests before.
+    """
+    from tests.serving.cuda_variant_lists import ALL_TESTS, SHARED
     from tests.serving.cuda_variants import Variants
 
     end = time.monotonic() + seconds
     journal, reasons, state = Journal(folder, f"{part[0]}-{part[1]}"), justified(), tests()
-    whole = f"{NOTHING}, quick" if quick else NOTHING
     texts, before = {file: file.read_text() for file in files()}, tree()
     mine = every()[part[0] :: part[1]]
     left = [
         (file, place)
         for file, place in mine
         if only in place.name
+        and not (unseen and (place.name, digest(place.around)) in journal.seen)
         and journal.wanted(place, state, shared and file.name in SHARED and place.name not in reasons, quick)
     ]
     # Those that survived come again later, and those that have a reason last.
     left.sort(key=lambda pair: (pair[1].name in reasons, (pair[1].name, digest(pair[1].around)) in journal.seen))
     if not left:
         return True
+    sources = sorted({file for file, _ in left}) if only else ALL_TESTS
+    whole = ", ".join([NOTHING, *(["quick"] if quick else []), *(file.name for file in sources if only)])
     variants = Variants(folder / f"build-{part[0]}-{part[1]}")
     for file, place in every():
         if seen := journal.seen.get((place.name, digest(place.around)), {}).get("why"):
             variants.learn(file.name, place.function, seen)
     try:
         if (whole, before) not in journal.seen:
-            variants.whole(quick=quick)
+            variants.whole(quick=quick, sources=sources)
         for at in range(0, len(left), EVERY):
             entries: list[dict[str, str]] = []
             for file, place in left[at : at + EVERY]:
@@ -193,9 +200,10 @@ def main() -> None:
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--quick", action="store_true", help="tests of one architecture; what survives them is not noted")
     parser.add_argument("--only", default="", metavar="TEXT", help="places that have it in their names")
+    parser.add_argument("--unseen", action="store_true", help="places that were never looked at alone")
     parser.add_argument("--keep", action="store_true", help="write what was seen into the tree")
     given = parser.parse_args()
-    look(given.folder, given.seconds, tuple(given.part), given.shared, given.quick, given.only)
+    look(given.folder, given.seconds, tuple(given.part), given.shared, given.quick, given.only, given.unseen)
     sys.exit(report(given.folder, given.keep))
 
 

@@ -24,8 +24,8 @@ from tests.serving.cuda_packs import (
     STEPPED_PICKS,
     TRANSPOSED_PICKS,
 )
-from tests.serving.cuda_window_packs import BESIDE_COLUMNS, WINDOW_PICKS
-from tests.serving.native_builds import DOORS_FLAGS, NATIVE
+from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
+from tests.serving.native_builds import CLIB, DOORS_FLAGS, NATIVE
 
 SCENARIOS = (
     "refusals", "misuses", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
@@ -54,6 +54,7 @@ MORE = {
     **dict.fromkeys(BYTE_PICKS, ("stepped", "stepped_faults")),
     **dict.fromkeys(BYTE_PRODUCTS, ("stepped_products",)),
     **dict.fromkeys(WINDOW_PICKS, ("stepped", "stepped_faults", "windowed")),
+    **dict.fromkeys(IMAGE_PICKS, ("stepped", "stepped_faults", "images")),
     BESIDE_COLUMNS: ("windows_beside_columns",),
     FUSED_FP16: ("fused_refusals",),
 }
@@ -65,14 +66,23 @@ KIND = {
         *TRANSPOSED_PICKS,
         *STEPPED_PICKS,
         *WINDOW_PICKS,
+        *IMAGE_PICKS,
         BESIDE_COLUMNS,
         *BYTE_PICKS,
     ),
-    "cuda_conv_windows.c": WINDOW_PICKS,
+    "cuda_conv_windows.c": (*WINDOW_PICKS, *IMAGE_PICKS),
     "cuda_conv_transposed.c": TRANSPOSED_PICKS,
     "cuda_generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
     "generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
 }
+# Sources whose tests are all, between them.
+ALL_TESTS = (
+    NATIVE / "cuda" / "driver.c",
+    CLIB / "gpu.c",
+    NATIVE / "check.c",
+    NATIVE / "cuda" / "workspace.c",
+    NATIVE / "cuda" / "model.c",
+)
 MODELS = {NATIVE / name for name in MODEL_SOURCES if name.startswith("cuda/")}  # of packs with whole models alone
 WITH_MODELS = ("loaded.c",)  # what packs with whole models have beside the rest
 OF_MODELS = {

@@ -10,6 +10,7 @@ from tests.serving.cuda_packs import Pick
 
 _FAMILIES: dict[str, Any] = {one.name: one for one in CUDA_FAMILIES}
 _TILE = {"bm": 32, "bn": 32, "bk": 32, "wm": 1, "wn": 2, "st": 3}
+_STRIPS = {"bm": 32, "bn": 64, "bk": 8, "tm": 4, "tn": 4}
 WINDOW_PICKS = (  # several taps of several steps; in groups, apart, with steps wider than a warp's rows; bytes along a line
     Pick(
         arch="sm_80",
@@ -31,6 +32,40 @@ WINDOW_PICKS = (  # several taps of several steps; in groups, apart, with steps 
         op=Op.parse("conv1d:c=64,f=20,s=5,pad=2,stride=2,layout=nwc,dtype=int8,out=uint8,epilogue=scale+bias+relu").name,
         kernels=(_FAMILIES["cuda_windows_mma_int8"].kernel(**{**_TILE, "bk": 64}, v=16),),
         dtype="int8",
+    ),
+    Pick(
+        arch="sm_80",
+        op=Op.parse("conv2d:c=16,f=20,r=3,s=2,pad=1,stride=2.1,layout=nhwc,epilogue=bias+residual+relu").name,
+        kernels=(
+            _FAMILIES["cuda_batched_simt_fp32"].kernel(**_STRIPS, v=1),
+            _FAMILIES["cuda_windows_simt_fp32"].kernel(**_STRIPS),
+        ),
+        dtype="float32",
+    ),
+    Pick(
+        arch="sm_75",
+        op=Op.parse("conv1d:c=128,f=20,s=3,pad=2,dilation=2,groups=2,layout=nwc,dtype=int8,in=int8").name,
+        kernels=(_FAMILIES["cuda_windows_simt_sint8"].kernel(bm=32, bn=64, bk=64, tm=4, tn=4, v=16),),
+        dtype="int8",
+    ),
+)
+IMAGE_PICKS = (  # channels first: pixels along the columns of a product an image, in groups, with strides and dilations
+    Pick(
+        arch="sm_80",
+        op=Op.parse(
+            "conv2d:c=48,f=40,r=2,s=3,pad=1.2.1.2,stride=2.1,dilation=1.2,groups=2,epilogue=bias+residual+relu"
+        ).name,
+        kernels=(
+            _FAMILIES["cuda_batched_simt_fp32"].kernel(**_STRIPS, v=1),
+            _FAMILIES["cuda_images_simt_fp32"].kernel(**_STRIPS, kn=1),
+        ),
+        dtype="float32",
+    ),
+    Pick(
+        arch="sm_90a",
+        op=Op.parse("conv1d:c=16,f=9,s=5,pad=2,stride=2").name,
+        kernels=(_FAMILIES["cuda_images_simt_fp32"].kernel(bm=16, bn=64, bk=16, tm=2, tn=8, v=4, kn=1),),
+        dtype="float32",
     ),
 )
 BESIDE_COLUMNS = Pick(  # planned by columns, whose copies are wider than those of its windows

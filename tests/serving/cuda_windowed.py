@@ -59,6 +59,47 @@ def windowed(path: str) -> None:
     _of_the_framework(served, drawn, y, more)
 
 
+def images(path: str) -> None:
+    """Channels first: any strides and addresses are read as they lie, by two launches; weights lie anywhere."""
+    served, driver = Stepped(path), Driver()
+    drawn = served.drawn(SHAPES["image"][1])
+    y = served.out(judge.reference(served.meaning, drawn | served.constants))
+    more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+    x, before = drawn["x"], served.pack.stats()[served.meaning.name]["fallbacks"]
+    sizes = [int(np.prod(x.shape[axis + 1 : -1])) for axis in range(x.ndim - 1)]
+    rows = [(x.shape[-1] + 3) * size for size in sizes]
+    wide = served.device.upload(np.repeat(x, 2, axis=-1))
+    steps = [2 * int(np.prod(x.shape[axis + 1 :])) for axis in range(x.ndim)]
+    for image in (
+        served.device.upload(x, skip=1),
+        served.device.upload(x, strides=(*rows, 1)),
+        served.device.upload(x, strides=(rows[0] + 7, *rows[1:], 1)),
+        served.device.upload(x, strides=(rows[0] * 2, rows[1] + 1, *rows[2:], 1)),
+        tvm_ffi.from_dlpack(Capsule(wide.data_ptr(), x.shape, x.dtype.name, 0, tuple(steps))),
+    ):
+        driver.library.standin_counts_reset()
+        served.bound(image, out=y, stream=served.stream, **more)
+        served.device.wait(served.stream)
+        served.judge(drawn, y)
+        assert counts(driver)["cuLaunchKernel"] == 2, "the weight turned, and products"
+    assert served.pack.stats()[served.meaning.name]["fallbacks"] == before
+    elsewhere = served.placed | {"weight": served.device.upload(served.constants["weight"], skip=1)}
+    served.op.bind(**elsewhere)(served.device.upload(x), out=y, stream=served.stream, **more)
+    served.device.wait(served.stream)
+    served.judge(drawn, y)
+    if len(served.op.entry.kernels) == 1:
+        groups = int(served.meaning.option("groups"))
+        last = served.meaning["c"] // groups - 1
+        for channel in (-(-(1 << 31) // last), 1 << 31):  # the last one lies at 2^31 elements
+            far = [channel * served.meaning["c"], channel, *steps[2:-1], 1]
+            with pytest.raises(ValueError, match=f"^{served.meaning.name}: x .*holds over 2.31-1 elements an image"):
+                served.bound(
+                    tvm_ffi.from_dlpack(Capsule(FAR, x.shape, x.dtype.name, 0, tuple(far))), out=y, stream=served.stream
+                )
+    _axes_of_one(served)
+    _of_the_framework(served, drawn, y, more)
+
+
 def _channels_apart(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
     """Columns are laid out of them where the pack can; and no kernel reads beyond 2^31 elements of an image."""
     name, x = served.meaning.name, drawn["x"]
@@ -94,6 +135,8 @@ def _axes_of_one(served: Stepped) -> None:
     more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
     before = served.pack.stats()[served.meaning.name]["fallbacks"]
     odd = [drawn["x"].shape[-1] + 1 + 2 * place for place in range(drawn["x"].ndim - 1)]
+    if served.meaning.option("layout") in ("nchw", "ncw"):
+        odd[1] = int(np.prod(drawn["x"].shape[2:])) + 1  # the one axis of several elements
     served.bound(served.device.upload(drawn["x"], strides=(*odd, 1)), out=y, stream=served.stream, **more)
     served.device.wait(served.stream)
     served.judge(drawn, y)

@@ -16,10 +16,13 @@ import pytest
 from tests.serving.cuda_byte_packs import BYTE_PICKS, BYTE_PRODUCTS
 from tests.serving.cuda_packs import (
     ATTENTION_PICK,
+    CONV_FIRST,
     CONV_PICKS,
     DIRECT_PICKS,
+    FUSED_FP16,
     FUSED_PICKS,
     GENERATED_PICKS,
+    GROUPED_FP32,
     GROUPED_HOPPER,
     GROUPED_PICKS,
     KN_HOPPER,
@@ -38,7 +41,7 @@ from tests.serving.cuda_packs import (
     Pick,
     build_pack,
 )
-from tests.serving.cuda_window_packs import BESIDE_COLUMNS, WINDOW_PICKS
+from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.forking import Forking
 
@@ -157,6 +160,11 @@ def test_windows_are_read_where_they_lie(folder, pick):
     run(folder, pick, "several", "stepped", "stepped_faults", "windowed")
 
 
+@pytest.mark.parametrize("pick", IMAGE_PICKS, ids=lambda pick: pick.op)
+def test_windows_of_images_are_read_where_they_lie_channels_first(folder, pick):
+    run(folder, pick, "several", "stepped", "stepped_faults", "images")
+
+
 def test_products_of_columns_are_not_computed_by_kernels_that_read_windows(folder):
     run(folder, BESIDE_COLUMNS, "windows_beside_columns")
 
@@ -213,6 +221,18 @@ def test_a_first_factor_stored_the_other_way_is_served(folder, pick):
 @pytest.mark.parametrize("scenario", ["extents", "lost", "captures"])
 def test_what_no_server_should_do_is_said_and_leaves_nothing_behind(folder, pick, scenario):
     run(folder, pick, scenario)
+
+
+OF_ALL_KINDS = (SIMT, GROUPED_FP32, PRODUCT_FP16, CONV_FIRST, GENERATED_PICKS[0])
+AND_MORE = (FUSED_FP16, WINDOW_PICKS[0], DIRECT_PICKS[0], TRANSPOSED_PICKS[2], BYTE_PICKS[0], BYTE_PRODUCTS[1], PARTS_PICK,
+            ATTENTION_PICK)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "pick", [*OF_ALL_KINDS, *(pytest.param(one, marks=pytest.mark.slow) for one in AND_MORE)], ids=lambda pick: pick.op
+)
+def test_misfortunes_of_every_kind_are_said_and_leave_nothing_behind(folder, pick):
+    run(folder, pick, "misfortunes", more_devices=(pick.arch,))
 
 
 def test_a_fork_is_refused(folder):

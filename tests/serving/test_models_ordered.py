@@ -39,15 +39,17 @@ def scatters() -> Graph:
     return g.finish(*(g.add("scatter", x, at, new, how=how) for how in WRITES))
 
 
-def recurrent(kind: str, names: tuple[str, ...], **options: Any) -> Graph:
+def recurrent(kind: str, names: tuple[str, ...], width: int = H, **options: Any) -> Graph:
     g = GraphBuilder()
     gates = GATES[kind]
-    x, lengths = g.input("x", (T, B, gates * H)), g.input("at", (B,), "int64")
-    first, second = g.input("h", (B, H)), g.input("c", (B, H))
+    x, lengths = g.input("x", (T, B, gates * width)), g.input("at", (B,), "int64")
+    first, second = g.input("h", (B, width)), g.input("c", (B, width))
     settings = tuple((name, 0.3, 0.2) for name in names)
+    steady = numbers(width, gates * width) / np.float32(np.sqrt(width / H))  # else rounding grows from step to step
     return g.finish(
-        g.add("recurrent", x, g.constant(numbers(H, gates * H)), g.constant(numbers(gates * H)), g.constant(numbers(3 * H)),
-              first, second, lengths, kind=kind, hidden=H, activations=settings, **options)
+        g.add("recurrent", x, g.constant(steady), g.constant(numbers(gates * width)),
+              g.constant(numbers(3 * width)),
+              first, second, lengths, kind=kind, hidden=width, activations=settings, **options)
     )  # fmt: skip
 
 

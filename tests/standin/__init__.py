@@ -10,7 +10,7 @@ from typing import Literal
 
 from tests.emulator.build import toolchain_missing
 from tests.standin.devices import device as device_named
-from tests.standin.library import driver_library
+from tests.standin.library import cache_folder, driver_library
 
 ROOT = Path(__file__).parents[2]
 SUPPRESSIONS = Path(__file__).with_name("lsan.supp")  # the stand-in keeps what it made; a host hears of its own leaks only
@@ -66,6 +66,7 @@ def environment(
         "LD_LIBRARY_PATH": f"{library}{os.pathsep}{outer}" if outer else str(library),
         "LSAN_OPTIONS": f"suppressions={SUPPRESSIONS}:print_suppressions=0",
         "TSAN_OPTIONS": f"suppressions={NOT_BUILT_FOR_TSAN}:print_suppressions=0",
+        "STANDIN_CACHE": str(cache_folder().parent),
         "STANDIN_DEVICES": ";".join(described),
         "STANDIN_DRIVER": str(driver),
         "STANDIN_DRIVER_FOLDER": str(library),

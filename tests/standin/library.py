@@ -28,8 +28,11 @@ RENAMED = "-DcuTensorMapEncodeTiled=emulated_cuTensorMapEncodeTiled"  # the emul
 
 
 def cache_folder() -> Path:
-    """Where libraries and images are kept between runs: in the temporary folder, for this user alone."""
-    folder = Path(tempfile.gettempdir()) / f"haotuner-standin-{os.getuid()}"
+    """Where libraries and images are kept between runs: in the temporary folder, for this user alone.
+
+    Children of a tuning have a temporary folder of their own, and are told where this one is.
+    """
+    folder = Path(os.environ.get("STANDIN_CACHE") or tempfile.gettempdir()) / f"haotuner-standin-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to somebody else")

@@ -20,7 +20,7 @@ from tests.serving.cuda_packs import (
     Pick,
     build_pack,
 )
-from tests.serving.cuda_window_packs import WINDOW_PICKS
+from tests.serving.cuda_window_packs import IMAGE_PICKS, WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
@@ -48,7 +48,8 @@ def test_generated_programs_are_timed_as_they_are_launched(folder, pick):
 
 def test_convolutions_without_columns_are_timed_as_they_are_launched(folder):
     timed(folder, DIRECT_PICKS[0], "tests.work.cuda_timing_direct")
-    timed(folder, WINDOW_PICKS[0], "tests.work.cuda_timing_windows")
+    for pick in (WINDOW_PICKS[0], IMAGE_PICKS[0]):
+        timed(folder, pick, "tests.work.cuda_timing_windows")
 
 
 @pytest.mark.parametrize("scenario", ["timing", "unended", "parted"])

@@ -13,6 +13,7 @@ from haotuner.errors import UsageError
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension, floor_division
 from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.orchestrate import c_recurrent
 from haotuner.orchestrate import exact as exact_module
 from haotuner.orchestrate import measured as measured_module
 from haotuner.orchestrate.agreements import unmet
@@ -30,6 +31,7 @@ from haotuner.orchestrate.tasks import arrivals_of_models, asked_model, ops_of, 
 from haotuner.orchestrate.written import written
 from haotuner.runtime.schedule import Schedule
 from haotuner.words.op import Op
+from tests.serving.test_models_ordered import recurrent
 
 B, T = dimension("batch"), dimension("seq")
 
@@ -292,6 +294,7 @@ def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
     plan = Exact(softmax_of_rows(), prices)
     steps = [one for one in plan.steps if isinstance(one, Loops)]
     assert plan.told.status == "optimal" and 0 < plan.told.measured <= plan.told.candidates
+    assert plan.told.longest_s > 0 and exact_module.WINDOW_S <= 60, "a window's program is given a minute at most"
     for step in steps:
         nodes = frozenset(node.output for node in step.graph.nodes)
         assert prices.knows(step.output, nodes) and min(prices.expected_us(step.graph)) > 0
@@ -306,7 +309,7 @@ def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeyp
     assert plan.steps and plan.told.measured == 0 and prices.ratios == []
 
 
-def test_what_no_gpu_computes_is_named():
+def test_what_no_gpu_computes_is_named(monkeypatch):
     g = GraphBuilder()
     x = g.input("x", (B, 8))
     first = g.add("reshape", g.add("slice", x, axes=(1,), starts=(0,), stops=(1,), steps=(1,)), shape=(B,))
@@ -315,6 +318,12 @@ def test_what_no_gpu_computes_is_named():
         check_sizes("m", graph)
     check_sizes("m", softmax_of_rows())
     check_steps("m", Greedy(softmax_of_rows()).steps)
+    layer = Greedy(recurrent("lstm", ("sigmoid", "tanh", "tanh"), width=6, reverse=False)).steps
+    monkeypatch.setattr(c_recurrent, "SHARED_BYTES", 4 * 6 * 4)
+    check_steps("m", layer)
+    monkeypatch.setattr(c_recurrent, "SHARED_BYTES", 4 * 6 * 4 - 1)
+    with pytest.raises(UsageError, match=r"m cannot run on a GPU.*\n  .*: the gates of a layer \(lstm\) of 6 states"):
+        check_steps("m", layer)
 
 
 def test_a_gpu_computes_again_what_a_core_stores():

@@ -21,6 +21,7 @@ from haotuner.records import MemoryStore
 from haotuner.search import turns as turns_module
 from haotuner.search.task_scheduler import Scheduler, Shared
 from haotuner.search.turns import shared
+from haotuner.whole_tuning import _reserve
 from tests.work.fake_lab import CORE
 
 B, T = dimension("batch"), dimension("seq")
@@ -72,6 +73,12 @@ def test_after_each_turn_is_said_how_far_it_is_and_what_a_request_takes(monkeypa
     said.clear()
     shared(Scheduler(tasks), CORE, 60.0, one_turn, told)
     assert said == ["1 of 2 tasks begun, 1 done", "2 of 2 tasks begun, 2 done, products 0.20 ms expected"]
+
+
+def test_measuring_keeps_most_of_a_budget_however_long_a_pack_takes():
+    request: Any = SimpleNamespace(ops=range(10), seconds=240.0)
+    took = {seconds: _reserve(request, SimpleNamespace(seconds=seconds)) for seconds in (0.0, 30.0, 127.0)}  # type: ignore[arg-type]
+    assert took == {0.0: 8.0, 30.0: 30.0, 127.0: 72.0}
 
 
 def test_whoever_is_told_to_stop_begins_no_other_turn(monkeypatch):

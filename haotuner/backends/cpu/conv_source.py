@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
 from haotuner.microkernels.cpu.conv_direct import is_direct
+from haotuner.microkernels.cpu.conv_turned import TURNED
 from haotuner.microkernels.cpu.typed import WORDS
 from haotuner.ops.convolution import Window, windows
 from haotuner.ops.minimal_filtering import points
@@ -20,7 +22,7 @@ def is_flat(op: Op) -> bool:
 
 
 def transformed(kernels: Iterable[MicroKernel]) -> tuple[int, ...]:
-    """Tiles that weights are transformed for (``conv_winograd.c``)."""
+    """Forms that kernels read weights in, beside the plain one: TURNED, and tiles of ``conv_winograd.c``."""
     return tuple(sorted({dict(kernel.params).get("wt", 0) for kernel in kernels} - {0}))
 
 
@@ -50,8 +52,9 @@ _SLACK_ROWS, _SLACK_PANELS, _LINE = 16, 4, 16
 
 def packed_floats(op: Op, lanes: int, tiles: tuple[int, ...]) -> int:
     """Floats of the packed weight; ``ht_conv_packed`` counts the same."""
-    panels = [points(tile) * -(-op["f"] // lanes) + _SLACK_PANELS for tile in tiles]
-    return plain_floats(op, lanes) + sum(panels) * _apart(op["c"] * lanes)
+    panels = [points(tile) * -(-op["f"] // lanes) + _SLACK_PANELS for tile in tiles if tile != TURNED]
+    turned = _product_floats(op, lanes, last=True) if TURNED in tiles else 0
+    return plain_floats(op, lanes) + turned + sum(panels) * _apart(op["c"] * lanes)
 
 
 def _apart(floats: int) -> int:
@@ -60,14 +63,18 @@ def _apart(floats: int) -> int:
 
 def plain_floats(op: Op, lanes: int) -> int:
     """Floats of the weight as products of image columns read it, the first part of the packed one."""
+    last = op.option("layout") in ("nhwc", "nwc")
+    if not is_direct(op):
+        return _product_floats(op, lanes, last=last)
+    taps = prod(side.taps for side in windows(op.kind, dict(op.static), op.all_options()).values())
+    return op["f"] * (taps if last else _apart(taps))
+
+
+def _product_floats(op: Op, lanes: int, *, last: bool) -> int:
     found = windows(op.kind, dict(op.static), op.all_options())
     tall, wide = found.get("h", _POINT), found["w"]
-    last, groups = op.option("layout") in ("nhwc", "nwc"), int(op.option("groups"))
+    groups = int(op.option("groups"))
     channels, features = op["c"] // groups, op["f"] // groups
-
-    if is_direct(op):
-        taps = tall.taps * wide.taps
-        return op["f"] * (taps if last else _apart(taps))
     total, word = 0, WORDS.get(op.dtype)
     signed = op.dtype_of(op.meaning.operands[0]) == "int8"
     for rows in _taps(tall):

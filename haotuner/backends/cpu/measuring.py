@@ -39,7 +39,7 @@ PRODUCT_SERVING = (
     *TYPED_SERVING,
 )
 _TYPED_CONV_PARTS = ("_typed.c", "_typed_direct.c", "_typed_finish.c", "_typed_image.c", "_typed_pack.c")
-_WINOGRAD_PARTS = ("_tiles.c", "_winograd.c", "_winograd.h")
+_WINOGRAD_PARTS = ("_tiles.c", "_turned.c", "_winograd.c", "_winograd.h")
 _PLAIN_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", "_finish.c", ".h")
 _CONV_PARTS = (*_TYPED_CONV_PARTS, *_PLAIN_PARTS, *_WINOGRAD_PARTS)
 CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS), "kinds/turn.h", *TYPED_SERVING)

@@ -25,6 +25,7 @@ CONV = tuple(
         "_direct",
         "_finish",
         "_tiles",
+        "_turned",
         "_winograd",
         *(f"_typed{part}" for part in ("", "_direct", "_finish", "_image", "_pack")),
     )

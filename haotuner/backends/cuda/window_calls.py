@@ -15,7 +15,7 @@ from haotuner.backends.cuda.held import Held
 from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import drawn
 from haotuner.isolate.answers import Refusal
-from haotuner.microkernels.cuda.conv import channels_of_group, product_extents
+from haotuner.microkernels.cuda.conv import channels_last, channels_of_group, product_extents
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.microkernels.cuda.fused import CHANNELS, after_of
 from haotuner.words.op import Op
@@ -30,7 +30,7 @@ class WindowWords(ctypes.Structure):
     """``ht_cuda_windows`` of native/cuda/ht_cuda_args.h."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("xb", "xh", "xw")),
+        *((name, ctypes.c_int64) for name in ("xb", "xh", "xw", "xc")),
         *((name, ctypes.c_int32) for name in ("h", "w", "p", "q", "channels", "s")),
         *(
             (name, ctypes.c_int32)
@@ -40,27 +40,37 @@ class WindowWords(ctypes.Structure):
 
 
 class WindowCall:
-    """One call on an image whose pixels lie ``pixel`` elements apart, and a compact result."""
+    """One call on an image, and a compact result.
 
-    def __init__(self, op: Op, extents: Mapping[str, int], loaded: Loaded, at: Mapping[str, int], pixel: int) -> None:
+    ``apart``: elements between pixels of an image whose channels come last, else between its rows.
+    """
+
+    def __init__(self, op: Op, extents: Mapping[str, int], loaded: Loaded, at: Mapping[str, int], apart: int) -> None:
         tall, wide = sides_of(op)
         h, w, c, f = extents.get("h", 1), extents["w"], extents["c"], extents["f"]
-        found, groups = product_extents(op, extents), int(op.option("groups"))
-        k, channels = int(found["k"]), channels_of_group(op)
+        found, groups, channels = product_extents(op, extents), int(op.option("groups")), channels_of_group(op)
+        m, n, k, features = int(found["m"]), int(found["n"]), int(found["k"]), f // groups
+        strides = (h * w * apart, w * apart, apart, 1) if channels_last(op) else (c * h * apart, apart, 1, h * apart)
         self.words = WindowWords(
-            h * w * pixel, w * pixel, pixel, h, w, extents.get("p", 1), extents["q"], channels, wide.taps,
+            *strides, h, w, extents.get("p", 1), extents["q"], channels, wide.taps,
             tall.stride, wide.stride, tall.before, wide.before, tall.dilation, wide.dilation,
         )  # fmt: skip
         beside = {name: at[name] for name in (*CHANNELS, "residual") if name in at}
+        first, second = ("x", "weight") if channels_last(op) else ("weight", "x")
+        ldx, ldw, ldy = (c, k, f) if channels_last(op) else (k, strides[3], n)
         args = ArgsWords(
-            x=at["x"], y=at["y"], m=int(found["m"]), n=f // groups, k=k, ldx=c, ldw=k, ldy=f, splits=1,
-            **beside, **after_of(op),
-        )  # fmt: skip
-        self.weights = np.array([at["weight"]], np.uint64)  # outlives the call
-        self.call = call_words([(loaded, int(found["m"]))], 0, args, self.weights)
-        self.call.batch = BatchWords.of(groups, channels, f // groups * k, f // groups)
-        self.call.batch.channel_apart[-1] = f // groups
-        self.call.matrices, self.call.windows = groups, ctypes.addressof(self.words)
+            x=at[first], y=at["y"], m=m, n=n, k=k, ldx=ldx, ldw=ldw, ldy=ldy, splits=1, **beside, **after_of(op)
+        )
+        self.weights = np.array([at[second]], np.uint64)  # outlives the call
+        self.call = call_words([(loaded, m)], 0, args, self.weights)
+        if channels_last(op):
+            batch = BatchWords.of(groups, channels, features * k, features)
+        else:
+            batch = BatchWords.of(groups, features * k, channels * strides[3], features * n)
+            batch.extents[-2], batch.w[-2], batch.y[-2], batch.channel_rows = extents["b"], strides[0], f * n, 1
+        batch.channel_apart[-1] = features
+        self.call.batch, self.call.matrices = batch, groups * batch.extents[-2]
+        self.call.windows = ctypes.addressof(self.words)
 
 
 def turned(weight: NDArray[Any]) -> NDArray[Any]:
@@ -154,7 +164,9 @@ class WindowOperands:
 
     def call(self, loaded: Loaded) -> CallWords:
         """One launch; this object must outlive it."""
-        self._made = WindowCall(self._op, self._extents, loaded, self._at, self._extents["c"])
+        self._made = WindowCall(
+            self._op, self._extents, loaded, self._at, self._extents["c" if channels_last(self._op) else "w"]
+        )
         return self._made.call
 
     def free(self) -> None:

@@ -38,10 +38,11 @@ typedef struct {
     int32_t lanes, stored; /* 2^lanes threads side by side go on in a pixel's row, which they store so many elements at a time */
 } ht_cuda_unfold;
 
-/* Of kernels that read the windows of channels-last images straight into their tiles, behind the batch: rows of x are pixels of all
- * images, terms are (tap, channel), as w (features, terms) has them. args.x is the image, a group's channels by the batch's stride. */
+/* Of kernels that read the windows of images straight into their tiles, behind the batch: terms are (tap, channel), as the weight
+ * (features, terms) has them. Channels last, rows of x are pixels of all images: args.x is the image, a group's channels by the batch's
+ * stride, args.w the weight. Channels first, columns of w are pixels of an image: args.w is that, ldw xc, args.x the weight. */
 typedef struct {
-    int64_t xb, xh, xw; /* strides of x in elements; channels lie side by side */
+    int64_t xb, xh, xw, xc; /* strides of the image in elements; channels last, channels lie side by side */
     int32_t h, w, p, q, channels, s; /* channels of a group; taps to the right */
     int32_t down, right, above, before, dilation_down, dilation_right; /* strides of the window, pads ahead, dilations */
 } ht_cuda_windows;

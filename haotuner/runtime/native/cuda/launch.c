@@ -115,6 +115,7 @@ int ht_cuda_launch_windows(const ht_cuda_kernel* kernel, CUfunction function, co
 
 int ht_cuda_windows_fit(const ht_cuda_kernel* kernel, const ht_cuda_args* args, const ht_cuda_windows* windows, ht_error* error) {
   const int64_t vector = kernel->vector, bytes = vector * ht_cuda_bytes(kernel->dtype);
+  if (kernel->windows == HT_WINDOWS_FIRST) return 0; /* pixels are read one by one */
   if (!aligned(args->x, bytes) || windows->xb % vector != 0 || windows->xh % vector != 0 || windows->xw % vector != 0)
     return ht_refuse(error, "ValueError", "x begins at an address, or has a stride, that is no multiple of %d elements, which this pack's kernels need: pass a "
                      "contiguous copy", (int)vector);

@@ -5,6 +5,7 @@
 #include "driver.h"
 #include "ht_cuda_args.h"
 
+enum { HT_WINDOWS_LAST = 1, HT_WINDOWS_FIRST = 2 };
 enum { HT_CUDA_FP32 = 0, HT_CUDA_FP16 = 1, HT_CUDA_BF16 = 2, HT_CUDA_INT8 = 3 }; /* INT8: of w; x may have no sign */
 
 typedef struct { /* a compiled kernel, as its family describes it */
@@ -19,7 +20,7 @@ typedef struct { /* a compiled kernel, as its family describes it */
   int32_t splits_max;            /* 1: it cannot split k */
   int32_t groups;                /* it takes ht_cuda_groups behind its arguments */
   int32_t batch;                 /* it takes ht_cuda_batch there, and w at a row stride of its own */
-  int32_t windows;               /* and ht_cuda_windows behind that: x is images, whose windows it reads */
+  int32_t windows;               /* and ht_cuda_windows behind that: x is images, whose windows it reads, channels last; HT_WINDOWS_FIRST: w */
   int32_t direct;                /* it takes ht_cuda_direct ahead of them: of a thread's pixels tile_m are rows, tile_n side by side */
 } ht_cuda_kernel;
 

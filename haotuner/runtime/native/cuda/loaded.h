@@ -8,7 +8,7 @@
 
 typedef struct { /* a group of a whole model: one launch, given addresses and lines of the size table as they lie */
   const char* name;
-  int32_t lanes;        /* threads of a warp that share a point: 1 or 32 */
+  int32_t lanes;        /* threads that share a point: 1, a warp, or a block of 256 */
   int32_t points;       /* so many of its loops, from the outermost on, make points */
   int32_t count;        /* lines that follow the addresses */
   const int32_t* sizes;

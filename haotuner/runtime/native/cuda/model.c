@@ -206,7 +206,7 @@ int ht_where_group(const ht_model* m, const ht_model_plan* plan, const ht_model_
   for (int32_t a = 0; a < code->points; ++a) points *= plan->sizes[group->extents[a]];
   for (int32_t i = 0; i < group->tensors; ++i) words[i] = (uint64_t)(uintptr_t)plan->loops[step->first + i];
   for (int32_t i = 0; i < code->count; ++i) words[group->tensors + i] = (uint64_t)plan->sizes[code->sizes[i]];
-  while (threads > WARP && up(points * code->lanes, threads) < d->loaded->device->units) threads /= 2;
+  while (threads > WARP && threads > code->lanes && up(points * code->lanes, threads) < d->loaded->device->units) threads /= 2;
   int64_t blocks = up(points * code->lanes, threads);
   if (blocks > (int64_t)d->loaded->device->units * ROUNDS) blocks = (int64_t)d->loaded->device->units * ROUNDS;
   void* params[1] = {words};

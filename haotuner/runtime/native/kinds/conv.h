@@ -23,7 +23,7 @@ typedef struct {
   int32_t channels, features, groups;
   ht_window tall, wide;
   uint8_t transposed, last, flat; /* last: channels are the innermost axis; flat: images have no height */
-  uint8_t winograd;               /* tiles that the weight is transformed for, 2 and 4, added; 0: none */
+  uint8_t forms;                  /* of the weight beside the plain one, added: HT_CONV_TURNED, and tiles of conv_winograd.c, 2 and 4 */
   int32_t lanes;                  /* columns of a panel of the packed weight */
   const ht_kernel* kernels;       /* channels first: `tail` is the program of the last `nt` features of a group */
   const ht_typed* typed;          /* NULL: fp32. Else rows are pixels and columns features whatever the layout (conv_typed.c) */
@@ -55,7 +55,11 @@ static inline int64_t ht_conv_out(const ht_conv* conv, const ht_window* w, int64
   return room < 0 ? 0 : room / w->stride + 1;
 }
 int64_t ht_conv_packed(const ht_conv* conv); /* floats of the packed weight */
-int64_t ht_conv_plain(const ht_conv* conv);  /* of these what products of image columns read; the transformed weights follow */
+int64_t ht_conv_plain(const ht_conv* conv);  /* of these what products of image columns read; the other forms follow */
+enum { HT_CONV_TURNED = 1 }; /* a form: panels as channels last have them, terms in the order (channels / 32, tap, 32 channels), for conv_turned.c */
+#define HT_CONV_TURNED_CHANNELS 32
+int64_t ht_conv_form(const ht_conv* conv, int form); /* where a form begins; of 8: where all end */
+ht_conv ht_conv_as_turned(const ht_conv* conv);      /* the convolution whose plain weight is that form */
 int64_t ht_conv_apart(int64_t floats);       /* rounded up to an odd number of cache lines: such rows never meet in few sets of L1 */
 /* `weight` as torch stores it, (f, c/groups, r, s), transposed (c, f/groups, r, s), contiguous. */
 void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed);
@@ -71,10 +75,13 @@ int ht_conv_tiles(ht_kernel_fn fn, int64_t mr, int64_t nr, int64_t pw, const ht_
 int ht_conv_across(const ht_kernel* kernel, int lanes, ht_conv_tile c, int64_t count);
 
 /* conv_winograd.c: 3x3 windows that move by one, by the minimal filtering of Winograd (Lavin & Gray, CVPR 2016): `tile` outputs each
- * way from (tile + 2)^2 products. The weight is laid out as [point][panel][channel][lanes] of each tile that conv->winograd has, behind one another. */
+ * way from (tile + 2)^2 products. The weight is laid out as [point][panel][channel][lanes] of each tile that conv->forms has, behind one another. */
 int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile);
 void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed);
 int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
+
+/* conv_turned.c: channels first by tiles whose rows are pixels. */
+int ht_conv_run_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 
 /* conv_direct.c: one channel makes each feature. Its kernels have no program: `mr` output rows, or pixels, are computed at a time. */
 int ht_conv_is_direct(const ht_conv* conv);
@@ -103,6 +110,9 @@ typedef struct {
 void ht_conv_image(const ht_image* image, int lanes, float* out);
 /* Copy `count` lines. */
 void ht_conv_lines(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t length);
+/* The same of elements `gap` apart in each line of `from`, or of `to`. */
+void ht_conv_strip(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t gap, int64_t count, int64_t length);
+void ht_conv_spread(int lanes, float* to, int64_t step, int64_t gap, const float* from, int64_t stride, int64_t count, int64_t length);
 
 /* Of other types than fp32: data is of the types that conv->typed says, strides in elements of them. */
 

@@ -47,6 +47,20 @@ HT_TARGET static void lines_16(float* to, int64_t step, const float* from, int64
     }
   }
 }
+
+/* Every other element of `to`: a vector in two halves. */
+HT_TARGET static void spread_16(float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t length) {
+  const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  for (int64_t j = 0; j < length; j += 16) {
+    const uint32_t pairs = ones(2 * (length - j)) & 0x55555555u;
+    for (int64_t i = 0; i < count; ++i) {
+      const __m512 some = _mm512_maskz_loadu_ps((__mmask16)ones(length - j), from + i * stride + j);
+      float* line = to + i * step + 2 * j;
+      _mm512_mask_storeu_ps(line, (__mmask16)pairs, _mm512_permutexvar_ps(low, some));
+      _mm512_mask_storeu_ps(line + 16, (__mmask16)(pairs >> 16), _mm512_permutexvar_ps(high, some));
+    }
+  }
+}
 #include "conv_image.h"
 #undef HT_TARGET
 #undef HT_WIDE
@@ -87,6 +101,18 @@ void ht_conv_image(const ht_image* image, int lanes, float* out) {
   else (lanes == 16 ? first_16 : lanes == 8 ? first_8 : first_4)(image, out);
 }
 
+void ht_conv_strip(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t gap, int64_t count, int64_t length) {
+  (lanes == 16 ? lines_16 : lanes == 8 ? lines_8 : lines_4)(to, step, from, stride, count, 0, length, length, gap);
+}
+
 void ht_conv_lines(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t length) {
-  (lanes == 16 ? lines_16 : lanes == 8 ? lines_8 : lines_4)(to, step, from, stride, count, 0, length, length, 1);
+  ht_conv_strip(lanes, to, step, from, stride, 1, count, length);
+}
+
+void ht_conv_spread(int lanes, float* to, int64_t step, int64_t gap, const float* from, int64_t stride, int64_t count, int64_t length) {
+  if (gap == 1) ht_conv_lines(lanes, to, step, from, stride, count, length);
+  else if (gap == 2 && lanes == 16) spread_16(to, step, from, stride, count, length);
+  else
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < length; ++j) to[i * step + j * gap] = from[i * stride + j];
 }

@@ -84,35 +84,28 @@ int64_t ht_conv_plain(const ht_conv* conv) {
   return phase.offset + phase.group * conv->groups + (conv->last || conv->typed != NULL ? 0 : SLACK_ROWS * longest);
 }
 
-int64_t ht_conv_packed(const ht_conv* conv) {
+ht_conv ht_conv_as_turned(const ht_conv* conv) {
+  ht_conv turned = *conv;
+  turned.last = 1;
+  turned.forms = HT_CONV_TURNED; /* which no convolution with channels last has */
+  return turned;
+}
+
+int64_t ht_conv_form(const ht_conv* conv, int form) {
+  const ht_conv turned = ht_conv_as_turned(conv);
   int64_t floats = ht_conv_plain(conv);
-  for (int tile = 2; tile <= 4; tile += 2)
-    if ((conv->winograd & tile) != 0) floats += ht_conv_winograd_packed(conv, tile);
+  for (int before = 1; before < form; before *= 2)
+    if ((conv->forms & before) != 0) floats += before == HT_CONV_TURNED ? ht_conv_plain(&turned) : ht_conv_winograd_packed(conv, before);
   return floats;
 }
 
-static void pack_transformed(const ht_conv* conv, const float* weight, float* packed) {
-  packed += ht_conv_plain(conv);
-  for (int tile = 2; tile <= 4; tile += 2) {
-    if ((conv->winograd & tile) == 0) continue;
-    ht_conv_winograd_pack(conv, tile, weight, packed);
-    packed += ht_conv_winograd_packed(conv, tile);
-  }
-}
+int64_t ht_conv_packed(const ht_conv* conv) { return ht_conv_form(conv, 8); }
 
-void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
+static void pack_plain(const ht_conv* conv, const float* weight, float* packed) {
   int64_t channels = per_group(conv->channels, conv), features = per_group(conv->features, conv);
   int64_t window = (int64_t)conv->tall.taps * conv->wide.taps;
-  memset(packed, 0, (size_t)ht_conv_packed(conv) * sizeof *packed);
-  if (conv->typed != NULL) {
-    ht_conv_pack_typed(conv, (const char*)weight, packed);
-    return;
-  }
-  if (ht_conv_is_direct(conv)) {
-    pack_direct(conv, weight, packed);
-    return;
-  }
-  pack_transformed(conv, weight, packed);
+  /* channels of which all taps follow one another: (channels / block, tap, block) */
+  const int64_t block = !conv->last ? 1 : conv->forms == HT_CONV_TURNED ? HT_CONV_TURNED_CHANNELS : channels;
   ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) {
     ht_conv_phase(conv, index, 0, 0, &phase);
@@ -123,8 +116,9 @@ void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
           const float* from = conv->transposed ? weight + ((g * channels + c) * features + f) * window
                                                : weight + ((g * features + f) * channels + c) * window;
           float* to = packed + phase.offset + g * phase.group;
-          to += conv->last ? f / conv->lanes * phase.stride + c * conv->lanes + f % conv->lanes : f * phase.stride + c * taps;
-          int64_t tap_stride = conv->last ? channels * conv->lanes : 1;
+          const int64_t first = c / block * block, some = channels - first < block ? channels - first : block, apart = conv->last ? conv->lanes : 1;
+          to += (first * taps + c - first) * apart + (conv->last ? f / conv->lanes * phase.stride + f % conv->lanes : f * phase.stride);
+          const int64_t tap_stride = some * apart;
           for (int64_t t = 0; t < phase.tall.taps; ++t)
             for (int64_t u = 0; u < phase.wide.taps; ++u) {
               int64_t tap = (phase.tall.tap + t * phase.tall.tap_step) * conv->wide.taps + phase.wide.tap + u * phase.wide.tap_step;
@@ -133,4 +127,21 @@ void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
             }
         }
   }
+}
+
+void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
+  memset(packed, 0, (size_t)ht_conv_packed(conv) * sizeof *packed);
+  if (conv->typed != NULL) {
+    ht_conv_pack_typed(conv, (const char*)weight, packed);
+    return;
+  }
+  if (ht_conv_is_direct(conv)) {
+    pack_direct(conv, weight, packed);
+    return;
+  }
+  const ht_conv turned = ht_conv_as_turned(conv);
+  pack_plain(conv, weight, packed);
+  if ((conv->forms & HT_CONV_TURNED) != 0) pack_plain(&turned, weight, packed + ht_conv_form(conv, HT_CONV_TURNED));
+  for (int tile = 2; tile <= 4; tile += 2)
+    if ((conv->forms & tile) != 0) ht_conv_winograd_pack(conv, tile, weight, packed + ht_conv_form(conv, tile));
 }

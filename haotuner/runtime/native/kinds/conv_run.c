@@ -49,11 +49,8 @@ static void put(const job* j, const float* from, int64_t stride, int64_t feature
     int64_t gap = wide->step * call->yw;
     if (j->conv->last)
       ht_conv_lines(j->conv->lanes, to, gap, from + at * stride, stride, length, features);
-    else if (gap == 1)
-      ht_conv_lines(j->conv->lanes, to, call->yf, from + at, stride, features, length);
     else
-      for (int64_t f = 0; f < features; ++f)
-        for (int64_t i = 0; i < length; ++i) to[f * call->yf + i * gap] = from[f * stride + at + i];
+      ht_conv_spread(j->conv->lanes, to, call->yf, gap, from + at, stride, features, length);
     at += length;
   }
 }
@@ -286,6 +283,7 @@ int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call
     return ht_conv_run_direct(conv, kernel, call, threads);
   }
   if (threads == 1) share = HT_WHOLE;
+  if (kernel->tile == HT_CONV_TURNED) return ht_conv_run_turned(conv, kernel, call, share, threads);
   if (kernel->tile > 0) return ht_conv_run_winograd(conv, kernel, call, share, threads);
   atomic_init(&j.failed, 0);
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) {

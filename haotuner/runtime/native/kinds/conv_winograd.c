@@ -257,9 +257,7 @@ static int cut(job* j, int share, int threads) {
 
 int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads) {
   job j = {.conv = conv, .kernel = kernel, .call = call, .tile = kernel->tile, .side = kernel->tile + 2};
-  j.weight = call->weight + ht_conv_plain(conv);
-  for (int tile = 2; tile < kernel->tile; tile += 2)
-    if ((conv->winograd & tile) != 0) j.weight += ht_conv_winograd_packed(conv, tile);
+  j.weight = call->weight + ht_conv_form(conv, kernel->tile);
   j.points = j.side * j.side;
   j.down = up(call->p, j.tile);
   j.across = up(call->q, j.tile);

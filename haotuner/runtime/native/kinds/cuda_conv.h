@@ -8,7 +8,7 @@
  *   channels first: columns[b, group] (features x taps, pixels) = weight (channels, features x taps)^T . x (channels, pixels)
  *   channels last:  columns[group] (pixels, features x taps) = x (pixels, channels) . weight (channels, features x taps)
  *
- * Kernels that read windows where they lie, channels last, take x as it is and the weight as (features, taps, channels), turned ahead of them:
+ * Kernels that read windows where they lie take x as it is and the weight as (features, taps, channels), turned ahead of them:
  * terms are (tap, channel). Nothing else is laid out.
  *
  * Images are taken so many at a time that their columns find room. */

@@ -18,19 +18,21 @@ int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* ca
   const ht_conv* conv = &data->conv;
   const ht_conv_call* c = &call->conv;
   const ht_cuda_kernel* kernel = &ht_cuda_pack_code.kernels[place];
-  const int64_t element = ht_cuda_bytes(data->dtype), span_of_one = (c->h - 1) * c->xh + (c->w - 1) * c->xw + conv->channels;
-  const int64_t room = HT_CUDA_OPERAND_ELEMENTS - span_of_one, by_offset = room < 0 ? 0 : c->xb > 0 ? room / c->xb + 1 : c->batch;
-  const int64_t each = least(least(by_offset, HT_EXTENT_LIMIT / (c->p * c->q)), c->batch);
-  ht_cuda_windows windows = {.xb = c->xb, .xh = c->xh, .xw = c->xw, .h = (int32_t)c->h, .w = (int32_t)c->w, .p = (int32_t)c->p, .q = (int32_t)c->q,
-                             .channels = conv->channels / conv->groups, .s = conv->wide.taps, .down = conv->tall.stride, .right = conv->wide.stride,
+  const int32_t channels = conv->channels / conv->groups;
+  const int64_t element = ht_cuda_bytes(data->dtype), to_channel = conv->last ? conv->channels - 1 : (channels - 1) * c->xc;
+  const int64_t room = HT_CUDA_OPERAND_ELEMENTS - ((c->h - 1) * c->xh + (c->w - 1) * c->xw + to_channel + 1);
+  const int64_t by_offset = room < 0 ? 0 : conv->last && c->xb > 0 ? room / c->xb + 1 : c->batch; /* channels first an image is a matrix of its own */
+  const int64_t each = conv->last ? least(least(by_offset, HT_EXTENT_LIMIT / (c->p * c->q)), c->batch) : by_offset;
+  ht_cuda_windows windows = {.xb = c->xb, .xh = c->xh, .xw = c->xw, .xc = c->xc, .h = (int32_t)c->h, .w = (int32_t)c->w, .p = (int32_t)c->p, .q = (int32_t)c->q,
+                             .channels = channels, .s = conv->wide.taps, .down = conv->tall.stride, .right = conv->wide.stride,
                              .above = conv->tall.before, .before = conv->wide.before, .dilation_down = conv->tall.dilation,
                              .dilation_right = conv->wide.dilation};
   /* An axis of one element says nothing of its stride. */
   if (c->batch == 1) windows.xb = 0;
   if (c->h == 1) windows.xh = 0;
   if (c->w == 1) windows.xw = 0;
-  if (each < 1 || c->xc != 1) { /* a group has several channels */
-    ht_refuse(error, "ValueError", "x has its channels apart, or holds over 2^31-1 elements an image: pass a contiguous copy");
+  if (each < 1 || (conv->last && c->xc != 1)) { /* a group has several channels */
+    ht_refuse(error, "ValueError", "x %sholds over 2^31-1 elements an image: pass a contiguous copy", conv->last ? "has its channels apart, or " : "");
     return 1;
   }
   const ht_cuda_args told = {.x = c->x, .w = bound->w};
@@ -44,9 +46,12 @@ int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* ca
     ht_cuda_args args;
     ht_cuda_batch batch;
     ht_cuda_conv_products(op, c, bound, NULL, first, least(each, c->batch - first), &args, &batch);
-    args.x = (const char*)c->x + first * c->xb * element, args.w = workspace.data;
-    batch.x[2] = conv->channels / conv->groups;
-    rc = ht_cuda_launch_windows(kernel, bound->loaded->functions[place], &args, &batch, &windows, batch.extents[2], queue->stream, error);
+    const void *image = (const char*)c->x + first * c->xb * element, *weight = workspace.data;
+    args.x = conv->last ? image : weight, args.w = conv->last ? weight : image;
+    if (conv->last) batch.x[2] = channels;
+    else args.ldw = (int32_t)c->xc, batch.w[1] = c->xb, batch.w[2] = channels * c->xc;
+    rc = ht_cuda_launch_windows(kernel, bound->loaded->functions[place], &args, &batch, &windows, (int64_t)batch.extents[1] * batch.extents[2],
+                                queue->stream, error);
   }
   ht_cuda_workspace_done(&workspace);
   return rc;

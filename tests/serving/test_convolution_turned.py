@@ -1,0 +1,109 @@
+"""Channels-first convolutions by tiles whose rows are pixels: right at every shape, window, phase and share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import haotuner
+from haotuner import judge
+from haotuner.backends.cpu.pack_source import pack_library
+from haotuner.microkernels.cpu.conv_turned import CpuConvTurned
+from haotuner.pack.verify import verify
+from haotuner.pack.write import write_pack
+from haotuner.runtime.host import missing_flags
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
+from tests.serving.conv_packs import turned_conv
+from tests.serving.native_builds import c_pack
+from tests.serving.packs import LANES, best_level, document
+
+SPECS = (
+    "conv2d:c=17,f=40,r=3,s=3,pad=1",
+    "conv2d:c=18,f=33,r=3,s=3,pad=1,stride=2",
+    "conv2d:c=40,f=20,r=1,s=1",
+    "conv2d:c=32,f=24,r=3,s=2,pad=0.3.2.1,stride=3,dilation=2,groups=2",
+    "conv2d:c=8,f=9,r=3,s=3,pad=17,dilation=17",  # bands of a few pixels
+    "conv2d:c=130,f=9,r=3,s=3,pad=1",  # a sum in parts
+    "conv1d:c=16,f=20,s=5,pad=4,dilation=2",
+    "conv_transpose2d:c=20,f=18,r=2,s=2,stride=2",
+    "conv_transpose2d:c=9,f=12,r=3,s=4,stride=3,pad=1",
+)
+FUSED = (
+    "conv2d:c=16,f=20,r=3,s=3,pad=1,stride=2,epilogue=bias+residual+silu",
+    "conv2d:c=24,f=16,r=1,s=1,epilogue=bias+relu",
+)
+HERE = [lanes for level, lanes in LANES.items() if not missing_flags(level)]
+
+
+@pytest.fixture(scope="module", params=sorted(set(HERE)))
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ops = [turned_conv(spec, request.param) for spec in SPECS]
+    return c_pack(tmp_path_factory.mktemp("conv") / "pack", ops)
+
+
+@pytest.fixture(params=[1, 3])
+def pack(path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    with haotuner.load(path, threads=request.param) as opened:
+        yield opened
+
+
+def sizes(op: Op, draw: np.random.Generator) -> list[Shape]:
+    """Of each cell along w, and beyond one block of pixels."""
+    drawn = [(int(draw.integers(1, 4)), int(draw.integers(5, 12)), w) for w in (5, 6, 7, 12, 13)]
+    found = [*drawn, (1, 5, 6), (2, 24, 6), (2, 5, 12)]
+    return [Shape.of({"b": b, **({"h": h} if "h" in op.dynamic else {}), "w": w}) for b, h, w in found]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_shape_is_right(pack, spec):
+    op, draw = Op.parse(spec), np.random.default_rng(0)
+    for place, shape in enumerate(sizes(op, draw)):
+        whole = place % 3 == 0
+        inputs = judge.draw(op, shape, draw, whole=whole)
+        bias = draw.integers(-3, 4, op["f"]).astype(np.float32) if place % 2 else None
+        bound = pack.op(op.name).bind(inputs["weight"], bias)
+        assert np.array_equal(bound.weight(), inputs["weight"])
+        out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+        bound(judge.spaced(inputs["x"], 3), out=out.inner)
+        assert not out.touched(), shape
+        after = 0 if bias is None else bias.reshape(-1, *([1] * (out.inner.ndim - 2)))
+        want = judge.reference(op, inputs)
+        if whole:
+            assert np.array_equal(out.inner, want + after), shape
+        else:
+            verdict = judge.compare(out.inner, want + after, judge.tolerance(op, inputs, want) + 1e-6 * np.abs(after))
+            assert not verdict.wrong, (shape, str(verdict))
+        assert np.array_equal(bound(inputs["x"]), out.inner)
+
+
+def test_a_pack_keeps_the_plain_weight_first(path):
+    with haotuner.load(path) as pack:
+        packed = pack.op(Op.parse(SPECS[0]).name).entry.operands[1].packed
+        assert 0 < packed["plain"] < packed["floats"]
+
+
+def test_epilogues_follow(tmp_path):
+    level = best_level()
+    ops = [turned_conv(spec, LANES[level]) for spec in FUSED]
+    pack_library(ops, level, toolchain(), tmp_path / "library.so")
+    write_pack(tmp_path / "pack", tmp_path / "library.so", document(ops, level), lambda _: None)
+    assert verify(tmp_path / "pack") == []
+
+
+def test_products_of_channels_first_alone():
+    family = CpuConvTurned()
+    wide = "conv2d:c=16,f=16,r=3,s=3,dilation=40"  # finds no room in a band
+    for spec in (
+        wide,
+        "conv2d:c=16,f=16,r=3,s=3,layout=nhwc",
+        "conv2d:c=32,f=32,r=3,s=3,groups=32",
+        "conv2d:c=3,f=64,r=7,s=7",
+    ):
+        assert not family.serves(Op.parse(spec))
+    assert family.serves(Op.parse("conv2d:c=16,f=16,r=3,s=3")) and family.serves(Op.parse(SPECS[-1]))
