@@ -67,9 +67,8 @@ def print_predicted(document: Mapping[str, Any]) -> None:
     rows: list[tuple[str, ...]] = [("request", *KINDS, "ratio", "timed", "call")]
     for row in document["rows"]:
         pairs = [f"{row['predicted_us'][kind]:,.0f} / {row['measured_us'][kind]:,.0f}" for kind in KINDS]
-        rows.append(
-            (";".join(f"{k}={v}" for k, v in row["shape"].items()), *pairs, f"{row['ratio']:.2f}", f"{row['call_us']:,.0f}")
-        )
+        where, ratio = ";".join(f"{k}={v}" for k, v in row["shape"].items()), f"{row['ratio']:.2f}"
+        rows.append((where, *pairs, ratio, _timed(row["predicted_us"]), f"{row['call_us']:,.0f}"))
     say(columns(rows))
     say(f"median {document['median']:.2f}; {document['within_10_percent']:.0%} of the requests within 10 %")
 
