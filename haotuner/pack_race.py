@@ -128,11 +128,15 @@ def ratio(
                 if found and now() - begin > ENOUGH_S:
                     break
                 dims = {key: int(size) for key, _, size in (part.partition("=") for part in said.split(";"))}
-                calls = []
+                models: list[Any] = []
                 for who, pack in ((OLD, one), (NEW, other)):
                     turn(who)
-                    calls.append(_call(pack.model(name), dims))
-                    calls[-1]()
+                    models.append(pack.model(name))
+                turn(BOTH)  # what is asked is neither's fault
+                calls = [_call(model, dims) for model in models]
+                for who, call in zip((OLD, NEW), calls, strict=True):
+                    turn(who)
+                    call()
                 turn(BOTH)
                 before, after = _least(calls, SECONDS / len(asked), now)
                 found.append(log(after / before))

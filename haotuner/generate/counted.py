@@ -117,6 +117,10 @@ class Counted:
         """An array more."""
         self.arrays = {**self.arrays, name: np.full(count, np.nan, numpy_dtype(dtype))}
 
+    def turned(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
+        """A square turned over its diagonal."""
+        return list(np.stack([np.broadcast_to(one, len(vectors)) for one in vectors]).T)
+
     def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
         """Rounded twice: numpy has no other."""
         return self.apply("add", [self.apply("mul", [one, other], dtype, lanes), more], dtype, lanes)

@@ -15,7 +15,7 @@ from haotuner.graph.types import numpy_dtype
 INSTRUCTIONS: Mapping[str, float] = {
     "max": 3, "min": 3, "and": 0.5, "or": 0.5, "not": 0.5, "xor": 1, "abs": 1, "neg": 1, "select": 1, "cast": 1,
     "div": 10, "reciprocal": 10, "sqrt": 12, "rsqrt": 22, "floordiv": 12, "mod": 14, "pow": 120,
-    "mask": 6, "exp": 16, "log": 34, "tanh": 32, "erf": 38, "sigmoid": 26, "shuffle": 2,
+    "mask": 6, "exp": 16, "log": 34, "tanh": 32, "erf": 38, "sigmoid": 20, "shuffle": 2, "turn": 1,
 }  # fmt: skip
 LATENCY: Mapping[str, float] = {"add": 4, "mul": 4, "max": 7, "min": 7, "shuffle": 4}  # cycles (Agner Fog, Zen 2-4)
 OTHER_LATENCY = 5.0
@@ -50,7 +50,8 @@ def _loop(loop: Loop, core: Core) -> float:
         if isinstance(part, Loop):
             inner += _loop(part, core)
             innermost = False
-        elif isinstance(part, Work):
+            continue
+        if isinstance(part, Work):
             single &= part.lanes == 1
             if part.waited:
                 waits += HIDDEN * LATENCY.get(part.function, OTHER_LATENCY)
@@ -58,7 +59,9 @@ def _loop(loop: Loop, core: Core) -> float:
                 vectors += INSTRUCTIONS.get(part.function, 1.0) * _vectors(
                     part.lanes, numpy_dtype(part.dtype).itemsize, core
                 )
-        elif part.store:
+            continue
+        single &= part.lanes == 1
+        if part.store:
             stores += _moving(part, core, STORES, SINGLE_STORE)
         else:
             loads += _moving(part, core, LOADS, SINGLE_LOAD)

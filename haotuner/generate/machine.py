@@ -63,6 +63,10 @@ class Machine(Protocol):
         """Memory of the call's own near the core: a tensor of one axis, whose first contents are not known."""
         ...
 
+    def turned(self, vectors: Sequence[Value], dtype: str) -> Sequence[Value]:
+        """As many vectors as each has lanes, turned over the diagonal: vector i of the result has lane i of each."""
+        ...
+
     def fma(self, one: Value, other: Value, more: Value, dtype: str, lanes: int) -> Value:
         """One * other + more, rounded once where the machine can."""
         ...

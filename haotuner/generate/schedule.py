@@ -16,6 +16,7 @@ from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.generate.factor import joined
+from haotuner.generate.turns import turn_of
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
 
@@ -35,7 +36,9 @@ class Schedule:
     stays in registers from pass to pass.
     ``parts``: of the axis that the output is one fold over, which workers fold side by side (``parted.py``; Ansor's rule 6).
     ``tiles``: of a fold whose operands are used again, blocks of rows and of vectors in a tile of the cache, and terms that
-    come at a time, 0 for all (``tiled.py``; Ansor's rule 3); empty: one level, in registers.
+    come at a time, 0 for all (``tiled.py``; Ansor's rule 3); empty: one level, in registers. Of a program
+    that folds nothing, squares of elements in a tile that are turned in registers: along the axis that loads follow, along
+    the lanes, and 0 (``turned.py``).
     """
 
     lane_axis: int
@@ -92,6 +95,11 @@ class Plan:
         """The tensor that the program writes."""
         return self.graph.outputs[0]
 
+    @property
+    def turns(self) -> bool:
+        """Whether its tiles are of squares that are turned in registers."""
+        return bool(self.schedule.tiles) and not any(isinstance(part, Fold) for part in parts(self.value))
+
     def values(self) -> tuple[Expression, ...]:
         """Every expression that the program computes."""
         return (self.value, *(keep.value for keep in self.keeps), *self.first.values())
@@ -133,7 +141,10 @@ def told(plan: Plan) -> dict[str, str]:
     kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
     kept += ["what a row's first iteration loads stays in registers"] if schedule.held else []
     again = [words for tensor, words in maps.items() if tensor not in schedule.kept and len(graph.readers(tensor)) > 1]
-    if schedule.tiles:
+    if plan.turns:
+        high, wide = (squares * schedule.lanes for squares in schedule.tiles[:2])
+        end += f"; tiles of {high} x {wide} elements, of squares that are turned in registers"
+    elif schedule.tiles:
         high, wide = schedule.tiles[0] * schedule.rows, schedule.tiles[1] * schedule.lanes * schedule.unroll
         terms = f"{schedule.tiles[2]} terms at a time" if schedule.tiles[2] else "all terms at once"
         end += f"; tiles of {high} x {wide} elements, {terms}"
@@ -199,6 +210,24 @@ def tiled_fold(plan: Plan) -> Fold:
     return folds[0]
 
 
+def _turned(plan: Plan) -> None:
+    """UsageError where there is nothing to turn, or the schedule wants what squares do not have."""
+    schedule = plan.schedule
+    plain = (schedule.unroll, schedule.rows, schedule.packed, schedule.tiles[2]) == (1, 1, 1, 0) and schedule.masked
+    square = schedule.lanes > 1 and not schedule.lanes & (schedule.lanes - 1) and min(schedule.tiles[:2]) > 0
+    if not plain or not square or schedule.held or schedule.kept or schedule.lane_axis < 0:
+        raise UsageError(f"squares of {plan.output} are of one masked vector a row, a power of two of lanes, and no terms")
+    turn_of(plan.loops, plan.value, plan.indices)  # refuses what is not worth turning
+
+
+def turnable(graph: Graph, lane_axis: int) -> bool:
+    """Whether programs with lanes along an axis may turn squares."""
+    try:
+        return planned(graph, Schedule(lane_axis=lane_axis, lanes=2, unroll=1, tiles=(1, 1, 0))).turns
+    except UsageError:
+        return False
+
+
 def stageable(graph: Graph, lane_axis: int) -> bool:
     """Whether rows may be cut although their folds are read again, with lanes along an axis."""
     try:
@@ -243,7 +272,9 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
         keep, first = _kept(accesses, schedule, variables, value)
         keeps = (keep,)
     plan = Plan(graph=graph, schedule=schedule, loops=loops, indices=variables, value=value, keeps=keeps, first=first)
-    if schedule.tiles:
+    if plan.turns:
+        _turned(plan)
+    elif schedule.tiles:
         tiled_fold(plan)  # refuses what has no tiles
     if schedule.parts > 1 and not shared and (schedule.tiles or not levels_of_folds(plan)):
         raise UsageError(f"{out} is neither one fold nor rows that are folded along their own axis: workers cannot share it")

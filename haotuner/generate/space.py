@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, MOST_FLOATS, Schedule, planned, shareable, stageable, tileable
+from haotuner.generate.schedule import FOLDS, MOST_FLOATS, Schedule, planned, shareable, stageable, tileable, turnable
 from haotuner.generate.sketch import Sketch, lane_axes, sketches
 from haotuner.graph.graph import Graph
 
@@ -25,6 +25,7 @@ VECTORS = (1, 2, 4, 8)  # an iteration: an addition takes 3 to 4 cycles and two 
 ROWS = (1, 2, 4)
 SLICES = 2  # parts of a folded axis for each worker: a free one helps a late one (runtime/native/kinds/sliced.c)
 BLOCKS = (1, 4, 16)  # of rows, and of vectors, in a tile of the cache
+SQUARES = (0, 1, 4, 16)  # that are turned in a tile, along either axis; 0: none is turned
 TERMS = (0, 64, 256)  # that come at a time; 0: all
 TILES = ("row blocks", "vector blocks", "terms")  # holes, in the order of ``Schedule.tiles``
 STRUCTURE = "structure"  # the node of holes that are the whole program's
@@ -43,7 +44,8 @@ class Hole:
 class Space:
     """All schedules of a graph for vectors of so many lanes, and so many workers.
 
-    ``scratch``: whether sums may wait in memory of the thread's own; ``parts``: of a shared fold, where workers do not say.
+    ``scratch``: whether sums may wait in memory of the thread's own; ``parts``: of a shared fold, where workers do not say;
+    ``turns``: whether squares of elements may be turned in registers.
     """
 
     graph: Graph
@@ -51,6 +53,7 @@ class Space:
     workers: int = field(default=1, kw_only=True)
     scratch: bool = field(default=True, kw_only=True)
     parts: tuple[int, ...] = field(default=(), kw_only=True)
+    turns: bool = field(default=True, kw_only=True)
 
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
@@ -81,12 +84,21 @@ class Space:
             Hole("rows", out, ROWS if rank > 1 else (1,)),
             Hole("masked", out, (1, 0)),
             *([Hole("parts", out, self.parts or (1, SLICES * self.workers))] if self._shared_axes else []),
-            *(self._tile_holes(out) if self._tiled_axes else []),
+            *(self._tile_holes(out) if self._tiled_axes else self._square_holes(out) if self._turned_axes else []),
         )
 
     def _tile_holes(self, out: str) -> list[Hole]:
         terms = TERMS if self.scratch else TERMS[:1]
         return [Hole("row blocks", out, BLOCKS), Hole("vector blocks", out, BLOCKS[:2]), Hole("terms", out, terms)]
+
+    def _square_holes(self, out: str) -> list[Hole]:
+        return [Hole("row blocks", out, SQUARES), Hole("vector blocks", out, SQUARES[1:])]
+
+    @cached_property
+    def _turned_axes(self) -> frozenset[int]:
+        """Axes of lanes whose programs may turn squares."""
+        every = {axis for axes in self.axes for axis in axes} if self.turns and self.lanes > 1 else set()
+        return frozenset(axis for axis in every if turnable(self.graph, axis))
 
     @cached_property
     def _tiled_axes(self) -> frozenset[int]:
@@ -119,11 +131,19 @@ class Space:
                 found[place] = 0 if hole.node == self.graph.outputs[0] and hole.name == "rows" else found[place]
         if axis not in self._shared_axes:
             found = [0 if hole.name == "parts" else at for hole, at in zip(self.holes, found, strict=True)]
+        if axis in self._turned_axes:
+            return self._squared(found)
         if axis not in self._tiled_axes or not self.sketches[point[0]].tiled:
             found = [0 if hole.name in TILES else at for hole, at in zip(self.holes, found, strict=True)]
         elif self._sums(found) > MOST_FLOATS:
             return None
         return tuple(found)
+
+    def _squared(self, point: Sequence[int]) -> Point:
+        """Of a program that may turn squares: either squares, or what an iteration of whole rows takes."""
+        blocks = next(at for hole, at in zip(self.holes, point, strict=True) if hole.name == "row blocks")
+        without = ("unroll", "rows", "masked") if blocks else ("vector blocks",)
+        return tuple(0 if hole.name in without else at for hole, at in zip(self.holes, point, strict=True))
 
     def _sums(self, point: Sequence[int]) -> int:
         """Sums of a tile that wait in memory for further terms."""
@@ -145,7 +165,7 @@ class Space:
             masked=bool(value["masked", out]),
             kept=self.sketches[point[0]].cached,
             parts=value.get(("parts", out), 1),
-            tiles=() if tiles == (1, 1, 0) else tiles,
+            tiles=() if not tiles[0] or (tiles == (1, 1, 0) and not self._turned_axes) else tiles,
         )
 
     def has_program(self, point: Point) -> bool:

@@ -193,6 +193,11 @@ class Tally:
         """A tensor more."""
         self.types = {**self.types, name: TensorType((count,), dtype)}
 
+    def turned(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
+        """A shuffle of each vector for every halving of the lanes."""
+        self.here.body += [Work("turn", len(vectors), dtype)] * (len(vectors) * (len(vectors).bit_length() - 1))
+        return [UNKNOWN] * len(vectors)
+
     def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
         """One instruction; the variable that takes it in waits for its own value."""
         self.joined = Work("add", lanes, dtype, waited=True)

@@ -14,6 +14,7 @@ from haotuner.generate.expressions import INDEX, Apply, Expression, Fold, Load, 
 from haotuner.generate.machine import Cell, Machine, Value
 from haotuner.generate.places import maskable, offsets
 from haotuner.generate.schedule import Plan, tiled_fold
+from haotuner.generate.turned import emit_turned
 from haotuner.generate.values import Frame, Values
 
 SUMS = "tile of sums"  # scratch memory
@@ -34,8 +35,11 @@ class _Part:
 
 
 def emit_tiled(plan: Plan, machine: Machine) -> None:
-    """Say the program of a plan with tiles to a machine."""
-    _Tiled(plan, machine).run()
+    """Say the program of a plan with tiles to a machine: of a fold, or of squares that are turned (``turned.py``)."""
+    if plan.turns:
+        emit_turned(plan, machine)
+    else:
+        _Tiled(plan, machine).run()
 
 
 class _Tiled(Values):

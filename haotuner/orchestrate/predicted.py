@@ -19,11 +19,12 @@ from haotuner.words.shape import Shape
 def predicted_us(model: AskedModel, tuned: Iterable[Tuned], device: Device, threads: int = 1) -> dict[str, dict[str, float]]:
     """Of some requests, by their sizes as ``batch=1;seq=37``: microseconds of ``products``, of ``groups``, and of all.
 
-    A request of which some product has no expected time, as on a GPU that nobody measured, is left out.
+    ``timed``: of the products' those whose ops were timed; the others' are what a cost model says. A request of which some
+    product has no expected time, as on a GPU that nobody measured, is left out.
     """
     sizes = model.prices.requests
     by_name = {one.task.op.name: one for one in tuned}
-    products, groups = [0.0] * len(sizes), [0.0] * len(sizes)
+    products, groups, timed = ([0.0] * len(sizes) for _ in range(3))
     shapes: dict[str, list[tuple[int, Shape]]] = {}
     for ways in model.ways:
         expected = [[model.prices.expected_us(one.graph) for one in way.steps if isinstance(one, Loops)] for way in ways]
@@ -41,8 +42,9 @@ def predicted_us(model: AskedModel, tuned: Iterable[Tuned], device: Device, thre
             found, calls_us(by_name[name], [shape for _, shape in found], device, threads), strict=True
         ):
             products[place] += us
+            timed[place] += us if by_name[name].measured else 0.0
     return {
-        ";".join(f"{name}={size}" for name, size in one.items()): {"products": p, "groups": g, "all": p + g}
-        for one, p, g in zip(sizes, products, groups, strict=True)
+        ";".join(f"{name}={size}" for name, size in one.items()): {"products": p, "groups": g, "all": p + g, "timed": t}
+        for one, p, g, t in zip(sizes, products, groups, timed, strict=True)
         if isfinite(p + g)
     }

@@ -18,7 +18,7 @@ from haotuner.errors import UsageError
 from haotuner.generate.factor import joined
 from haotuner.generate.in_place import in_place
 from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, planned, tileable, told
+from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, planned, tileable, told, turnable
 from haotuner.generate.space import Space
 from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated_demand import Levels, count, counts_of
@@ -37,6 +37,8 @@ UNROLLS = (1, 2, 4, 8)
 ROWS = (1, 4)  # that an iteration writes
 TILED = ((2, 4), (4, 4), (4, 2))  # vectors and rows of a block of registers, where operands are used again
 TILES = ((4, 1, 0), (16, 1, 256), (16, 4, 256))  # blocks of rows and of vectors in a tile, terms at a time; 0: all
+
+TURNED = ((4, 1, 0), (4, 4, 0), (16, 4, 0), (1, 16, 0))  # squares in a tile, along the axis of loads and that of stores
 
 
 class CpuGenerated:
@@ -110,6 +112,7 @@ class CpuGenerated:
                         yield kernel
         for schedule in _tiled(space):
             yield self.kernel_of(schedule, op)
+        yield from (self.kernel_of(schedule, op) for schedule in _turned(space))
         yield self._kernel(1, 1, rank, 0, options)
 
     def space(self, op: Op, device: Device) -> Space:
@@ -293,6 +296,14 @@ def _tiled(space: Space) -> Iterator[Schedule]:
             one = Schedule(lane_axis=axis, lanes=space.lanes, unroll=unroll, rows=rows, folds=(unroll,) * many)
             for tiles in TILES:
                 yield replace(one, tiles=tiles)
+
+
+def _turned(space: Space) -> Iterator[Schedule]:
+    """Some tiles of squares turned in registers, where tensors are read across the innermost axis."""
+    axis = space.graph.types[space.graph.outputs[0]].rank - 1
+    if turnable(space.graph, axis):
+        one = Schedule(lane_axis=axis, lanes=space.lanes, unroll=1)
+        yield from (replace(one, tiles=tiles) for tiles in TURNED)
 
 
 @cache

@@ -10,6 +10,7 @@ from haotuner.generate.emit import AnyPlan, emit
 from haotuner.generate.schedule import Plan, merges
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import NUMPY_NAMES, TensorType
+from haotuner.microkernels.cpu.turning import turned
 from haotuner.microkernels.cpu.vector_math import VectorMath
 from haotuner.ops.functions import COMPARISONS
 
@@ -64,6 +65,16 @@ class Tir:
         """An array on the stack: TVM would ask a runtime for one of this size."""
         self.buffers = {**self.buffers, name: stack_array(name, count, TVM_NAMES[dtype])}
         self._scratch[name] = dtype
+
+    def turned(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
+        """A square turned by shuffles."""
+        lanes = len(vectors)
+
+        def shuffle(one: Any, other: Any, places: Sequence[int]) -> Any:
+            made = self.tirx.Shuffle([one, other], [self.tirx.IntImm("int32", place) for place in places])
+            return self._once(made, lanes)
+
+        return turned(vectors, shuffle)
 
     def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
         """One instruction where the CPU has it."""

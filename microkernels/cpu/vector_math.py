@@ -13,6 +13,7 @@ from typing import Any
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has few bits, so n * LN2_HIGH is exact
 EXP = (0.5, 0.16666516661643982, 0.04166620224714279, 0.008369073271751404, 0.001395080122165382)
+EXP_OF_LESS = tuple(one * (-1) ** place for place, one in enumerate(EXP))  # of e^-r
 ERF_SMALL = (0.12837916612625122, -0.37612634897232056, 0.11283694207668304, -0.02685927040874958, 0.005200634244829416,
              -0.0008137435652315617, 8.345216338057071e-05)  # fmt: skip
 ERF_LARGE = (-0.12864850461483002, -0.6351512670516968, -0.10623694211244583, 0.02376212179660797, -0.0036424880381673574,
@@ -51,13 +52,18 @@ class VectorMath:
 
     def _reduced(self, x: Any) -> tuple[Any, Any]:
         """e^r and n of x = n ln 2 + r, both float32."""
-        from tvm import tirx
-
-        n = self.once(tirx.floor(self._fma(x, LOG2_E, 0.5)))
-        r = self.once(self._fma(n, -LN2_LOW, self._fma(n, -LN2_HIGH, x)))
+        n, r = self._parts(x)
         p = self.once(self._polynomial(EXP, r))
         e = self.once(self._fma(self.once(r * r), p, r) + self._number(1.0))
         return e, n
+
+    def _parts(self, x: Any) -> tuple[Any, Any]:
+        """N and r of x = n ln 2 + r."""
+        from tvm import tirx
+
+        x = self.once(x)
+        n = self.once(tirx.floor(self._fma(x, LOG2_E, 0.5)))
+        return n, self.once(self._fma(n, -LN2_LOW, self._fma(n, -LN2_HIGH, x)))
 
     @property
     def _scales(self) -> bool:
@@ -125,9 +131,18 @@ class VectorMath:
         from tvm import tirx
 
         x = self.once(x)
+        if self._scales:
+            return self._sigmoid_scaled(x)
         e = self.exp(self._number(0.0) - tirx.abs(x))
         above = tirx.Select(x < self._number(0.0), e, self._number(1.0))
         return self.once(above / (self._number(1.0) + e))
+
+    def _sigmoid_scaled(self, x: Any) -> Any:
+        """2^n / (2^n + e^-r) of x = n ln 2 + r: neither overflows, and nothing is asked of x's sign."""
+        n, r = self._parts(self._under(self._over(x, -104.5), 30.0))
+        e = self.once(self._fma(self.once(r * r), self.once(self._polynomial(EXP_OF_LESS, r)), self._number(1.0) - r))
+        power = self._scaled(self._number(1.0), n)
+        return self.once(power / (power + e))
 
     def _polynomial(self, coefficients: Sequence[float], x: Any) -> Any:
         found = self._number(coefficients[-1])

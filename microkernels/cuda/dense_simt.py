@@ -147,6 +147,9 @@ class CudaSimt(CudaDense):
         gathered = self.word if kernel["v"] < self.word else 1
         staged = self._pieces(kernel) * gathered / bk
         loads, checks = -(-tm // STRIP) + -(-tn // STRIP) + staged, staged * v
+        if self.windows == "first":  # pixels come one by one
+            of_x, of_w = self._copied(kernel)
+            checks = (of_x * v + of_w) / bk
         if self.windows:
             checks += CORNER_CHECKS * (1 if self.windows == "first" else self._copied(kernel)[0]) / bk
         return Step(

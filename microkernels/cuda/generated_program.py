@@ -267,6 +267,10 @@ class CudaText:
         """A product and a sum, rounded once."""
         return self._named(dtype, f"fmaf({one}, {other}, {more})" if dtype == "fp32" else f"{one} * {other} + {more}")
 
+    def turned(self, vectors: Sequence[Code], dtype: str) -> Sequence[Code]:
+        """UsageError: threads do not exchange squares."""
+        raise UsageError("squares are not turned in a GPU's registers: ask for a schedule without tiles")
+
     def scratch(self, name: str, count: int, dtype: str) -> None:
         """A group's part of its block's shared memory; UsageError where a group is not a warp."""
         if self._lanes != WARP or dtype != "fp32":

@@ -51,11 +51,12 @@ def variants(kind: OpKind) -> list[dict[str, str]]:
 
 
 def kernels(kind: OpKind, options: Options) -> list[MicroKernel]:
-    """Scalar code, and four lanes (any x86-64 runs them) along every axis, with everything that may be kept."""
+    """Scalar code, and four lanes (any x86-64 runs them) along every axis, with everything that may be kept; squares."""
     family = CpuGenerated(kind)
     params = family._option_params(options)
     made = [family._kernel(4, 2, axis, keep, params) for axis in (0, 1, 2, 4) for keep in range(2)]
     rank = len((kind.variant(options) if kind.variant else kind).output.axes({}))
+    made.append(family._kernel(4, 1, rank, 0, (("tr", 2), ("tv", 1), ("tt", 0), *params)))  # where squares can be turned
     fits = [kernel for kernel in made if kernel["ax"] <= rank and family._plan(kernel) is not None]
     return [family._kernel(1, 1, rank, 0, params), *fits]
 

@@ -167,6 +167,61 @@ def test_bytes_of_tiles_are_counted(name: str, tiles: tuple[int, ...], masked: b
             assert Moved(top, every=10**6).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
 
 
+TURNED: dict[str, Callable[[GraphBuilder], str]] = {
+    "matrix": lambda g: g.add("transpose", g.input("x", (M, N)), order=(1, 0)),
+    "images": lambda g: g.add("transpose", g.input("x", (2, K, N, M)), order=(0, 2, 3, 1)),
+    "keys": lambda g: g.add(
+        "transpose", g.add("reshape", g.input("x", (2, M, 18)), shape=(2, M, 3, 6)), order=(0, 2, 3, 1)),
+    "fused": lambda g: g.map("mul", g.map("add", g.map("exp", g.add("transpose", g.input("x", (K, N, M)), order=(0, 2, 1))),
+                                          g.input("y", (K, M, N))), g.input("z", (M, 1))),
+    "two": lambda g: g.map("sub", g.add("transpose", g.input("x", (M, N)), order=(1, 0)),
+                           g.add("transpose", g.input("y", (2, M, N)), order=(0, 2, 1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tiles", [(2, 1, 0), (1, 3, 0)])
+@pytest.mark.parametrize("name", TURNED)
+def test_squares_are_turned_and_their_bytes_counted(name: str, tiles: tuple[int, ...]) -> None:
+    g = GraphBuilder()
+    graph = g.finish(TURNED[name](g))
+    rank = graph.types[graph.outputs[0]].rank
+    plan = planned(graph, Schedule(lane_axis=rank - 1, lanes=4, unroll=1, tiles=tiles))
+    assert plan.turns
+    for sizes in ({"m": 9, "n": 21, "k": 2}, {"m": 8, "n": 16, "k": 1}, {"m": 1, "n": 3, "k": 5}, {"m": 0, "n": 5, "k": 1}):
+        inputs: dict[str, Any] = drawn(graph, sizes)
+        found, counted = run(plan, inputs)
+        np.testing.assert_array_equal(found, interpret(graph, inputs)[graph.outputs[0]])
+        top, seen = tally(plan, graph.sizes(inputs)), witness(plan, inputs)
+        assert register_bytes(top) == (counted.loaded, counted.stored)
+        for size, line in ((64, 1), (1024, 4)):
+            assert Moved(top, every=10**6).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
+
+
+def test_squares_use_a_line_whole_while_it_is_near() -> None:
+    g = GraphBuilder()
+    graph = g.finish(TURNED["matrix"](g))
+    plain = planned(graph, Schedule(lane_axis=1, lanes=16, unroll=1))
+    turned = planned(graph, replace(plain.schedule, tiles=(1, 1, 0)))
+    sizes, level = {"m": 2048, "n": 2048}, Level(1 << 14, 16)
+    once, again = (Moved(tally(plan, sizes), every=1).bytes(level) for plan in (turned, plain))
+    assert once == 2 * 4 * 2048 * 2048 < again / 4
+    assert cycles(tally(turned, sizes), Core(64)) < 0.5 * cycles(tally(plain, sizes), Core(64))
+
+
+@pytest.mark.parametrize("build", [
+    lambda g: g.map("exp", g.input("x", (M, N))),
+    lambda g: g.add("reduce", g.add("transpose", g.input("x", (M, N)), order=(1, 0)), how="sum", axes=(1,)),
+    lambda g: g.map("add", g.add("transpose", g.input("x", (M, N)), order=(1, 0)),
+                    g.add("slice", g.input("y", (N, 2 * M)), axes=(1,), starts=(0,), stops=(2 * M,), steps=(2,))),
+])  # fmt: skip
+def test_what_has_no_squares_is_told(build: Callable[[GraphBuilder], str]) -> None:
+    g = GraphBuilder()
+    graph = g.finish(build(g))
+    lane_axis = graph.types[graph.outputs[0]].rank - 1
+    with pytest.raises(UsageError, match=r"squares are turned where|tiles (of|are)"):
+        planned(graph, Schedule(lane_axis=lane_axis, lanes=4, unroll=1, tiles=(1, 1, 0)))
+
+
 def test_tiles_save_bytes_beyond_a_cache() -> None:
     g = GraphBuilder()
     graph = g.finish(TILED["product"](g))

@@ -107,12 +107,11 @@ def look(
 
     ``unseen``: nothing that survived other tests before.
     """
-    from tests.serving.cuda_variant_lists import SHARED
+    from tests.serving.cuda_variant_lists import ALL_TESTS, SHARED
     from tests.serving.cuda_variants import Variants
 
     end = time.monotonic() + seconds
     journal, reasons, state = Journal(folder, f"{part[0]}-{part[1]}"), justified(), tests()
-    whole = f"{NOTHING}, quick" if quick else NOTHING
     texts, before = {file: file.read_text() for file in files()}, tree()
     mine = every()[part[0] :: part[1]]
     left = [
@@ -126,13 +125,15 @@ def look(
     left.sort(key=lambda pair: (pair[1].name in reasons, (pair[1].name, digest(pair[1].around)) in journal.seen))
     if not left:
         return True
+    sources = sorted({file for file, _ in left}) if only else ALL_TESTS
+    whole = ", ".join([NOTHING, *(["quick"] if quick else []), *(file.name for file in sources if only)])
     variants = Variants(folder / f"build-{part[0]}-{part[1]}")
     for file, place in every():
         if seen := journal.seen.get((place.name, digest(place.around)), {}).get("why"):
             variants.learn(file.name, place.function, seen)
     try:
         if (whole, before) not in journal.seen:
-            variants.whole(quick=quick)
+            variants.whole(quick=quick, sources=sources)
         for at in range(0, len(left), EVERY):
             entries: list[dict[str, str]] = []
             for file, place in left[at : at + EVERY]:

@@ -208,14 +208,18 @@ def _residuals(served: Stepped, drawn: Any, y: Any) -> None:
     shape, dtype = drawn["residual"].shape, drawn["residual"].dtype.name
     steps = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
     wide = [2 * step for step in steps[:-1]] + [1]
-    behind = y.data_ptr() + np.dtype(DTYPES[served.written].numpy).itemsize * 4
+    size, added = np.dtype(DTYPES[served.written].numpy).itemsize, drawn["residual"].itemsize
+    behind, ends_in_it = y.data_ptr() + size * 4, y.data_ptr() + added - drawn["residual"].nbytes
     for wrong, words in (
         (served.device.empty((*shape[:-1], shape[-1] + 1), dtype), "residual"),
         (served.device.empty((*shape[:-2], shape[-2] + 1, shape[-1]), dtype), "residual"),
         (served.device.empty((shape[0] + 1, *shape[1:]), dtype), f"residual is {shape[0] + 1} images of"),
         (served.device.empty(shape, dtype, strides=wide), "residual is .* with the strides of out"),
         (tvm_ffi.from_dlpack(Capsule(0, shape, dtype, 0)), "residual has no data"),
-        (tvm_ffi.from_dlpack(Capsule(behind, shape, dtype, 0)), "out shares some of its memory with residual"),
+        *(
+            (tvm_ffi.from_dlpack(Capsule(place, shape, dtype, 0)), "out shares some of its memory with residual")
+            for place in (behind, ends_in_it, *([y.data_ptr()] if size != added else []))
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             served.call(drawn, y, residual=wrong)

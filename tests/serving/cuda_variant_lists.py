@@ -25,7 +25,7 @@ from tests.serving.cuda_packs import (
     TRANSPOSED_PICKS,
 )
 from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
-from tests.serving.native_builds import DOORS_FLAGS, NATIVE
+from tests.serving.native_builds import CLIB, DOORS_FLAGS, NATIVE
 
 SCENARIOS = (
     "refusals", "misuses", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
@@ -75,6 +75,14 @@ KIND = {
     "cuda_generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
     "generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
 }
+# Sources whose tests are all, between them.
+ALL_TESTS = (
+    NATIVE / "cuda" / "driver.c",
+    CLIB / "gpu.c",
+    NATIVE / "check.c",
+    NATIVE / "cuda" / "workspace.c",
+    NATIVE / "cuda" / "model.c",
+)
 MODELS = {NATIVE / name for name in MODEL_SOURCES if name.startswith("cuda/")}  # of packs with whole models alone
 WITH_MODELS = ("loaded.c",)  # what packs with whole models have beside the rest
 OF_MODELS = {

@@ -42,6 +42,7 @@ from tests.serving.cuda_packs import (
     packed,
 )
 from tests.serving.cuda_variant_lists import (
+    ALL_TESTS,
     DRIVEN,
     FLAGS,
     HUNG,
@@ -152,16 +153,10 @@ class Variants:
         for where in (file, f"{file} {function}"):
             self._noticed.setdefault(where, Counter())[why.partition(": ")[0]] += 1
 
-    def whole(self, *, quick: bool = False) -> None:
-        """All tests pass with nothing left out; AssertionError says what did not."""
+    def whole(self, *, quick: bool = False, sources: Sequence[Path] = ALL_TESTS) -> None:
+        """All tests (of these sources) pass with nothing left out; AssertionError says what did not."""
         passed: set[str] = set()
-        for source in (
-            NATIVE / "cuda" / "driver.c",
-            CLIB / "gpu.c",
-            NATIVE / "check.c",
-            NATIVE / "cuda" / "workspace.c",
-            NATIVE / "cuda" / "model.c",
-        ):  # whose tests are all, between them
+        for source in sources:
             why = self.noticed(source, source.read_text(), quick=quick, passed=passed)
             assert not why, f"with nothing left out: {why}"
 

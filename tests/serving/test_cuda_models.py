@@ -18,6 +18,7 @@ from tests.standin.forking import Forking
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 ARCH, SECONDS = "sm_80", 110
+MISFORTUNES = "tests.serving.cuda_model_misfortunes"
 ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
@@ -31,15 +32,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def apart(folder: Path) -> Iterator[Forking]:
     """A process that has imported the scenarios, and forks before it has asked anything of the driver."""
-    found = Forking(environment(folder / "images"), ["tests.serving.cuda_models"])
+    found = Forking(environment(folder / "images"), ["tests.serving.cuda_models", MISFORTUNES])
     yield found
     found.close()
 
 
-def run(folder: Path, apart: Forking, scenario: str, pack: str = "pack", **how: object) -> None:
+def run(
+    folder: Path, apart: Forking, scenario: str, pack: str = "pack", module: str = "tests.serving.cuda_models", **how: object
+) -> None:
     where = environment(folder / "images", device=ARCH, sources=folder / "code", **how)  # type: ignore[arg-type]
     words = scenario, str(folder / pack)
-    assert not apart.call("tests.serving.cuda_models", "run", *words, environment=where, seconds=SECONDS)
+    assert not apart.call(module, "run", *words, environment=where, seconds=SECONDS)
 
 
 SECOND = pytest.mark.slow
@@ -108,3 +111,7 @@ def test_a_model_leaves_the_context_and_the_memory_as_they_were(folder, apart, s
 
 def test_a_second_device_has_a_model_of_its_own(folder, apart):
     run(folder, apart, "devices", more_devices=(ARCH,))
+
+
+def test_misfortunes_of_a_model_are_said_and_leave_nothing_behind(folder, apart):
+    run(folder, apart, "misfortunes", module=MISFORTUNES, more_devices=(ARCH,))

@@ -251,14 +251,15 @@ def test_what_was_predicted_is_held_against_what_is_measured(path, capsys):
     manifest = read_manifest(path)
     with pytest.raises(UsageError, match="keeps no predicted times"):
         predicted_document(manifest, path, "encoder", "", 1)
-    expected = {"batch=2;seq=3": {"products": 1.0, "groups": 2.0, "all": 3.0}}
+    expected = {"batch=2;seq=3": {"products": 1.0, "groups": 2.0, "all": 3.0, "timed": 0.25}}
     told = {"tuning": {"models": {"encoder": {"predicted_us": {"1": expected}}}}}
     document = predicted_document(replace(manifest, document=told), path, "encoder", "", 1)
     (row,) = document["rows"]
     assert row["shape"] == {"batch": 2, "seq": 3} and row["measured_us"]["groups"] > 0
     assert document["median"] == pytest.approx(3.0 / row["measured_us"]["all"])
     print_predicted(document)
-    assert "batch=2;seq=3" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "batch=2;seq=3" in shown and "25%" in shown
 
 
 def test_a_schedule_is_plain_data(path):

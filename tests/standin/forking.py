@@ -33,7 +33,7 @@ class Forking:
         """End the process."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(60)  # a loaded host takes its time
         self._process.stdout.close()
 
     def call(self, module: str, function: str, *words: str, environment: Mapping[str, str], seconds: float) -> str:

@@ -294,6 +294,7 @@ def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
     plan = Exact(softmax_of_rows(), prices)
     steps = [one for one in plan.steps if isinstance(one, Loops)]
     assert plan.told.status == "optimal" and 0 < plan.told.measured <= plan.told.candidates
+    assert plan.told.longest_s > 0 and exact_module.WINDOW_S <= 60, "a window's program is given a minute at most"
     for step in steps:
         nodes = frozenset(node.output for node in step.graph.nodes)
         assert prices.knows(step.output, nodes) and min(prices.expected_us(step.graph)) > 0

@@ -93,7 +93,10 @@ static int check_residual(const ht_op* op, const DLTensor* t, int device, const 
   if (t->data == NULL) return ht_refuse(error, "ValueError", "residual has no data");
   call->conv.extras = 1;
   call->conv.extra[0].data = (const float*)ht_data(t);
-  if (ht_data(t) != (const char*)call->conv.y && ht_cuda_meet(call->conv.y, y_bytes, ht_data(t), y_bytes))
+  const ht_cuda_conv* data = op->data;
+  const int64_t written = ht_cuda_y_bytes(data->dtype, data->after.y_type), added = ht_cuda_residual_bytes(data->dtype, data->after.y_type);
+  const int same = ht_data(t) == (const char*)call->conv.y && written == added;
+  if (!same && ht_cuda_meet(call->conv.y, y_bytes, ht_data(t), y_bytes / written * added))
     return ht_refuse(error, "ValueError", "out shares some of its memory with residual; pass the same tensor, or another out");
   return 0;
 }

@@ -180,7 +180,7 @@ static int run_steps(const ht_model* m, ht_model_plan* plan, void* stream, int64
     if (rc != 0) {
       char text[sizeof error->text]; /* the step's words, behind whose they are */
       memcpy(text, error->text, sizeof text);
-      return ht_refuse(error, error->kind, "%s: step %d, %.60s: %.120s", m->name, (int)s,
+      return ht_refuse(error, error->kind, "%s: step %d, %.60s: %s", m->name, (int)s,
                        step->kind == STEP_LOOPS ? m->tensors[step->out].name : ht_ops[step->index].name, text);
     }
     if (ns != NULL && ht_where_wait(m, stream, error) != 0) return -1;
