@@ -7,37 +7,26 @@ from pathlib import Path
 
 import numpy as np
 
-from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
-from haotuner.backends.cuda.timing_library import Loaded, TimingLibrary, kernel_words
 from haotuner.words.kernel import shares_terms
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving.cuda_packs import GENERATED_PICKS, ONE_FOLD_PICKS, family
-from tests.standin.client import Driver
-from tests.work.cuda_timing_batches import one_launch
+from tests.work.cuda_timing_shared import loaded, one_launch, opened
 
 
 def timing_generated(cubin: str, op: str, library: str = "") -> None:
     """Every program is right, a call is one launch, two where blocks share a fold; after a refused one the next is right."""
-    if library:
-        timing_library.built = lambda folder: Path(library)
-    driver, timed = Driver(), TimingLibrary(0)
+    driver, timed = opened(library)
     pick, parsed = next(one for one in (*GENERATED_PICKS, *ONE_FOLD_PICKS) if one.op == op), Op.parse(op)
     module = timed.load(Path(cubin))
     for kernel in pick.kernels:
-        of = family(kernel)
-        launch = of.launch(kernel)
-        function, (registers, local, _) = timed.function(module, kernel.name, launch.shared_bytes)
-        words = kernel_words(kernel.name, launch, of.dtype, kn=False)
-        loaded = Loaded(
-            words=words, function=function, registers=registers, local_bytes=local, shared_bytes=launch.shared_bytes
-        )
-        assert verify_generated(parsed, kernel, of, loaded, timed, np.random.default_rng(3)) <= 1
+        of, placed = family(kernel), loaded(timed, module, kernel)
+        assert verify_generated(parsed, kernel, of, placed, timed, np.random.default_rng(3)) <= 1
         shape = dict(zip(parsed.dynamic, (9, 150) if len(parsed.dynamic) == 2 else (2, 3, 70), strict=True))
         operands = GeneratedOperands(timed, parsed, Shape.of(shape))
         one_launch(
-            driver, timed, operands.call(loaded, of, kernel), (of.cut(kernel).stages or 2) if shares_terms(kernel) else 1
+            driver, timed, operands.call(placed, of, kernel), (of.cut(kernel).stages or 2) if shares_terms(kernel) else 1
         )
         operands.free()
 

@@ -10,28 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from haotuner.backends.cuda import timing_library
-from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words, kernel_words
+from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, call_words
 from haotuner.isolate.answers import Refusal
 from haotuner.words.op import Op
-from tests.serving.cuda_packs import GROUPED_PICKS, family
-from tests.standin.client import Driver
+from tests.serving.cuda_packs import GROUPED_PICKS
+from tests.work.cuda_timing_shared import LAUNCHES, loaded, opened
 
-ROWS, WEIGHTS, LAUNCHES = 40, 2, 3
+ROWS, WEIGHTS = 40, 2
 
 
 def timing_groups(cubin: str, op: str, library: str = "") -> None:
     """Right with each weight, in one launch; a launch and a map that the driver refuses are said, and the next is right."""
-    if library:
-        timing_library.built = lambda folder: Path(library)
-    driver, timed = Driver(), TimingLibrary(0)
+    driver, timed = opened(library)
     pick = next(one for one in GROUPED_PICKS if one.op == op)
     parsed, kernel = Op.parse(op), pick.kernels[0]
     g, n, k = (parsed[axis] for axis in ("g", "n", "k"))
-    launch = family(kernel).launch(kernel)
-    words = kernel_words(kernel.name, launch, family(kernel).dtype, kn=False)
-    function, (registers, local, _) = timed.function(timed.load(Path(cubin)), kernel.name, launch.shared_bytes)
-    loaded = Loaded(words=words, function=function, registers=registers, local_bytes=local, shared_bytes=launch.shared_bytes)
+    placed = loaded(timed, timed.load(Path(cubin)), kernel)
     draw = np.random.default_rng(2)
     x = draw.standard_normal((ROWS, k)).astype(pick.dtype)
     weights = [draw.standard_normal((g, n, k)).astype(pick.dtype) for _ in range(WEIGHTS)]
@@ -48,7 +42,7 @@ def timing_groups(cubin: str, op: str, library: str = "") -> None:
 
     def call(first: int) -> CallWords:
         args = ArgsWords(x=at_x, y=at_y, m=ROWS, n=n, k=k, ldx=k, ldy=n, splits=1)
-        return call_words([(loaded, ROWS)], 0, args, at_w[first:], at_ends, g)
+        return call_words([(placed, ROWS)], 0, args, at_w[first:], at_ends, g)
 
     def judge(weight: int) -> None:
         timed.get(at_y, y)
@@ -67,7 +61,7 @@ def timing_groups(cubin: str, op: str, library: str = "") -> None:
     timed.prepare(call(0), LAUNCHES)
     assert timed.replay_us() > 0
     judge((LAUNCHES - 1) % WEIGHTS)
-    both, maps = call(0), ["cuTensorMapEncodeTiled"] if words.maps else []
+    both, maps = call(0), ["cuTensorMapEncodeTiled"] if placed.words.maps else []
     doing: tuple[Callable[[], object], ...] = (lambda: timed.run(both), lambda: timed.prepare(both, LAUNCHES))
     for name in ("cuLaunchKernel", *maps):
         for act in doing:

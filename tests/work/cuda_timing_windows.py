@@ -8,39 +8,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from haotuner.backends.cuda import timing_library, window_calls
-from haotuner.backends.cuda.timing_library import Loaded, TimingLibrary, kernel_words
+from haotuner.backends.cuda import window_calls
 from haotuner.isolate.answers import Refusal
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving.cuda_packs import family
 from tests.serving.cuda_window_packs import IMAGE_PICKS, WINDOW_PICKS
-from tests.standin.client import Driver
-from tests.work.cuda_timing_batches import one_launch
+from tests.work.cuda_timing_shared import loaded, one_launch, opened
 
 SIZES = {"b": 2, "h": 6, "w": 9}
 
 
 def timing_windows(cubin: str, op: str, library: str = "") -> None:
     """The kernel is right and a call is one launch; images at odd addresses are refused, and the next call is right."""
-    if library:
-        timing_library.built = lambda folder: Path(library)
-    driver, timed = Driver(), TimingLibrary(0)
+    driver, timed = opened(library)
     pick, parsed = next(one for one in (*WINDOW_PICKS, *IMAGE_PICKS) if one.op == op), Op.parse(op)
     kernel = pick.kernels[-1]
-    launch, depth = family(kernel).launch(kernel), family(kernel).tile(kernel).step["k"]
-    function, (registers, local, _) = timed.function(timed.load(Path(cubin)), kernel.name, launch.shared_bytes)
-    words = kernel_words(kernel.name, launch, family(kernel).dtype, kn=False)
-    loaded = Loaded(words=words, function=function, registers=registers, local_bytes=local, shared_bytes=launch.shared_bytes)
-    assert window_calls.verify(parsed, loaded, timed, np.random.default_rng(3), depth) <= 1
+    placed, depth = loaded(timed, timed.load(Path(cubin)), kernel), family(kernel).tile(kernel).step["k"]
+    assert window_calls.verify(parsed, placed, timed, np.random.default_rng(3), depth) <= 1
     operands = window_calls.WindowOperands(timed, parsed, Shape.of({axis: SIZES[axis] for axis in parsed.dynamic}))
-    one_launch(driver, timed, operands.call(loaded))
+    one_launch(driver, timed, operands.call(placed))
     if parsed.option("layout") in ("nhwc", "nwc"):
         operands._at["x"] += 2
         with pytest.raises(Refusal, match="x"):
-            timed.run(operands.call(loaded))
+            timed.run(operands.call(placed))
         operands._at["x"] -= 2
-    timed.run(operands.call(loaded))
+    timed.run(operands.call(placed))
     operands.free()
 
 
