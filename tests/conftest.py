@@ -25,19 +25,23 @@ GOLDEN = Path(__file__).parent / "golden"
 LONG = (
     "serving/test_cuda_serving.py",
     "doors/test_tune_cuda.py",
+    "content/test_cuda_numerics.py",
     "doors/test_bundle_run.py",
     "doors/test_bench.py",
     "serving/test_c_library.py",
-    "content/test_cuda_numerics.py",
     "doors/test_tune.py",
     "doors/test_toys.py",
     "serving/test_bench_race.py",
     "serving/test_cuda_c.py",
     "doors/test_transfer.py",
+    "content/test_cpu_generated.py",
+    "content/test_cuda_banks.py",
     "doors/test_requests.py",
     "doors/test_pack_verbs.py",
     "doors/test_kill.py",
 )
+YOUNG = 50_000  # new objects before garbage is looked for
+gc.disable()  # until all files are imported, which leaves next to none
 settings.register_profile("no clock", deadline=None)  # a first example may import for a second, on a machine that others use
 settings.load_profile("no clock")
 
@@ -76,9 +80,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What lives as long as the run is not looked through again by every collection of garbage."""
+    """What lives as long as the run is not looked through again by every collection of garbage, and those are few."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.types import FLOATS
-from haotuner.importing.call import Call
-from haotuner.importing.folding import Folding
-from haotuner.importing.table import RULES
-
-OPSET = 18  # of the rules that are called
-
-
-@dataclass(frozen=True, slots=True)
-class Aten:
-    """One call: ``inputs`` as torch has them, tensors by their names in the builder; ``dtype``: of its result."""
-
-    g: Folding
-    op: str
-    inputs: Sequence[Any]
-    named: Mapping[str, Any]
-    dtype: str
-
-    def at(self, place: int, default: Any = None) -> Any:
-        """A positional argument, or its default."""
-        return self.inputs[place] if place < len(self.inputs) and self.inputs[place] is not None else default
-
-    def onnx(self, op: str, *inputs: str | None, **attributes: Any) -> str:
-        """The first result of an ONNX operator."""
-        found = RULES[op](Call(self.g, op, inputs, attributes, OPSET, 1))
-        return found if isinstance(found, str) else found[0]
-
-    def whole(self, values: Sequence[Any] | Any) -> str:
-        """Whole numbers, or extents, as a tensor."""
-        return self.g.of_extents(np.array(list(values) if isinstance(values, (list, tuple)) else [values], object), "int64")
-
-    def cast(self, value: Any, dtype: str) -> str:
-        """A tensor or number in an element type."""
-        if not isinstance(value, str):
-            if isinstance(value, (bool, int, float)):
-                return self.g.constant(value, dtype)
-            return self.cast(self.g.of_extents(np.array(value, object), "int64"), dtype)
-        return value if self.g.types[value].dtype == dtype else self.g.add("cast", value, dtype=dtype)
-
-    def shape(self, place: int = 0) -> tuple[Any, ...]:
-        """An argument's shape."""
-        return self.g.types[self.inputs[place]].shape
-
-
-Rule: TypeAlias = Callable[[Aten], Any]
+from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_indexing import INDEXING
+from haotuner.importing.aten_places import PLACES
+from haotuner.importing.aten_recurrent import RECURRENT
+from haotuner.importing.aten_resize import RESIZE
+from haotuner.importing.aten_rows import ROWS
 
 
 def _binary(function: str, *, compares: bool = False) -> Rule:
@@ -67,8 +28,11 @@ def _binary(function: str, *, compares: bool = False) -> Rule:
         one, other = a.cast(one, dtype), a.cast(other, dtype)
         if (alpha := a.named.get("alpha", 1)) != 1:
             other = a.g.map("mul", other, alpha)
-        if a.named.get("rounding_mode") == "floor" and function == "div":
+        rounding = a.named.get("rounding_mode")
+        if rounding == "floor":
             return a.g.map("floor", a.g.map("div", one, other)) if dtype in FLOATS else a.g.map("floordiv", one, other)
+        if rounding == "trunc" and dtype in FLOATS:
+            return truncated(a, a.g.map("div", one, other))
         return a.g.map(function, one, other)
 
     return rule
@@ -85,6 +49,26 @@ def _unary(op: str, **attributes: Any) -> Rule:
     return lambda a: a.onnx(op, a.cast(a.at(0), a.dtype), **attributes)
 
 
+def truncated(a: Aten, x: str) -> str:
+    """Towards 0."""
+    if a.g.types[x].dtype not in FLOATS:
+        return x
+    return a.g.map("mul", a.g.map("sign", x), a.g.map("floor", a.g.map("abs", x)))
+
+
+def _logarithm(base: int) -> Rule:
+    return lambda a: a.g.map("mul", a.g.map("log", a.cast(a.at(0), a.dtype)), float(1 / np.log(base)))
+
+
+def _elu(a: Aten) -> str:
+    """With SELU's scales, too: the scale of the result, and of what the exponential takes."""
+    alpha, scale, inner = (float(a.setting(name, place, 1.0)) for name, place in
+                           (("alpha", 1), ("scale", 2), ("input_scale", 3)))  # fmt: skip
+    x = a.at(0)
+    low = a.g.map("mul", a.g.map("sub", a.g.map("exp", a.g.map("mul", a.g.map("min", x, 0.0), inner)), 1.0), alpha)
+    return a.g.map("mul", a.g.map("select", a.g.map("greater", x, 0.0), x, low), scale)
+
+
 def _same(a: Aten) -> str:
     return a.cast(a.at(0), a.dtype)
 
@@ -94,11 +78,11 @@ def _product(a: Aten) -> str:
 
 
 def _added_product(a: Aten) -> str:
-    found = a.onnx("MatMul", a.at(1), a.at(2))
-    for name, scaled in (("alpha", found), ("beta", a.at(0))):
-        if a.named.get(name, 1) != 1:
-            raise UsageError(f"{a.op}: {name} of {a.named[name]} has no rule ({scaled})")
-    return a.g.map("add", found, a.at(0))
+    found, more = a.onnx("MatMul", a.at(1), a.at(2)), a.at(0)
+    found = found if a.named.get("alpha", 1) == 1 else a.g.map("mul", found, a.named["alpha"])
+    if a.named.get("beta", 1) == 0:
+        return found
+    return a.g.map("add", found, more if a.named.get("beta", 1) == 1 else a.g.map("mul", more, a.named["beta"]))
 
 
 def _transposed(a: Aten) -> str:
@@ -150,7 +134,7 @@ def _any(a: Aten) -> str:
 def _arg(op: str) -> Rule:
     def rule(a: Aten) -> str:
         if a.at(1) is None:
-            raise UsageError(f"{a.op}: over all axes has no rule; name one")
+            return a.onnx("Squeeze", a.onnx(op, a.onnx("Reshape", a.at(0), a.whole(-1)), axis=0, keepdims=1), a.whole(0))
         return a.onnx(op, a.at(0), axis=a.at(1), keepdims=int(a.at(2, False)))
 
     return rule
@@ -158,7 +142,8 @@ def _arg(op: str) -> Rule:
 
 def _clamped(a: Aten) -> str:
     found = a.cast(a.at(0), a.dtype)
-    low, high = a.at(1, a.named.get("min")), a.at(2, a.named.get("max"))
+    least, most = (-1, 1) if a.op.startswith("hardtanh") else (None, None)
+    low, high = a.setting("min", 1, least), a.setting("max", 2, most)
     found = found if low is None else a.g.map("max", found, a.cast(low, a.dtype))
     return found if high is None else a.g.map("min", found, a.cast(high, a.dtype))
 
@@ -196,26 +181,9 @@ def _pooled(op: str) -> Rule:
         if op == "MaxPool":
             wide = list(a.at(4, [1]))
             return [a.onnx(op, a.at(0), **settings, dilations=wide * (rank // len(wide)), ceil_mode=int(a.at(5, False)))]
+        if a.at(6) is not None:
+            raise UsageError(f"{a.op}: a divisor_override has no rule")
         return a.onnx(op, a.at(0), **settings, ceil_mode=int(a.at(4, False)), count_include_pad=int(a.at(5, True)))
-
-    return rule
-
-
-def _adaptive(a: Aten) -> str:
-    if any(one != 1 for one in a.at(1)):
-        raise UsageError(f"{a.op}: to {list(a.at(1))} has no rule; only to one element a channel")
-    return a.onnx("ReduceMean", a.at(0), a.whole([-2, -1][-len(a.at(1)) :]), keepdims=1)
-
-
-def _resized(mode: str) -> Rule:
-    def rule(a: Aten) -> str:
-        scales = a.inputs[-1]
-        if scales is None:
-            raise UsageError(f"{a.op}: to a size has no rule; give a scale_factor")
-        aligned = mode == "linear" and bool(a.at(2, False))
-        how = "align_corners" if aligned else "half_pixel" if mode == "linear" else "asymmetric"
-        factors = a.g.constant(np.array([1.0, 1.0, *scales], np.float32))
-        return a.onnx("Resize", a.at(0), None, factors, mode=mode, coordinate_transformation_mode=how, nearest_mode="floor")
 
     return rule
 
@@ -233,8 +201,10 @@ def _full(value: Any = None) -> Rule:
 def _counted(a: Aten) -> str:
     parts = list(a.inputs)
     start, end, step = (0, parts[0], 1) if len(parts) == 1 else (*parts, 1)[:3]
-    found = a.onnx("Range", *(a.cast(one, "int64") for one in (start, end, step)))
-    return a.cast(found, a.dtype)
+    own = a.dtype if a.dtype in ("fp32", "fp64") else "fp32" if a.dtype in FLOATS else "int64"
+    whole = all(isinstance(one, int) or getattr(one, "is_integer", False) is True for one in (start, end, step))
+    own = "int64" if whole else own
+    return a.cast(a.onnx("Range", *(a.cast(one, own) for one in (start, end, step))), a.dtype)
 
 
 def _padded(a: Aten) -> str:
@@ -264,12 +234,21 @@ ATEN: Mapping[str, Rule] = {
        (("neg", "Neg"), ("exp", "Exp"), ("log", "Log"), ("sqrt", "Sqrt"), ("tanh", "Tanh"), ("sigmoid", "Sigmoid"),
         ("erf", "Erf"),
         ("sin", "Sin"), ("cos", "Cos"), ("abs", "Abs"), ("floor", "Floor"), ("ceil", "Ceil"), ("round", "Round"),
-        ("reciprocal", "Reciprocal"), ("relu", "Relu"))},
+        ("reciprocal", "Reciprocal"), ("relu", "Relu"), ("sign", "Sign"), ("tan", "Tan"), ("sinh", "Sinh"), ("cosh", "Cosh"),
+        ("asinh", "Asinh"), ("acosh", "Acosh"), ("atanh", "Atanh"))},
     "rsqrt.default": lambda a: a.g.map("rsqrt", a.at(0)),
     "silu.default": lambda a: a.g.map("mul", a.at(0), a.g.map("sigmoid", a.at(0))),
     "gelu.default": lambda a: a.onnx("Gelu", a.at(0), approximate=a.named.get("approximate", "none")),
     "leaky_relu.default": lambda a: a.onnx("LeakyRelu", a.at(0), alpha=float(a.at(1, 0.01))),
-    "elu.default": lambda a: a.onnx("Elu", a.at(0), alpha=float(a.at(1, 1.0))),
+    "elu.default": _elu, "fmod.Tensor": _binary("fmod"), "fmod.Scalar": _binary("fmod"),
+    "trunc.default": lambda a: truncated(a, a.at(0)), "isnan.default": lambda a: a.g.map("isnan", a.at(0)),
+    "isinf.default": lambda a: a.g.map("isinf", a.at(0)), "logical_xor.default": _binary("xor"),
+    "bitwise_xor.Tensor": _binary("xor"), "bitwise_and.Scalar": _binary("and"), "bitwise_or.Scalar": _binary("or"),
+    "expm1.default": lambda a: a.g.map("sub", a.g.map("exp", a.cast(a.at(0), a.dtype)), 1),
+    "exp2.default": lambda a: a.g.map("exp", a.g.map("mul", a.cast(a.at(0), a.dtype), float(np.log(2)))),
+    "log1p.default": lambda a: a.g.map("log", a.g.map("add", a.cast(a.at(0), a.dtype), 1)),
+    **{f"log{base}.default": _logarithm(base) for base in (2, 10)},
+    "fill.Scalar": lambda a: a.g.add("broadcast", a.cast(a.at(1), a.dtype), shape=a.shape()),
     "hardtanh.default": _clamped, "clamp.default": _clamped, "clamp.Tensor": _clamped,
     "mm.default": _product, "bmm.default": _product, "addmm.default": _added_product, "baddbmm.default": _added_product,
     "view.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
@@ -288,9 +267,8 @@ ATEN: Mapping[str, Rule] = {
     "gather.default": lambda a: a.onnx("GatherElements", a.at(0), a.at(2), axis=a.at(1)),
     "native_layer_norm.default": _normalised, "_native_batch_norm_legit_no_training.default": _batch_normalised,
     "convolution.default": _convolved, "max_pool2d_with_indices.default": _pooled("MaxPool"),
-    "avg_pool2d.default": _pooled("AveragePool"), "avg_pool1d.default": _pooled("AveragePool"),
-    "_adaptive_avg_pool2d.default": _adaptive, "adaptive_avg_pool1d.default": _adaptive,
-    "upsample_nearest2d.vec": _resized("nearest"), "upsample_bilinear2d.vec": _resized("linear"),
+    "max_pool3d_with_indices.default": _pooled("MaxPool"),
+    **{f"avg_pool{rank}d.default": _pooled("AveragePool") for rank in (1, 2, 3)},
     "mean.dim": _reduced("ReduceMean"), "mean.default": _reduced("ReduceMean"), "sum.dim_IntList": _reduced("ReduceSum"),
     "sum.default": _reduced("ReduceSum"), "amax.default": _reduced("ReduceMax"), "amin.default": _reduced("ReduceMin"),
     "any.dim": _any, "any.default": _any, "any.dims": _any,
@@ -302,5 +280,7 @@ ATEN: Mapping[str, Rule] = {
     "zeros.default": _full(0), "ones.default": _full(1),
     "scalar_tensor.default": lambda a: a.cast(a.at(0), a.dtype),
     "arange.default": _counted, "arange.start": _counted, "arange.start_step": _counted,
+    "empty.memory_format": _full(0), "empty_like.default": _full(0),
     "constant_pad_nd.default": _padded, "where.self": _where,
+    **INDEXING, **PLACES, **ROWS, **RESIZE, **RECURRENT,
 }  # fmt: skip

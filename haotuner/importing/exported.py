@@ -9,16 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sympy
 
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.graph.extents import Extent, canonical, dimension, floor_division, largest, smallest
+from haotuner.graph.extents import Extent, canonical, ceiling_division, dimension, floor_division, largest, smallest
 from haotuner.graph.graph import Graph
-from haotuner.importing.aten import ATEN, Aten
+from haotuner.importing.aten import ATEN
+from haotuner.importing.aten_call import Aten
 from haotuner.importing.folding import Folding
 from haotuner.importing.read import finished
 
 SUFFIX = ".pt2"
 NAMES = "haotuner_dimensions.txt"  # beside the program in its file: a line for each symbol, with its name
+KEPT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "roll.default", "instance_norm.default",
+        "group_norm.default", "rms_norm.default", "pixel_shuffle.default", "unbind.int", "adaptive_avg_pool2d.default",
+        *(f"{kind}_pad{rank}d.default" for kind in ("reflection", "replication") for rank in (1, 2, 3)),
+        *(f"upsample_{name}.{how}" for how in ("vec", "default") for name in
+          ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")),
+        *(f"_upsample_nearest_exact{rank}d.{how}" for how in ("vec", "default") for rank in (1, 2, 3)))  # fmt: skip
 _NOTHING = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size", "_assert_async")
 _DTYPES = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -53,10 +61,22 @@ def _torch() -> Any:
 
 def graph_of_program(program: Any, names: Mapping[str, str]) -> Graph:
     """The graph of an ExportedProgram. ``names``: of its symbols; others are called by their input and axis."""
-    program = program.run_decompositions()
+    program = program.run_decompositions(_taken_apart())
     nodes = list(program.graph.nodes)
     _refuse_unknown(nodes)
     return _Reader(program, dict(names)).read(nodes)
+
+
+def _taken_apart() -> Any:
+    """What torch takes apart, less what has a rule of its own: of an LSTM it makes a step for each token."""
+    torch = _torch()
+    table = torch.export.default_decompositions()
+    for name in KEPT:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if operator is not None:
+            table.pop(operator, None)
+    return table
 
 
 def symbols_of(program: Any) -> dict[str, list[Any]]:
@@ -90,6 +110,7 @@ class _Reader:
     def __init__(self, program: Any, names: dict[str, str]) -> None:
         self.program, self.names = program, names
         self.g = Folding()
+        self.of_data: dict[str, Extent] = {}  # what stands for a symbol that no input's size says
         self.values: dict[str, Any] = {}  # by the node's name: a tensor's name, an extent, a number, a list
 
     def read(self, nodes: list[Any]) -> Graph:
@@ -133,12 +154,31 @@ class _Reader:
     def _expression(self, e: Any) -> Extent:
         if e.is_Integer:
             return int(e)
+        if e.is_Rational or e.is_Float:
+            return sympy.Rational(e)
+        if e.is_Symbol and str(e) in self.of_data:
+            return self.of_data[str(e)]
         if e.is_Symbol:
             return dimension(re.sub(r"\W", "_", self.names.get(str(e), str(e))))
         parts = [self._expression(one) for one in e.args]
         kind = type(e).__name__
-        if kind in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
+        if kind in ("FloorDiv", "CleanDiv"):
             return floor_division(*parts)
+        if kind in ("IntTrueDiv", "FloatTrueDiv"):
+            return canonical(sympy.sympify(parts[0]) / parts[1])
+        if kind in ("FloorToInt", "floor", "TruncToInt"):
+            return floor_division(parts[0], 1)
+        if kind in ("CeilToInt", "ceiling"):
+            return ceiling_division(parts[0], 1)
+        if kind in ("ToFloat", "Identity"):
+            return parts[0]
+        if kind in ("Mod", "PythonMod"):
+            return canonical(parts[0] - parts[1] * floor_division(*parts))
+        if kind == "ModularIndexing":
+            base = floor_division(parts[0], parts[1])
+            return canonical(base - parts[2] * floor_division(base, parts[2]))
+        if kind in ("PowByNatural", "FloatPow"):
+            return canonical(sympy.Pow(*parts))
         if kind in ("Max", "Min"):
             return (largest if kind == "Max" else smallest)(parts)
         if kind in ("Add", "Mul", "Pow"):
@@ -156,8 +196,12 @@ class _Reader:
         name, value = _name_of(node.target), node.meta.get("val")
         if name.split(".")[0] in _NOTHING:
             return None
-        if hasattr(value, "node"):  # arithmetic of sizes, whatever it is
-            return self.extent(value)
+        if name == "_local_scalar_dense.default":
+            return self._number(self.values[node.args[0].name], value)
+        if hasattr(value, "node"):  # arithmetic of sizes, whatever it is; a comparison of them is only ever asserted
+            return None if getattr(value.node.expr, "is_Relational", False) else self.extent(value)
+        if isinstance(value, (bool, int, float)) and not str(node.target).startswith("aten."):
+            return value
         arguments = [self._argument(one) for one in node.args]
         if getattr(node.target, "__name__", "") == "getitem":
             whole, place = arguments
@@ -168,4 +212,22 @@ class _Reader:
             raise UsageError(f"{node.target} has no rule")
         first = value[0] if isinstance(value, (list, tuple)) else value
         named = {key: self._argument(one) for key, one in node.kwargs.items()}
-        return ATEN[name](Aten(self.g, name, arguments, named, self._dtype(first)))
+        found = ATEN[name](Aten(self.g, name, arguments, named, self._dtype(first)))
+        self._bind(value, found)
+        return found
+
+    def _number(self, tensor: str, value: Any) -> Any:
+        """A number of the data as a size."""
+        (found,) = self.g.whole_numbers(tensor, "item()")
+        if hasattr(value, "node") and value.node.expr.is_Symbol:
+            self.of_data[str(value.node.expr)] = found
+        return found
+
+    def _bind(self, value: Any, found: Any) -> None:
+        """Sizes that torch knows only from the data: each is that of the tensor that is made here."""
+        whole = isinstance(value, (list, tuple))
+        for one, tensor in zip(value if whole else [value], found if whole else [found], strict=False):
+            for size, extent in zip(getattr(one, "shape", ()), self.g.types[tensor].shape, strict=False):
+                symbol = getattr(getattr(size, "node", None), "expr", None)
+                if getattr(symbol, "is_Symbol", False) and str(symbol).startswith(("u", "zuf")):
+                    self.of_data.setdefault(str(symbol), extent)

@@ -13,6 +13,7 @@ from haotuner.importing.layout import LAYOUT
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
 from haotuner.importing.products import PRODUCTS
+from haotuner.importing.quantised import QUANTISED
 from haotuner.importing.recurrent import RECURRENT
 from haotuner.importing.reductions import REDUCTIONS
 from haotuner.importing.resize import RESIZE
@@ -29,5 +30,6 @@ RULES: Mapping[str, Rule] = {
     **INDEXING,
     **RECURRENT,
     **DATA,
+    **QUANTISED,
 }
 MAIN = ("", "ai.onnx")  # the domain of ONNX's own operators, in both spellings

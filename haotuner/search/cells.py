@@ -19,9 +19,11 @@ from haotuner.cost.features import features
 from haotuner.cost.model import Analytic, CostModel, every_opinion
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError, NothingLegal, UsageError
+from haotuner.generate.kinds import has_graph
 from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign
 from haotuner.plan.cells import CellTable, cell_table
+from haotuner.plan.cover import MAX_KEPT
 from haotuner.search.clock import Clock, now
 from haotuner.search.compared import compared, of_a_call
 from haotuner.search.explore import Explorable, explored
@@ -294,7 +296,7 @@ class Race:
         bare = not all(self._least())  # some shape rests on expectations: then all have a say that are expected to be fast
         timed = sound if bare else [one for one in sound if self.us[one]]
         us, shares = self._filled(timed), np.array([self.shares[shape] for shape in self.shapes])
-        kept = assign(us, shares)
+        kept = assign(us, shares, _most(self.task))
         lost = float(shares @ (us[kept].min(axis=0) / us.min(axis=0)) / shares.sum() - 1)
         return [self.candidates[timed[place]] for place in kept], lost
 
@@ -339,6 +341,11 @@ def _funnels(
     for one in families[1:]:
         with contextlib.suppress(NothingLegal):
             yield select(task.op, one, device, task.traffic, expectation(task, one, device, task.others.get(one.name)))
+
+
+def _most(task: Task) -> int:
+    """Kernels that a plan may have: one where bits may not depend on the cell, and kernels differ in the order of terms."""
+    return 1 if task.one_order and has_graph(task.op.meaning) else MAX_KEPT
 
 
 def joined(funnels: Sequence[Funnel]) -> Funnel:

@@ -132,18 +132,22 @@ def program_name(kernel: MicroKernel, rows: int, vectors: int) -> str:
 
 
 def _sums(q: Question) -> tuple[float, float] | None:
-    rows = min(q.kernel["mr"], q.most.get("m", q.op["m"] if "m" not in q.op.dynamic else MOST_ROWS))
-    return float(min(LEAST_SUMS, rows * MOST_VECTORS)), float(q.kernel["mr"] * q.kernel["nv"])
+    """No more than the largest tile has that the shapes fill: results of few rows and columns have no others."""
+    rows, vectors = _most(q, "m"), -(-_most(q, "n") // q.kernel["vl"])
+    largest = min(MOST_ROWS, max(2, rows)) * min(MOST_VECTORS, vectors)
+    return float(min(LEAST_SUMS, min(q.kernel["mr"], rows) * MOST_VECTORS, largest)), float(q.kernel["mr"] * q.kernel["nv"])
 
 
 def _rows(q: Question) -> tuple[float, float] | None:
-    most = q.most["m"] if "m" in q.op.dynamic else q.op["m"]
-    return q.kernel["mr"], max(2, most)
+    return q.kernel["mr"], max(2, _most(q, "m"))
 
 
 def _columns(q: Question) -> tuple[float, float] | None:
-    most = q.most["n"] if "n" in q.op.dynamic else q.op["n"]
-    return q.kernel["nv"], -(-most // q.kernel["vl"])
+    return q.kernel["nv"], -(-_most(q, "n") // q.kernel["vl"])
+
+
+def _most(q: Question, axis: str) -> int:
+    return q.most[axis] if axis in q.op.dynamic else q.op[axis]
 
 
 def _depth(q: Question) -> tuple[float, float] | None:

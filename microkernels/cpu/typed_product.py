@@ -90,7 +90,9 @@ def _columns(q: Question) -> tuple[float, float] | None:
 
 def _sums(q: Question) -> tuple[float, float] | None:
     rows = min(MAX_ROWS, q.most["m"] if "m" in q.op.dynamic else q.op["m"])
-    return float(min(LEAST_SUMS, rows * MAX_STREAMS)), float(q.kernel["mr"] * q.kernel["nr"] // q.kernel["vl"])
+    most = q.most["n"] if "n" in q.op.dynamic else q.op["n"]
+    vectors = min(MAX_STREAMS, -(-most // q.kernel["vl"]))  # that the shapes fill
+    return float(min(LEAST_SUMS, rows * vectors)), float(q.kernel["mr"] * q.kernel["nr"] // q.kernel["vl"])
 
 
 # In the order they are asked; a point counts against the first law it breaks.

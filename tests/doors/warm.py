@@ -124,10 +124,12 @@ if __name__ == "__main__":
     from haotuner.cli.app import GROUPS, VERBS
     from haotuner.entry import LightgbmAlone, WithoutTorch
 
+    gc.disable()  # imports leave next to no garbage
     sys.meta_path[:0] = [WithoutTorch(), LightgbmAlone()]
     for module in (*MODULES, *(f"haotuner.cli.{verb}" for verb in (*VERBS, *GROUPS))):
         import_module(module)
     gc.freeze()
+    gc.enable()
     asked = _next_command()
     _become(asked)
     runpy.run_module("haotuner", run_name="__main__", alter_sys=True)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from haotuner.cost.model import Analytic
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.dense import CpuDense
+from haotuner.microkernels.cpu.product import CpuProduct
+from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
 from haotuner.search.book import expectation
 from haotuner.select.funnel import EXAMPLES, Funnel, select
 from haotuner.select.limits import laws_of, question
@@ -203,3 +205,19 @@ def test_a_width_is_refused_for_columns_that_it_computes_in_vain() -> None:
 
 def test_traffic_of_single_shapes_is_enough() -> None:
     check_counts(select(OP, FAMILY, BIG_CORE, Traffic.of([(Shape.of(m=7), 1.0)]), by_rows))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    device=st.sampled_from([BIG_CORE, SMALL_CORE]),
+    n=st.sampled_from([1, 2, 5, 16, 40]),
+    k=st.sampled_from([1, 2, 16, 300]),
+    rows=st.integers(1, 6),
+    dtype=st.sampled_from(["fp32", "bf16", "int8"]),
+)
+def test_products_of_few_rows_and_columns_have_kernels(device: Device, n: int, k: int, rows: int, dtype: str) -> None:
+    op = Op.parse(f"batch_matmul:n={n},k={k},dtype={dtype}")
+    (family,) = (one for one in (CpuProduct(), *TYPED_PRODUCT_FAMILIES) if one.serves(op))
+    laws, most = laws_of(family, op, device), {"b": 8, "m": rows}
+    legal = (not any(refusals(question(family, one, op, device, most), laws)) for one in family.points(op, device))
+    assert any(legal), f"no point of {family.name} for {op.name}, m up to {rows}"

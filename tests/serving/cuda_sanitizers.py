@@ -22,12 +22,12 @@ from tests.run_folder import toolchain
 from tests.serving.cuda_model_packs import GRAPHS, model_pack
 from tests.serving.cuda_packs import PICKS, Pick, build_pack, document, packed_op
 from tests.serving.cuda_variant_lists import MORE
-from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, cc, host_pack
+from tests.serving.native_builds import ASAN, CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, TSAN, cc, host_pack
 from tests.standin import ROOT, environment
 
 BUILDS = {
-    "address": ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    "thread": ("-g", "-O1", "-fsanitize=thread"),
+    "address": ASAN,
+    "thread": TSAN,
 }
 RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}  # which must come first in a process that was not built with it
 SCENARIOS = {

@@ -24,7 +24,11 @@ LIBRARY = tuple(
 )
 DOORS = ("dlopen", "dlclose", "dlsym", "calloc", "aligned_alloc", "stat", "read")  # that drive_doors.c wraps
 DOORS_FLAGS = tuple(f"-Wl,--wrap={name}" for name in DOORS)
-OTHERS_FLAGS = ("-D", "-I", "-Wl,", "-rdynamic", "-shared")  # of programs of tests and of the linker; nothing of ours asks
+# Of programs and generated code of tests, and of the linker; nothing of ours asks.
+OTHERS_FLAGS = ("-D", "-I", "-Wl,", "-Wno-", "-rdynamic", "-shared")
+# -O0: what is checked is every access as it is written, and to compile is most of what such a test takes.
+ASAN = ("-g", "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+TSAN = ("-g", "-O1", "-fsanitize=thread")
 
 
 def host_pack(out: Path) -> Path:
@@ -57,9 +61,8 @@ def cc(sources: Sequence[Path], out: Path, *flags: str) -> Path:
     Sources of the runtime are compiled without ``OTHERS_FLAGS``, so that tests which differ in those share their objects.
     """
     includes = ["-I", str(NATIVE), "-I", str(CLIB), "-I", str(CLIB / "include"), "-I", str(toolchain().include)]
-    words, plain = (
-        ["cc", *STRICT, *some, *includes] for some in (flags, [one for one in flags if not one.startswith(OTHERS_FLAGS)])
-    )
+    own = dict.fromkeys(one for one in flags if not one.startswith(OTHERS_FLAGS))
+    words, plain = (["cc", *STRICT, *some, *includes] for some in (flags, own))
     known = [one for one in sources if one.is_relative_to(RUNTIME)]
     found = [
         *ours(words, [one for one in sources if one not in known], [NATIVE, CLIB, HERE]),
@@ -82,7 +85,8 @@ def c_pack(
 
     ``sources`` hold the kernels of ops that are not dense; ``models`` are whole models of these ops.
     """
-    options = ("-shared", "-fPIC", "-fvisibility=hidden", "-g", "-O1", *LOOSE, *flags)
+    optimized = () if {"-O0", "-O1"} & {*flags} else ("-g", "-O1")
+    options = ("-shared", "-fPIC", "-fvisibility=hidden", *optimized, *LOOSE, *flags)
     library = cc([*pack_sources(out, ops, models), *sources], out.with_suffix(".so"), *options)
     files = {one.name: (one.schedule, one.weights) for one in models}
     write_pack(out, library, document(ops, level), lambda _: None, files)

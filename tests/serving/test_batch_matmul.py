@@ -19,7 +19,7 @@ from haotuner.pack.verify import verify
 from haotuner.runtime.host import missing_flags
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from tests.serving.native_builds import HERE, LIBRARY, cc, run
+from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc, run
 from tests.serving.packs import LANES
 from tests.serving.product_packs import product_pack
 
@@ -216,8 +216,7 @@ def test_an_output_shares_memory_with_nothing_that_is_read(pack: Any) -> None:
 
 def test_from_c(path: Path, tmp_path: Path) -> None:
     """Heads of attention, and what hostile callers hand in; sanitizers watch."""
-    program = cc([HERE / "products.c", *LIBRARY], tmp_path / "products", "-g", "-O1", "-fsanitize=address,undefined",
-                 "-fno-sanitize-recover=all")  # fmt: skip
+    program = cc([HERE / "products.c", *LIBRARY], tmp_path / "products", *ASAN)
     assert run([program, path], LD_PRELOAD="").stdout.strip() == "right"
 
 

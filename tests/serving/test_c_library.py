@@ -11,13 +11,11 @@ import pytest
 
 from tests.run_folder import toolchain
 from tests.serving.conftest import DENSE, SMALLEST
-from tests.serving.native_builds import CLIB, HERE, LIBRARY, c_pack, cc, run
+from tests.serving.native_builds import ASAN, CLIB, HERE, LIBRARY, TSAN, c_pack, cc, run
 from tests.serving.packs import packed_op, put_manifest
 from tests.serving.test_pack_files import HOSTILE
 
 WRAPPED = ("-Wl,--wrap=malloc", "-Wl,--wrap=calloc", "-Wl,--wrap=aligned_alloc")
-ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-TSAN = ("-g", "-O1", "-fsanitize=thread")
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,12 @@ from haotuner.errors import PackInvalid
 from haotuner.ops.host_steps import random_numbers
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import planned
-from tests.serving.native_builds import HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run
+from tests.serving.native_builds import ASAN, HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run
 from tests.serving.test_models_segments import chosen, grown
 
 LANES = 4
 GRAPHS = {"chosen": chosen(), "grown": grown()}
 WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "mmap", "mremap"))
-ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @pytest.fixture(scope="module", params=GRAPHS)
@@ -32,7 +31,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     for one in segments:
         (folder / f"{one.name}.weights").write_bytes(one.weights)
     sources = [*pack_sources(folder / "pack", ops, [*segments, *chains]), HERE / "chains.c"]
-    return cc(sources, folder / "chains", "-g", "-O1", *ADDRESS, *LOOSE, *WRAPPED), folder, request.param
+    return cc(sources, folder / "chains", *ASAN, *LOOSE, *WRAPPED), folder, request.param
 
 
 def test_nothing_is_read_or_written_past_its_end(program):

@@ -27,13 +27,11 @@ from tests.serving.cuda_packs import (
     document,
     packed_op,
 )
-from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, cc, host_pack
+from tests.serving.native_builds import ASAN, CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, TSAN, cc, host_pack
 from tests.standin import environment, toolchain_missing
 from tests.standin.cubins import cubin_of
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
-ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-TSAN = ("-g", "-O1", "-fsanitize=thread")
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
 DISPATCH_NS = 300  # of issue 31: what a call adds to what it asks of the driver
 SLACK = 4  # the machine of the tests is shared, and its clock changes; the number itself is printed

@@ -12,14 +12,13 @@ import pytest
 
 from haotuner.graph.interpret import interpret
 from tests.serving.cuda_model_packs import GRAPHS, model_pack
-from tests.serving.native_builds import CLIB, HERE, LIBRARY, cc
+from tests.serving.native_builds import ASAN, CLIB, HERE, LIBRARY, cc
 from tests.standin import environment, toolchain_missing
 from tests.standin.forking import Forking
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 ARCH, SECONDS = "sm_80", 110
 MISFORTUNES = "tests.serving.cuda_model_misfortunes"
-ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @pytest.fixture(scope="module")

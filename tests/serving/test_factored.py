@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from haotuner import judge
 from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
+from haotuner.backends.cpu.packing import _joining
 from haotuner.generate.factor import joined
 from haotuner.generate.kinds import graph_of
 from haotuner.microkernels.cpu.generated import CpuGenerated, joins_of
@@ -110,3 +112,24 @@ def test_one_row_of_a_cell_of_many_has_its_terms_shared(path, tmp_path):
         np.testing.assert_array_equal(served.run(x[:1]), other.run(x[:1]))
         assert judge.check(Op.parse("reduce_sum:"), {"x": x}, served.run(x)).wrong == 0
         assert (served.run(x[:1, :5000]) != other.run(x[:1, :5000])).any(), "too few terms to share: summed in one"
+
+
+def test_a_row_keeps_its_bits_in_any_batch_where_no_plan_cuts_a_fold(path, tmp_path):
+    held = packed("reduce_sum:", "m")
+    parts = packed("reduce_sum:")
+    assert _joining(parts.kernels, parts.plans) == list(parts.kernels), "a plan in parts joins them"
+    kernels = _joining(held.kernels, held.plans)
+    assert [one.joins for one in kernels] == [{}]
+    held = replace(held, kernels=kernels)
+    pack_library([held], "x86-64", toolchain(), tmp_path / "order.so")
+    write_pack(tmp_path / "order", tmp_path / "order.so", document([held], "x86-64"), lambda _: None)
+    x = np.random.default_rng(0).standard_normal((9, 70_000), dtype=np.float32)
+    found = []
+    for threads in (1, 2):
+        with haotuner.load(tmp_path / "order", threads=threads) as pack:
+            served = pack.op("reduce_sum")
+            found += [
+                np.concatenate([served.run(x[first : first + rows]) for first in range(0, 9, rows)]) for rows in (1, 3, 9)
+            ]
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])

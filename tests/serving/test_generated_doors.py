@@ -18,7 +18,7 @@ from haotuner.request import ops_of
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.run_folder import toolchain
-from tests.serving.native_builds import HERE, LIBRARY, cc
+from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc
 from tests.serving.online_packs import online_op
 from tests.serving.packs import document
 from tests.serving.test_generated import SPECS, packed
@@ -26,7 +26,6 @@ from tests.serving.test_generated import SPECS, packed
 KINDS = (*SPECS, "rms_norm:", "log_softmax:", "gelu:", "silu:")
 ATTENTION = ("attention:d=24", "attention:d=8,causal=end,mask=keys")
 CODES = {"f": 2, "i": 0, "u": 1}  # of DLPack
-ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def groups(folder: Path) -> list[Op]:

@@ -17,7 +17,7 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.runtime.mapped import Mapped
 from haotuner.words.schedule_words import schedule_words
 from tests.serving.model_packs import planned
-from tests.serving.native_builds import HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run
+from tests.serving.native_builds import ASAN, HERE, LIBRARY, LOOSE, TSAN, c_pack, cc, pack_sources, run
 from tests.serving.test_models import numbers
 
 WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("ht_group_run", "malloc", "calloc", "mmap"))
@@ -41,13 +41,10 @@ GRAPH = {"encoder": encoder()}
 SMALL = 20  # tokens, up to which the model goes another way
 
 
-ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The program of native/models.c, and the weights of its model."""
-    return program(tmp_path_factory.mktemp("models"), ADDRESS)
+    return program(tmp_path_factory.mktemp("models"), ASAN)
 
 
 def program(folder: Path, sanitizers: tuple[str, ...]) -> tuple[Path, Path]:
@@ -55,7 +52,7 @@ def program(folder: Path, sanitizers: tuple[str, ...]) -> tuple[Path, Path]:
     written, _, ops = planned(GRAPH, LANES, exact=False, small=SMALL)
     weights = folder / "weights"
     weights.write_bytes(written[0].weights)
-    flags = ("-g", "-O1", *sanitizers, *LOOSE, *WRAPPED)
+    flags = (*sanitizers, *LOOSE, *WRAPPED)
     sources = [*pack_sources(folder / "pack", ops, written), HERE / "models.c"]
     return cc(sources, folder / "models", *flags), weights
 
@@ -82,7 +79,7 @@ def test_many_damaged_schedules(models):
 
 @pytest.mark.slow
 def test_callers_at_once_race_for_nothing(tmp_path):
-    built, weights = program(tmp_path, ("-fsanitize=thread",))
+    built, weights = program(tmp_path, TSAN)
     assert "wrong=0" in run([built, "callers", "10", "5", weights], 300).stdout
 
 

@@ -7,17 +7,15 @@ import warnings
 import pytest
 
 pytest.importorskip("onnx")
-from tests.bench.onnx_nodes import Imported, by_packs, imported  # noqa: E402, after the skip
+from tests.bench.onnx_nodes import Imported, by_packs, cases_of, imported  # noqa: E402, after the skip
 
 FAMILIES = ("Softmax", "GatherND", "Gelu", "Reshape", "Pow", "Mod")
 
 
 @pytest.mark.slow
 def test_onnx_own_cases_pass_in_one_pack():
-    from onnx.backend.test.case.node import collect_testcases
-
     with warnings.catch_warnings():  # of onnx's own references
         warnings.simplefilter("ignore")
-        read = [imported(case, op) for op in FAMILIES for case in collect_testcases(op)]
+        read = [imported(case, op) for op in FAMILIES for case in cases_of(op)]
     assert sum(isinstance(one, Imported) and one.runs for one in read) > len(FAMILIES)
     assert [one for one in by_packs(read) if one.why] == []

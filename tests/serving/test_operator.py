@@ -17,7 +17,7 @@ from haotuner.backends.cpu.pack_source import PackedAny, pack_data
 from haotuner.errors import PackClosed, PackInvalid, UsageError
 from haotuner.pack.verify import verify
 from tests.serving.conftest import DENSE
-from tests.serving.native_builds import HERE, LIBRARY, c_pack, cc, run
+from tests.serving.native_builds import ASAN, HERE, LIBRARY, c_pack, cc, run
 from tests.serving.packs import packed_op, put_manifest, rewrite
 from tests.serving.row_sum import BOUNDS, NAME, cell_of, kernel_source, mark_of, row_sum
 from tests.serving.test_life import in_threads
@@ -287,6 +287,5 @@ def test_tables_that_are_none_are_refused():
 
 def test_from_c(path, tmp_path):
     """The C library runs an op that binds no weight; sanitizers watch."""
-    program = cc([HERE / "operator.c", *LIBRARY], tmp_path / "operator", "-g", "-O1", "-fsanitize=address,undefined",
-                 "-fno-sanitize-recover=all")  # fmt: skip
+    program = cc([HERE / "operator.c", *LIBRARY], tmp_path / "operator", *ASAN)
     assert run([program, path, NAME], LD_PRELOAD="").stdout.strip() == "right"

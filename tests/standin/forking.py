@@ -5,6 +5,7 @@ CUDA must not have begun in it, for a forked process cannot use it: the parent o
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -53,8 +54,11 @@ class Forking:
 
 
 def _serve(modules: Sequence[str]) -> None:
+    gc.disable()  # imports leave next to no garbage
     for name in modules:
         importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
     for line in sys.stdin:
         print(json.dumps({"ended": _apart(json.loads(line))}), flush=True)
 

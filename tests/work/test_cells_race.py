@@ -61,6 +61,21 @@ def test_shapes_that_would_eat_the_budget_are_not_raced_at() -> None:
     assert compared(only, CORE, 16) == list(only.traffic.shapes()), "something is raced at in any case"
 
 
+class Sized(FakeLab):
+    """One vector an iteration is the faster where rows are short, eight where they are long."""
+
+    def true_us(self, trial: Trial) -> float:
+        vectors = MicroKernel.parse(trial.composition.parts[0].kernel)["u"]
+        return 1 + trial.shape["n"] * (vectors if trial.shape["n"] < 512 else 1 / vectors)
+
+
+def test_a_batch_invariant_plan_of_kernels_that_add_in_other_orders_has_one() -> None:
+    free = task(SOFTMAX, "m=64;n=16..4096", 3600.0)
+    family = families_for(SOFTMAX, "cpu")[0]
+    assert len(tune(free, Sized(CORE).as_lab(), family).kernels) > 1
+    assert len(tune(replace(free, one_order=True), Sized(CORE).as_lab(), family).kernels) == 1
+
+
 class Filtering(FakeLab):
     """Minimal filtering takes half of the time where images are large, and twice of it where they are small."""
 

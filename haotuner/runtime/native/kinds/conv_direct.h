@@ -96,60 +96,76 @@ HT_TARGET static void HT_WIDE(plane)(const ht_conv_call* call, const ht_conv* co
   }
 }
 
-/* Channels last: `count` pixels of a row from q on, whose windows lie inside the image's columns or not. */
+/* Channels last: `count` pixels of a row from q on, features [f, f + n), whose windows lie inside the image's columns or not. `s`: taps
+ * side by side, where they are known when this is compiled; `whole`: n is a vector. */
 HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(pixels_of)(const ht_conv_call* call, const ht_conv* conv,
-                                                                               const float* x, const float* w, int64_t p, int64_t q,
-                                                                               float* y, int count, int inside) {
+                                                                               const float* x, const float* w, int64_t p, int64_t q, int64_t f,
+                                                                               int64_t n, float* y, int count, int inside, int s, int whole) {
   const ht_window *tall = &conv->tall, *wide = &conv->wide;
-  int64_t features = conv->features, top = p * tall->stride - tall->before, first = q * wide->stride - wide->before;
-  int64_t across = wide->stride * call->xw;
-  for (int64_t f = 0; f < features; f += HT_N) {
-    int64_t n = features - f < HT_N ? features - f : HT_N;
-    HT_V sums[8], zero = HT_PART(w, 0, 0);
-    HT_V start = call->bias == NULL ? zero : HT_PART(call->bias + f, 0, n);
+  const int64_t features = conv->features, top = p * tall->stride - tall->before, first = q * wide->stride - wide->before;
+  const int64_t across = wide->stride * call->xw;
+  HT_V sums[8], zero = HT_PART(w, 0, 0);
+  HT_V start = call->bias == NULL ? zero : HT_PART(call->bias + f, 0, n);
 #pragma GCC unroll 16
-    for (int j = 0; j < count; ++j) sums[j] = start;
-    /* Places go on by sums: a product for each tap takes longer than what is computed there. */
-    const int taps = wide->taps;
-    const int64_t along = wide->dilation * call->xw, below = tall->dilation * call->xh;
-    const float *tap = w + f, *line = x + top * call->xh + first * call->xw + f;
-    int64_t at = top;
-    for (int t = 0; t < tall->taps; ++t, at += tall->dilation, line += below) {
-      if (at < 0 || at >= call->h) {
-        tap += taps * features;
-        continue;
-      }
-      const float* pixel = line;
-      int64_t from = first;
-      for (int u = 0; u < taps; ++u, tap += features, pixel += along, from += wide->dilation) {
-        HT_V v = n == HT_N ? HT_LOAD(tap) : HT_PART(tap, 0, n);
+  for (int j = 0; j < count; ++j) sums[j] = start;
+  /* Places go on by sums: a product for each tap takes longer than what is computed there. */
+  const int taps = s > 0 ? s : wide->taps;
+  const int64_t along = wide->dilation * call->xw, below = tall->dilation * call->xh;
+  const float *tap = w + f, *line = x + top * call->xh + first * call->xw + f;
+  int64_t at = top;
+  for (int t = 0; t < tall->taps; ++t, at += tall->dilation, line += below) {
+    if (at < 0 || at >= call->h) {
+      tap += taps * features;
+      continue;
+    }
+    const float* pixel = line;
+    int64_t from = first;
+#pragma GCC unroll 5
+    for (int u = 0; u < taps; ++u, tap += features, pixel += along, from += wide->dilation) {
+      HT_V v = whole ? HT_LOAD(tap) : HT_PART(tap, 0, n);
 #pragma GCC unroll 16
-        for (int j = 0; j < count; ++j) {
-          int64_t column = from + (int64_t)j * wide->stride;
-          if (!inside && (column < 0 || column >= call->w)) continue;
-          sums[j] = HT_FMA(v, n == HT_N ? HT_LOAD(pixel + j * across) : HT_PART(pixel + j * across, 0, n), sums[j]);
-        }
+      for (int j = 0; j < count; ++j) {
+        int64_t column = from + (int64_t)j * wide->stride;
+        if (!inside && (column < 0 || column >= call->w)) continue;
+        sums[j] = HT_FMA(v, whole ? HT_LOAD(pixel + j * across) : HT_PART(pixel + j * across, 0, n), sums[j]);
       }
     }
-#pragma GCC unroll 16
-    for (int j = 0; j < count; ++j) HT_STORE(y + (q + j) * call->yw + f, sums[j], n);
   }
+#pragma GCC unroll 16
+  for (int j = 0; j < count; ++j) HT_STORE(y + (q + j) * call->yw + f, sums[j], whole ? HT_N : n);
 }
 
 HT_TARGET static void HT_WIDE(row)(const ht_conv_call* call, const ht_conv* conv, const float* x, const float* w, int64_t p, float* y,
                                    int most) {
   const ht_window* wide = &conv->wide;
-  int64_t reach = (int64_t)wide->dilation * (wide->taps - 1);
-  for (int64_t q = 0; q < call->q;) {
-    int count = call->q - q >= 8 && most >= 8 ? 8 : call->q - q >= 4 && most >= 4 ? 4 : 1;
-    int64_t first = q * wide->stride - wide->before;
-    int inside = first >= 0 && first + (count - 1) * (int64_t)wide->stride + reach < call->w;
-    if (count == 8 && inside) HT_WIDE(pixels_of)(call, conv, x, w, p, q, y, 8, 1);
-    else if (count == 8) HT_WIDE(pixels_of)(call, conv, x, w, p, q, y, 8, 0);
-    else if (count == 4 && inside) HT_WIDE(pixels_of)(call, conv, x, w, p, q, y, 4, 1);
-    else if (count == 4) HT_WIDE(pixels_of)(call, conv, x, w, p, q, y, 4, 0);
-    else HT_WIDE(pixels_of)(call, conv, x, w, p, q, y, 1, 0);
-    q += count;
+  const int64_t reach = (int64_t)wide->dilation * (wide->taps - 1), room = call->w + wide->before - reach;
+  /* pixels whose windows lie inside: [low, high) */
+  const int64_t low = (wide->before + wide->stride - 1) / wide->stride, end = room > 0 ? (room - 1) / wide->stride + 1 : 0;
+  const int64_t high = end < call->q ? end : call->q;
+  const int s = HT_SPECIAL && (wide->taps == 3 || wide->taps == 5) ? wide->taps : 0;
+  for (int64_t q = 0, now; q < call->q; q += now) {
+    const int inside = q >= low && q < high;
+    const int64_t left = high - q;
+    now = !inside ? 1 : left >= 8 && most >= 8 ? 8 : left >= 4 && most >= 4 ? 4 : 1;
+    if (now == 1 && inside && most >= 4 && high - low >= 4) now = 4, q = high - 4; /* some of them again, rather than one by one */
+#define HT_PIXELS(count, inside, s)                                                                                                  \
+  for (int64_t f = 0; f < conv->features; f += HT_N)                                                                                 \
+    if (f + HT_N <= conv->features) HT_WIDE(pixels_of)(call, conv, x, w, p, q, f, HT_N, y, count, inside, s, 1);                     \
+    else HT_WIDE(pixels_of)(call, conv, x, w, p, q, f, conv->features - f, y, count, inside, s, 0);
+    if (now == 8 && s == 3) {
+      HT_PIXELS(8, 1, 3)
+    } else if (now == 8 && s == 5) {
+      HT_PIXELS(8, 1, 5)
+    } else if (now == 8) {
+      HT_PIXELS(8, 1, 0)
+    } else if (now == 4 && s == 3) {
+      HT_PIXELS(4, 1, 3)
+    } else if (now == 4) {
+      HT_PIXELS(4, 1, 0)
+    } else {
+      HT_PIXELS(1, 0, 0)
+    }
+#undef HT_PIXELS
   }
 }
 

@@ -1,0 +1,79 @@
+"""One call of torch's core ATen operators, as its rule sees it; rules say it in ONNX's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import sympy
+
+from haotuner.graph.extents import Extent, floor_division
+from haotuner.graph.types import FLOATS
+from haotuner.importing.call import Call
+from haotuner.importing.folding import Folding
+from haotuner.importing.table import RULES
+
+OPSET = 21  # of the rules that are called
+
+
+@dataclass(frozen=True, slots=True)
+class Aten:
+    """One call: ``inputs`` as torch has them, tensors by their names in the builder; ``dtype``: of its result."""
+
+    g: Folding
+    op: str
+    inputs: Sequence[Any]
+    named: Mapping[str, Any]
+    dtype: str
+
+    def at(self, place: int, default: Any = None) -> Any:
+        """A positional argument, or its default."""
+        return self.inputs[place] if place < len(self.inputs) and self.inputs[place] is not None else default
+
+    def onnx(self, op: str, *inputs: str | None, **attributes: Any) -> str:
+        """The first result of an ONNX operator."""
+        return self.several(op, *inputs, **attributes)[0]
+
+    def several(self, op: str, *inputs: str | None, **attributes: Any) -> list[str]:
+        """Every result of an ONNX operator."""
+        found = RULES[op](Call(self.g, op, inputs, attributes, OPSET, 1))
+        return [found] if isinstance(found, str) else list(found)
+
+    def whole(self, values: Sequence[Any] | Any) -> str:
+        """Whole numbers, or extents, as a tensor."""
+        return self.g.of_extents(np.array(list(values) if isinstance(values, (list, tuple)) else [values], object), "int64")
+
+    def whole_scalar(self, value: Extent) -> str:
+        """One whole number, or extent."""
+        return self.cast(value, "int64")
+
+    @staticmethod
+    def scaled(extent: Extent, factor: float) -> Extent:
+        """A side times a factor, rounded down, as torch counts pixels."""
+        return floor_division(extent * sympy.Rational(factor), 1)
+
+    def cast(self, value: Any, dtype: str) -> str:
+        """A tensor or number in an element type."""
+        if not isinstance(value, str):
+            if isinstance(value, (bool, int, float)):
+                return self.g.constant(value, dtype)
+            own = dtype if dtype in FLOATS else "int64"  # sizes may be divided on the way to a real number
+            return self.cast(self.g.of_extents(np.array(value, object), own), dtype)
+        return value if self.g.types[value].dtype == dtype else self.g.add("cast", value, dtype=dtype)
+
+    def shape(self, place: int = 0) -> tuple[Extent, ...]:
+        """An argument's shape."""
+        return self.g.types[self.inputs[place]].shape
+
+    def axis(self, axis: int, place: int = 0) -> int:
+        """An axis of an argument, counted from the front."""
+        return axis % max(len(self.shape(place)), 1)
+
+    def setting(self, name: str, place: int, default: Any = None) -> Any:
+        """An argument that may be given by place or by name."""
+        return self.at(place, self.named.get(name, default))
+
+
+Rule: TypeAlias = Callable[[Aten], Any]

@@ -1,0 +1,154 @@
+"""Rules of ATen operators that take or write elements by index, or by a mask, and of those that order them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from haotuner.errors import UsageError
+from haotuner.graph.types import FLOATS
+from haotuner.importing.aten_call import Aten, Rule
+
+
+def _given(a: Aten) -> dict[int, str]:
+    """Tensors of whole numbers by the axis that each indexes: a mask has one for each of its axes."""
+    found: dict[int, str] = {}
+    axis = 0
+    for one in a.at(1):
+        if one is None:
+            axis += 1
+        elif a.g.types[one].dtype in ("bool", "uint8"):
+            rank = a.g.types[one].rank
+            places = a.onnx("NonZero", one)
+            for row in range(rank):
+                found[axis + row] = a.onnx("Gather", places, a.g.constant(row, "int64"), axis=0)
+            axis += rank
+        else:
+            found[axis] = a.cast(one, "int64")
+            axis += 1
+    return found
+
+
+def _joined(a: Aten, indices: Sequence[str]) -> tuple[str, int]:
+    """Indices side by side on a last axis, all of one shape, and the rank of that shape."""
+    rank = max(a.g.types[one].rank for one in indices)
+    spread = indices[0]
+    for one in indices[1:]:
+        spread = a.g.map("add", spread, a.g.map("mul", one, 0))
+    shape = a.whole(list(a.g.types[spread].shape)) if rank else None
+    wide = [a.onnx("Expand", one, shape) if shape else one for one in indices]
+    last = [a.onnx("Unsqueeze", one, a.whole(-1)) for one in wide]
+    return (last[0] if len(last) == 1 else a.onnx("Concat", *last, axis=-1)), rank
+
+
+def _orders(axes: Sequence[int], rank: int, depth: int) -> tuple[list[int], list[int]]:
+    """The order that brings the indexed axes to the front, and that which brings the indices' to where torch has them.
+
+    Torch leaves them where the first was if they are neighbours, and has them in front if not.
+    """
+    others = [axis for axis in range(rank) if axis not in axes]
+    neighbours = list(axes) == list(range(axes[0], axes[0] + len(axes)))
+    first = axes[0] if neighbours else 0
+    back = [*range(depth, depth + first), *range(depth), *range(depth + first, depth + len(others))]
+    return [*axes, *others], back
+
+
+def _indexed(a: Aten) -> str:
+    given = _given(a)
+    axes = sorted(given)
+    if len(axes) == 1:
+        return a.onnx("Gather", a.at(0), given[axes[0]], axis=axes[0])
+    places, depth = _joined(a, [given[axis] for axis in axes])
+    front, back = _orders(axes, len(a.shape()), depth)
+    return a.onnx("Transpose", a.onnx("GatherND", a.onnx("Transpose", a.at(0), perm=front), places), perm=back)
+
+
+def _index_written(a: Aten) -> str:
+    """Values at indices; where one mask chooses and there is one value, a selection."""
+    x, values = a.at(0), a.cast(a.at(2), a.dtype)
+    add = bool(a.setting("accumulate", 3, False))
+    masks = [one for one in a.at(1) if one is not None]
+    single = a.g.types[values].rank == 0
+    if single and len(a.at(1)) == 1 and a.g.types[masks[0]].dtype == "bool" and not add:
+        mask = a.g.types[masks[0]]
+        spread = a.onnx("Reshape", masks[0], a.whole([*mask.shape, *[1] * (len(a.shape()) - mask.rank)]))
+        return a.g.map("select", spread, values, x)
+    given = _given(a)
+    axes = sorted(given)
+    places, depth = _joined(a, [given[axis] for axis in axes])
+    front, back = _orders(axes, len(a.shape()), depth)
+    turned = a.onnx("Transpose", x, perm=front)
+    outer, row = a.g.types[places].shape[:-1], a.g.types[turned].shape[len(axes) :]
+    whole = [*outer, *row]
+    values = a.onnx("Expand", values, a.whole([whole[one] for one in back]))
+    values = a.onnx("Transpose", values, perm=[back.index(one) for one in range(len(back))])
+    written = a.onnx("ScatterND", turned, places, values, reduction="add" if add else "none")
+    return a.onnx("Transpose", written, perm=[front.index(axis) for axis in range(len(front))])
+
+
+def _added_at(a: Aten) -> str:
+    """index_add: rows along an axis."""
+    axis, rank = a.axis(a.at(1)), len(a.shape())
+    source = a.cast(a.at(3), a.dtype)
+    if a.named.get("alpha", 1) != 1:
+        source = a.g.map("mul", source, a.named["alpha"])
+    lined = a.onnx("Reshape", a.cast(a.at(2), "int64"), a.whole([-1, *[1] * (rank - 1 - axis)]))
+    every = a.onnx("Expand", lined, a.whole(list(a.g.types[source].shape)))
+    return a.onnx("ScatterElements", a.at(0), every, source, axis=axis, reduction="add")
+
+
+def _scattered(a: Aten) -> str:
+    x, axis, index = a.at(0), a.axis(a.at(1)), a.cast(a.at(2), "int64")
+    how = {"scatter_add": "add"}.get(a.op.split(".")[0], "none")
+    if a.op.startswith("scatter_reduce"):
+        how = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}.get(a.at(4), "")
+        if not how or not a.setting("include_self", 5, True):
+            raise UsageError(f"{a.op}: {a.at(4)} without the tensor's own elements, or a mean, has no rule")
+    values, sizes = a.at(3), a.g.types[index].shape
+    if isinstance(values, str) and a.g.types[values].rank:
+        values = a.cast(values, a.dtype)
+        for place, (own, wanted) in enumerate(zip(a.g.types[values].shape, sizes, strict=True)):
+            if own != wanted:  # torch takes as many as there are indices
+                values = a.onnx("Slice", values, a.whole(0), a.whole(wanted), a.whole(place))
+    else:
+        values = a.onnx("Expand", a.cast(values, a.dtype), a.whole(list(sizes)))
+    return a.onnx("ScatterElements", x, index, values, axis=axis, reduction=how)
+
+
+def _top(a: Aten) -> list[str]:
+    x, axis = a.at(0), a.at(2, -1)
+    return a.several("TopK", x, a.whole(a.at(1)), axis=axis, largest=int(a.at(3, True)))
+
+
+def _sorted(a: Aten) -> list[str]:
+    stable = "stable" in a.op
+    axis = a.setting("dim", 2 if stable else 1, -1)
+    falling = bool(a.setting("descending", 3 if stable else 2, False))
+    axis = a.axis(axis)
+    return a.several("TopK", a.at(0), a.whole(a.shape()[axis]), axis=axis, largest=int(falling))
+
+
+def _extreme(how: str) -> Rule:
+    def rule(a: Aten) -> list[str]:
+        settings: dict[str, Any] = {"keepdims": int(a.at(2, False))}
+        return [
+            a.onnx(f"Reduce{how}", a.at(0), a.whole(a.axis(a.at(1))), **settings),
+            a.onnx(f"Arg{how}", a.at(0), axis=a.axis(a.at(1)), **settings),
+        ]
+
+    return rule
+
+
+def _nonzero(a: Aten) -> str:
+    x = a.at(0) if a.g.types[a.at(0)].dtype not in FLOATS else a.g.map("not", a.g.map("equal", a.at(0), 0.0))
+    return a.onnx("Transpose", a.onnx("NonZero", x), perm=[1, 0])
+
+
+INDEXING: Mapping[str, Rule] = {
+    "index.Tensor": _indexed, "index_put.default": _index_written, "index_add.default": _added_at,
+    "scatter.src": _scattered, "scatter.value": _scattered, "scatter_add.default": _scattered,
+    "scatter_reduce.two": _scattered, "topk.default": _top, "sort.default": _sorted, "sort.stable": _sorted,
+    "max.dim": _extreme("Max"), "min.dim": _extreme("Min"), "nonzero.default": _nonzero,
+    "max.default": lambda a: a.onnx("ReduceMax", a.at(0), keepdims=0),
+    "min.default": lambda a: a.onnx("ReduceMin", a.at(0), keepdims=0),
+}  # fmt: skip

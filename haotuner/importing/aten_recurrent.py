@@ -1,0 +1,68 @@
+"""Rules of torch's LSTM, GRU and RNN: layer by layer, gates brought into ONNX's order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from haotuner.importing.aten_call import Aten, Rule
+
+_ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}  # ONNX: iofc of ifgo, zrh of rzn
+
+
+def _part(a: Aten, x: str, start: int, stop: int) -> str:
+    return a.onnx("Slice", x, a.whole(start), a.whole(stop), a.whole(0))
+
+
+def _gates(a: Aten, weight: str, op: str) -> str:
+    order = _ORDER[op]
+    if len(order) == 1:
+        return weight
+    hidden = int(a.g.types[weight].shape[0]) // len(order)
+    return a.onnx("Concat", *(_part(a, weight, one * hidden, (one + 1) * hidden) for one in order), axis=0)
+
+
+def _stacked(a: Aten, parts: Sequence[str]) -> str:
+    return a.onnx("Concat", *(a.onnx("Unsqueeze", one, a.whole(0)) for one in parts), axis=0)
+
+
+def _layers(op: str, activation: str = "") -> Rule:
+    def rule(a: Aten) -> list[str]:
+        states, weights, biased, layers, _, _, both, batch_first = a.inputs[1:9]
+        states = states if isinstance(states, list) else [states]
+        x = a.onnx("Transpose", a.at(0), perm=[1, 0, 2]) if batch_first else a.at(0)
+        ways, each = 1 + bool(both), 4 if biased else 2
+        settings: dict[str, Any] = {
+            "hidden_size": int(a.g.types[weights[1]].shape[1]),
+            "direction": "bidirectional" if both else "forward",
+        }
+        if op == "GRU":
+            settings["linear_before_reset"] = 1
+        if activation:
+            settings["activations"] = [activation] * ways
+        last: list[list[str]] = [[] for _ in states]
+        for layer in range(layers):
+            own = [weights[each * (layer * ways + way) : each * (layer * ways + way + 1)] for way in range(ways)]
+            w, r = (_stacked(a, [_gates(a, one[place], op) for one in own]) for place in (0, 1))
+            bias = None
+            if biased:
+                bias = _stacked(a, [a.onnx("Concat", *(_gates(a, one, op) for one in way[2:]), axis=0) for way in own])
+            begun = [_part(a, one, layer * ways, (layer + 1) * ways) for one in states]
+            y, *ends = a.several(op, x, w, r, bias, None, *begun, **settings)
+            turned = a.onnx("Transpose", y, perm=[0, 2, 1, 3])  # (tokens, batch, ways, hidden)
+            shape = a.g.types[turned].shape
+            x = a.onnx("Reshape", turned, a.whole([*shape[:2], ways * settings["hidden_size"]]))
+            for kept, end in zip(last, ends, strict=False):
+                kept.append(end)
+        found = a.onnx("Transpose", x, perm=[1, 0, 2]) if batch_first else x
+        return [found, *(a.onnx("Concat", *parts, axis=0) for parts in last)]
+
+    return rule
+
+
+RECURRENT: Mapping[str, Rule] = {
+    "lstm.input": _layers("LSTM"),
+    "gru.input": _layers("GRU"),
+    "rnn_tanh.input": _layers("RNN", "Tanh"),
+    "rnn_relu.input": _layers("RNN", "Relu"),
+}

@@ -1,0 +1,125 @@
+"""Rules of ATen operators that join rows to a number: norms, variances, lengths of vectors, products of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph import composites
+from haotuner.importing.aten_call import Aten, Rule
+
+
+def _axes(a: Aten, asked: Any) -> tuple[int, ...]:
+    axes = [asked] if isinstance(asked, int) else list(asked or range(len(a.shape())))
+    return tuple(a.axis(axis) for axis in axes)
+
+
+def _along(a: Aten, x: str) -> str:
+    """One number a channel."""
+    return a.onnx("Reshape", x, a.whole([-1, *[1] * (len(a.shape()) - 2)]))
+
+
+def _numbers(a: Aten, place: int, count: int, otherwise: float) -> str:
+    return a.at(place) or a.g.constant(np.full(count, otherwise, np.float32))
+
+
+def _group_normalised(a: Aten) -> list[str]:
+    short = a.op.startswith("group_norm")
+    scale, bias, groups, eps = (2, 3, 1, 4) if short else (1, 2, 6, 7)
+    count = int(a.shape()[1])
+    return [a.onnx("GroupNormalization", a.at(0), _numbers(a, scale, count, 1.0), _numbers(a, bias, count, 0.0),
+                   num_groups=a.at(groups), epsilon=a.at(eps, 1e-5))]  # fmt: skip
+
+
+def _instance_normalised(a: Aten) -> str:
+    """By each image's own means, or by those of training where they are kept."""
+    count = int(a.shape()[1])
+    scale, bias = _numbers(a, 1, count, 1.0), _numbers(a, 2, count, 0.0)
+    if not a.at(5, True):
+        return a.onnx("BatchNormalization", a.at(0), scale, bias, a.at(3), a.at(4), epsilon=a.at(7, 1e-5))
+    return a.onnx("InstanceNormalization", a.at(0), scale, bias, epsilon=a.at(7, 1e-5))
+
+
+def _batch_normalised(a: Aten) -> list[str]:
+    """By the means of the batch itself."""
+    if not a.at(3, True):
+        raise UsageError(f"{a.op}: no means to normalise by")
+    axes = tuple(axis for axis in range(len(a.shape())) if axis != 1)
+    normal = composites.normalise(a.g, a.at(0), axes, a.at(5, 1e-5))
+    return [composites.affine(a.g, normal, *(_along(a, one) if one else None for one in (a.at(1), a.at(2))))]
+
+
+def _root_normalised(a: Aten) -> str:
+    axes = tuple(range(len(a.shape()) - len(a.at(1)), len(a.shape())))
+    eps = a.at(3, float(np.finfo(np.float32).eps))
+    found = composites.rms_normalise(a.g, a.at(0), axes, eps)
+    return found if a.at(2) is None else a.g.map("mul", found, a.at(2))
+
+
+def _variance(a: Aten, asked: Any, correction: Any, *, keep: bool) -> str:
+    axes = _axes(a, asked)
+    x = a.cast(a.at(0), a.dtype)
+    moved = a.g.map("sub", x, composites.mean(a.g, x, axes))
+    total = a.g.add("reduce", a.g.map("mul", moved, moved), how="sum", axes=axes, keepdims=keep)
+    count: Any = 1
+    for axis in axes:
+        count = count * a.shape()[axis]
+    return a.g.map("div", total, a.cast(count - (1 if correction is None else int(correction)), a.dtype))
+
+
+def _spread(a: Aten) -> str:
+    correction, keep = a.named.get("correction", 1), bool(a.named.get("keepdim", False))
+    if a.op.endswith(".dim"):
+        correction, keep = int(a.at(2, True)), bool(a.at(3, False))
+    if a.op.endswith(".default"):
+        correction = int(a.at(1, True))
+    found = _variance(a, None if a.op.endswith(".default") else a.at(1), correction, keep=keep)
+    return a.g.map("sqrt", found) if a.op.startswith("std") else found
+
+
+def _spread_and_mean(a: Aten) -> list[str]:
+    keep = bool(a.named.get("keepdim", False))
+    return [_variance(a, a.at(1), a.named.get("correction", 1), keep=keep),
+            composites.mean(a.g, a.at(0), _axes(a, a.at(1)), keepdims=keep)]  # fmt: skip
+
+
+def _length(a: Aten) -> str:
+    """The norm of vectors, of any order."""
+    order, axes = a.at(1, 2), _axes(a, a.at(2))
+    keep, size = bool(a.at(3, False)), a.g.map("abs", a.cast(a.at(0), a.dtype))
+
+    def joined(x: str, how: str) -> str:
+        return a.g.add("reduce", x, how=how, axes=axes, keepdims=keep)
+
+    if abs(order) == float("inf"):
+        return joined(size, "max" if order > 0 else "min")
+    if order == 0:
+        return joined(a.cast(a.g.map("not", a.g.map("equal", size, 0.0)), a.dtype), "sum")
+    if order == 1:
+        return joined(size, "sum")
+    if order == 2:
+        return a.g.map("sqrt", joined(a.g.map("mul", size, size), "sum"))
+    return a.g.map("pow", joined(a.g.map("pow", size, float(order)), "sum"), 1.0 / order)
+
+
+def _multiplied(a: Aten) -> str:
+    whole = a.op == "prod.default"
+    axes = None if whole else a.whole(a.axis(a.at(1)))
+    return a.onnx("ReduceProd", a.cast(a.at(0), a.dtype), axes, keepdims=0 if whole else int(a.at(2, False)))
+
+
+ROWS: Mapping[str, Rule] = {
+    "native_group_norm.default": _group_normalised,
+    "group_norm.default": lambda a: _group_normalised(a)[0],
+    "instance_norm.default": _instance_normalised,
+    "_native_batch_norm_legit.no_stats": _batch_normalised,
+    "rms_norm.default": _root_normalised,
+    **{f"{name}.{kind}": _spread for name in ("var", "std") for kind in ("correction", "dim", "default")},
+    "var_mean.correction": _spread_and_mean,
+    "linalg_vector_norm.default": _length,
+    "prod.dim_int": _multiplied,
+    "prod.default": _multiplied,
+}

@@ -1,0 +1,138 @@
+"""Rules of quantised models: real numbers as bytes with a scale and a zero point, and products of such bytes.
+
+Sums are exact, in 32 bits. Weights that are stored as bytes become real numbers while the file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from haotuner.graph.types import FLOATS, numpy_dtype
+from haotuner.importing.call import Call, Rule
+from haotuner.importing.convolutions import convolved
+from haotuner.importing.layout import reshaped
+from haotuner.importing.products import matmul
+from haotuner.importing.types import dtype_of_onnx
+from haotuner.importing.windows import windows_of
+
+
+def _axis(c: Call) -> int:
+    """The axis of scales that differ; where there is one scale it says nothing, and may lie beyond the tensor's."""
+    asked, rank = int(c.attribute("axis", 1)), c.type().rank
+    return min(asked + rank if asked < 0 else asked, max(rank - 1, 0))
+
+
+def _spread(c: Call, x: str, rank: int, axis: int) -> str:
+    """One number for all, or one for each place along an axis."""
+    if c.attribute("block_size", 0):
+        raise c.bad("blocks with scales of their own")
+    count = c.g.types[x].shape
+    if c.g.types[x].rank > 1:
+        raise c.bad(f"scales or zero points of shape {list(count)}")
+    if not count or count[0] == 1:
+        return reshaped(c, x, ())
+    return reshaped(c, x, (count[0], *[1] * (rank - 1 - axis)))
+
+
+def _quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: int) -> str:
+    """Rounded to the nearest, to even where two are as near, and kept in the range of the bytes."""
+    g, rank = c.g, c.g.types[x].rank
+    own = g.types[scale].dtype
+    found = g.map("round", g.map("div", g.add("cast", x, dtype=own), _spread(c, scale, rank, axis)))
+    if zero is not None:
+        found = g.map("add", found, g.add("cast", _spread(c, zero, rank, axis), dtype=own))
+    bounds = np.iinfo(numpy_dtype(dtype))
+    return g.add("cast", g.map("min", g.map("max", found, float(bounds.min)), float(bounds.max)), dtype=dtype)
+
+
+def _quantise(c: Call) -> str:
+    zero = c.maybe(2)
+    asked = c.attribute("output_dtype", 0)
+    dtype = c.type(2).dtype if zero is not None else dtype_of_onnx(asked, c.op) if asked else "uint8"
+    if dtype in FLOATS:
+        raise c.bad(f"to {dtype}; bytes and 16-bit whole numbers are known")
+    return _quantised(c, c.tensor(0), c.tensor(1), zero, dtype, _axis(c))
+
+
+def _moved(c: Call, x: str, zero: str | None, axis: int) -> str:
+    """Less the zero point, in 32 bits."""
+    wide = c.g.add("cast", x, dtype="int32")
+    if zero is None:
+        return wide
+    return c.g.map("sub", wide, c.g.add("cast", _spread(c, zero, c.g.types[x].rank, axis), dtype="int32"))
+
+
+def _dequantise(c: Call) -> str:
+    g, x, scale, rank = c.g, c.tensor(0), c.tensor(1), c.type().rank
+    axis = _axis(c)
+    known = [g.known(one) for one in (x, scale, *([c.tensor(2)] if c.given(2) else []))]
+    factor = _spread(c, scale, rank, axis)
+    if all(one is not None and one.dtype != object for one in known):  # weights: as many bytes more as it may be
+        shapes = [x, factor, *([_spread(c, c.tensor(2), rank, axis)] if c.given(2) else [])]
+        stored, scales, *zero = (np.asarray(g.known(one)) for one in shapes)
+        moved = stored.astype(np.int32) - (zero[0].astype(np.int32) if zero else 0)
+        return g.constant((moved * scales.astype(np.float32)).astype(numpy_dtype(g.types[scale].dtype)))
+    moved_x = _moved(c, x, c.maybe(2), axis)
+    return g.map("mul", g.add("cast", moved_x, dtype=g.types[scale].dtype), factor)
+
+
+def _sums(c: Call, x: int, w: int, x_zero: int, w_zero: int) -> str:
+    """A convolution of whole numbers; pads are what the zero point stands for."""
+    left, right = _moved(c, c.tensor(x), c.maybe(x_zero), 1), _moved(c, c.tensor(w), c.maybe(w_zero), 0)
+    sizes = [int(one) for one in c.shape(w)[2:]]
+    return convolved(c, left, right, windows_of(c, sizes, c.shape(x)[2:]), c.attribute("group", 1))
+
+
+def _requantised(c: Call, sums: str, scales: tuple[int, int, int], zero: int, axis: int) -> str:
+    """Sums times both scales, quantised by the third."""
+    g, rank = c.g, c.g.types[sums].rank
+    wide = [g.add("cast", c.tensor(place), dtype="fp32") for place in scales]
+    one, other = (_spread(c, tensor, rank, axis) for tensor in wide[:2])
+    real = g.map("mul", g.add("cast", sums, dtype="fp32"), g.map("mul", one, other))
+    return _quantised(c, real, wide[2], c.tensor(zero), c.type(zero).dtype, axis)
+
+
+def _convolution(c: Call) -> str:
+    found = _sums(c, 0, 3, 2, 5)
+    if c.given(8):
+        found = c.g.map("add", found, reshaped(c, c.tensor(8), (c.shape(8)[0], *[1] * (c.type().rank - 2))))
+    return _requantised(c, found, (1, 4, 6), 7, 1)
+
+
+def _product(c: Call) -> str:
+    rank = c.type().rank
+    left, right = (
+        _moved(c, c.tensor(0), c.maybe(2), max(rank - 2, 0)),
+        _moved(c, c.tensor(3), c.maybe(5), c.type(3).rank - 1),
+    )
+    found = matmul(c, left, right)
+    return _requantised(c, found, (1, 4, 6), 7, c.g.types[found].rank - 1)
+
+
+def _dynamic(c: Call) -> list[str]:
+    """The scale and zero point are those of the tensor's own range, 0 in it."""
+    g, x, axes = c.g, c.tensor(0), tuple(range(c.type().rank))
+    high, low = (
+        g.map(how, g.add("reduce", x, how=how, axes=axes, keepdims=False) if axes else x, 0.0) for how in ("max", "min")
+    )
+    scale = g.map("div", g.map("sub", high, low), 255.0)
+    zero = g.map(
+        "round", g.map("min", g.map("max", g.map("div", g.map("sub", g.constant(0.0, "fp32"), low), scale), 0.0), 255.0)
+    )
+    empty = g.map("equal", scale, 0.0)
+    zero = g.add("cast", g.map("select", empty, 0.0, zero), dtype="uint8")
+    divisor = g.map("select", empty, 1.0, scale)
+    return [_quantised(replace(c, attributes={}), x, divisor, zero, "uint8", 0), scale, zero]
+
+
+QUANTISED: Mapping[str, Rule] = {
+    "QuantizeLinear": _quantise,
+    "DequantizeLinear": _dequantise,
+    "DynamicQuantizeLinear": _dynamic,
+    "ConvInteger": lambda c: _sums(c, 0, 1, 2, 3),
+    "QLinearConv": _convolution,
+    "QLinearMatMul": _product,
+}

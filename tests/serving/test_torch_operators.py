@@ -1,0 +1,129 @@
+"""ATen operators through torch.export, many in a module: graphs give what modules do at sizes never exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.graph.interpret import interpret
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of itself
+nn, F = torch.nn, torch.nn.functional
+
+
+def rounding(x: Any) -> Any:
+    """(rows, 8)."""
+    return (torch.div(x, 0.3, rounding_mode="trunc"), torch.div(x, 0.3, rounding_mode="floor"), F.selu(x), F.celu(x, 0.7),
+            F.hardtanh(x), x.fmod(0.4), x.trunc(), torch.log1p(x.abs()), torch.expm1(x), torch.log2(x.abs() + 1), 2.0**x,
+            torch.sinh(x), x.sign(), x.isnan(), torch.addmm(x[:1], x, x.new_ones(8, 8), beta=0.5, alpha=2.0),
+            x.argmax())  # fmt: skip
+
+
+def places(x: Any) -> Any:
+    """(rows, 8)."""
+    z = x.clone()
+    z[:, 0] = 0
+    z[:, -1] = 2
+    z[:, ::3] = 1.0
+    return (x.roll(3, 0), x.roll((1, -2), (0, 1)), x.flip(0, 1), *x.split((3, 5), 1), *x.chunk(2, 1), *x.unbind(1), z,
+            x.repeat(2, 1, 3), x.unfold(1, 4, 2), (x @ x.T).diagonal(), (x.T @ x).diagonal(1), x.T.diagonal(-1),
+            torch.arange(x.shape[0] - 1, -x.shape[0], -1.0), torch.arange(0, x.shape[0], 0.5))  # fmt: skip
+
+
+def indices(x: Any) -> Any:
+    """(rows, 8), rows at least 2."""
+    rows = torch.arange(x.shape[0] - 1, -1, -1)
+    columns = rows % 8
+    three = x.reshape(-1, 2, 4)
+    z, at = x.clone(), three.clone()
+    z[rows, columns] = 5.0
+    z[x > 1] = -1.0
+    at[:, :, torch.tensor([0, 2])] = 7.0
+    added = torch.zeros(3, 8).index_add(0, rows % 3, x)
+    put = torch.zeros(3, 4).index_put((rows % 3, rows % 4), x[:, 0], accumulate=True)
+    return (x[rows], x[rows, columns], three[rows, :, rows % 4], three[:, torch.tensor([1, 0]), torch.tensor([3, 1])],
+            x[:, [1, 1, 4]], z, at, added, put, torch.zeros(x.shape[0], 9).scatter_add(1, columns[:, None].expand(-1, 8), x),
+            x.scatter(1, columns[:, None], 3.0), *x.topk(3, 1), *x.sort(1, descending=True), *x.max(1), *x.min(0),
+            x.scatter_reduce(1, columns[:, None], x[:, :1], "amax"))  # fmt: skip
+
+
+def masked(x: Any) -> Any:
+    """How many rows are chosen only the data tell."""
+    keep = x[:, 0] > 0
+    chosen = x[keep]
+    return chosen.relu(), keep.nonzero(), chosen.sum(0), torch.zeros_like(x).index_add(0, torch.where(keep)[0], chosen)
+
+
+def rows(x: Any) -> Any:
+    """(rows, 8)."""
+    y = x.reshape(-1, 8, 1).expand(-1, 8, 5) * torch.arange(1.0, 6.0)
+    return (x.var(1), x.std(0, correction=0), *torch.var_mean(x, 1), x.norm(dim=1), x.norm(p=1, dim=1), x.norm(p=3, dim=1),
+            x.abs().amax(1), F.normalize(x, dim=1), F.group_norm(y, 4), F.instance_norm(y), F.rms_norm(x, (8,)),
+            F.group_norm(y, 2, torch.arange(8.0), torch.ones(8)), x.prod(1), x.logsumexp(1))  # fmt: skip
+
+
+def images(x: Any) -> Any:
+    """(rows, 8) as images of one channel."""
+    y = x[:, None, None] * torch.ones(1, 1, 6, 1)  # (rows, 1, 6, 8)
+    return (F.interpolate(y, size=(9, 5), mode="bicubic"), F.interpolate(y, size=(9, 5), mode="bilinear"),
+            F.interpolate(y, scale_factor=1.5, mode="bilinear"),
+            F.interpolate(y, size=(7, 7), mode="bilinear", align_corners=True),
+            F.interpolate(y, size=(4, 13)), F.interpolate(y, size=(4, 13), mode="nearest-exact"),
+            F.interpolate(y[0].expand(3, -1, -1), size=7, mode="linear"), F.adaptive_avg_pool2d(y, (4, 3)),
+            F.pad(y, (1, 2, 3, 0), mode="reflect"), F.pad(y, (1, 2, 3, 0), mode="replicate"),
+            F.pixel_shuffle(y.reshape(-1, 4, 3, 4), 2))  # fmt: skip
+
+
+FUNCTIONS = {one.__name__: one for one in (rounding, places, indices, masked, rows, images)}
+
+
+class Called(nn.Module):  # type: ignore[name-defined, misc]
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+def check(module: Any, drawn: Callable[[int], Any]) -> None:
+    from haotuner.torch import export
+
+    graph = export(module.eval(), (drawn(7),), ({0: "rows"},))
+    for count in (2, 5, 12):
+        x = drawn(count)
+        with torch.no_grad():
+            want = module(x)
+        found = interpret(graph, {graph.inputs[0]: x.numpy()})
+        flat = torch.utils._pytree.tree_leaves(want)
+        assert len(graph.outputs) == len(flat)
+        for place, (name, theirs) in enumerate(zip(graph.outputs, flat, strict=True)):
+            np.testing.assert_allclose(found[name], theirs.numpy(), rtol=1e-4, atol=1e-5, err_msg=f"output {place}")
+
+
+def drawn(count: int) -> Any:
+    return torch.from_numpy(np.random.default_rng(count).standard_normal((count, 8)).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", list(FUNCTIONS))
+def test_operators_give_what_torch_gives(name: str) -> None:
+    check(Called(FUNCTIONS[name]), drawn)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_layers_with_a_state_are_one_operator_a_layer(kind: str) -> None:
+    torch.manual_seed(0)
+
+    class Tagger(nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = getattr(nn, kind)(2, 6, 2, bidirectional=True, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x.reshape(-1, 4, 2))
+
+    check(Tagger(), drawn)
