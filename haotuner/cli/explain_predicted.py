@@ -58,8 +58,8 @@ def _measured(steps: list[dict[str, Any]]) -> dict[str, float]:
 def print_predicted(document: Mapping[str, Any]) -> None:
     """A line a request, then the median.
 
-    ``timed``: the share of what is predicted of products that was measured while tuning, not told by a cost model; ``call``:
-    the least whole call, with what else ran here in it.
+    ``timed``: the share of what is predicted of products that is of ops which were timed, at whatever shapes, not told by a
+    cost model alone; ``call``: the least whole call, with what else ran here in it.
     """
     say(
         f"{document['model']}, threads {document['threads']}: predicted / measured us, steps the least of {CALLS} calls each"
