@@ -119,7 +119,7 @@ def test_in_place_and_empty_requests(pack: Any) -> None:
 def test_from_c(path: Path, tmp_path: Path) -> None:
     program = cc([HERE / "generated.c", *LIBRARY], tmp_path / "program", *ASAN)
     for threads in (1, 2, THREADS):
-        calls = []
+        calls: list[Call] = []
         for spec in SPECS:
             op = Op.parse(spec)
             for m, n in SIZES[:6]:
