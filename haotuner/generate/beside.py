@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haotuner.errors import UsageError
-from haotuner.generate.access import Accesses
+from haotuner.generate.access import Accesses, Indices
 from haotuner.generate.expressions import Expression, Variable, index
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
@@ -34,7 +34,7 @@ def written(graph: Graph) -> tuple[str, ...]:
 
 
 def leading(shape: Sequence[Extent], whole: Sequence[Extent]) -> int | None:
-    """How many leading axes of a shape another one has, with nothing but ones behind; all of them if alike. None: neither."""
+    """How many leading axes of another shape one has, with nothing but ones behind; all of them if alike. None: neither."""
     shared = 0
     while shared < min(len(shape), len(whole)) and same(shape[shared], whole[shared]):
         shared += 1
@@ -55,7 +55,7 @@ def beside_of(accesses: Accesses, lane_axis: int, variables: tuple[Variable, ...
         axes = leading(shape, whole)
         if axes is None or 0 <= lane_axis < axes < len(whole):
             why = "lies over other points" if axes is None else "has a row across the lanes"
-            raise UsageError(f"{tensor} {why} than those of {graph.outputs[0]}: a program writes both where rows are the same")
-        indices = (*variables[:axes], *(index(0) for _ in shape[axes:]))
+            raise UsageError(f"{tensor} {why} than {graph.outputs[0]}: a program writes both where rows are the same")
+        indices: Indices = (*variables[:axes], *[index(0)] * len(shape[axes:]))
         found.append(Beside(tensor, axes, indices, accesses.computed(tensor, indices)))
     return tuple(found)

@@ -37,7 +37,6 @@ from haotuner.generate.tiled import emit_tiled
 from haotuner.generate.values import Frame, Values
 from haotuner.graph.extents import Extent
 
-
 AnyPlan: TypeAlias = Plan | OnlinePlan
 
 

@@ -39,12 +39,12 @@ def kinds_of(graph: Graph, stem: str, serves: Callable[[OpKind], bool] | None = 
     if serves is None or len(graph.outputs) == 1 or len(set(graph.outputs)) < len(graph.outputs):
         return alone
     joints = gathered(graph, lambda one: _check(plainly_named(one), f"{PREFIX}:{stem}"))
-    found = []
+    found: dict[int, OpKind] = {}  # by the first output's place in the file
     for joint in joints:
         places = [graph.outputs.index(one) for one in joint.outputs]
         kind = _learned(graph, stem, joint.outputs, {"places": places, "apart": joint.apart})
-        found += [kind] if serves(kind) else [alone[place] for place in places]
-    return tuple(found)
+        found |= {min(places): kind} if serves(kind) else {place: alone[place] for place in places}
+    return tuple(found[place] for place in sorted(found))
 
 
 def _learned(graph: Graph, stem: str, outputs: tuple[str, ...], more: Mapping[str, Any]) -> OpKind:

@@ -19,7 +19,7 @@ from haotuner.graph.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Outputs of one program, the one whose points its loops are first; ``apart``: why none was joined, where one was asked."""
+    """Outputs of one program, the one whose points the loops are first; ``apart``: why one has a program of its own."""
 
     outputs: tuple[str, ...]
     apart: str = ""
@@ -48,11 +48,11 @@ def part_of(graph: Graph, outputs: tuple[str, ...]) -> Graph:
 
 
 def gathered(graph: Graph, fits: Callable[[Graph], None]) -> tuple[Joint, ...]:
-    """All outputs, in the order in which the file has the first of each; ``fits`` raises UsageError for what has no room."""
+    """All outputs; ``fits`` raises UsageError for what has no room."""
     left = sorted(dict.fromkeys(graph.outputs), key=lambda one: -_width(graph, one))
     found, why = [], dict[str, str]()
     while left:
-        own = (left.pop(0),)
+        own: tuple[str, ...] = (left.pop(0),)
         for other in tuple(left):
             try:
                 _joinable(part_of(graph, (*own, other)), fits)
@@ -64,9 +64,7 @@ def gathered(graph: Graph, fits: Callable[[Graph], None]) -> tuple[Joint, ...]:
         found.append(own)
     if len(found) > 1:  # the first of all was asked by each that stays apart from it
         why.setdefault(found[0][0], next(iter(why.values()), ""))
-    place = {name: at for at, name in reversed(list(enumerate(graph.outputs)))}
-    ordered = sorted(found, key=lambda own: min(place[one] for one in own))
-    return tuple(Joint(own, why.get(own[0], "") if len(own) == 1 else "") for own in ordered)
+    return tuple(Joint(own, why.get(own[0], "") if len(own) == 1 else "") for own in found)
 
 
 def _width(graph: Graph, output: str) -> int:
@@ -83,7 +81,8 @@ def _joinable(graph: Graph, fits: Callable[[Graph], None]) -> None:
         if online(own) is not None or any(sketch.tiled for sketch in sketches(own)) and tileable(own, last):
             raise UsageError(f"{one} has tiles of its own, whose operands are used again")
     plan = planned(graph, Schedule(lane_axis=graph.types[first].rank - 1, lanes=2, unroll=1))
-    lanes, folds = plan.loops[-1][0].name, {part for value in plan.values() for part in parts(value) if isinstance(part, Fold)}
+    folds = {part for value in plan.values() for part in parts(value) if isinstance(part, Fold)}
+    lanes = plan.loops[-1][0].name
     if len({lanes in free_variables(fold) for fold in folds}) > 1:
         raise UsageError("some of them fold along rows, others across")
     cut = next((one for one, own in alone.items() if joined(own)), None)

@@ -22,7 +22,7 @@ class Sink:
 
 def sinks_of(plan: Plan) -> tuple[list[Sink], list[Sink]]:
     """Those at every point of a program's loops, its own output first, and those of outer loops alone."""
-    points, rows = [Sink(plan.loops, plan.value, indices=plan.indices)], []
+    points, rows = [Sink(plan.loops, plan.value, indices=plan.indices)], list[Sink]()
     for one in plan.beside:
         whole = one.axes == len(plan.indices)
         found = Sink(plan.loops if whole else plan.loops[: one.axes], one.value, indices=one.indices, tensor=one.tensor)

@@ -73,7 +73,7 @@ class _Stage(Values):
         if self.stage == len(self.levels):
             first = self._index("max", self._index("sub", self._number(1), self.part), self._number(0))
             if self.rows:  # one part says what is a row's
-                machine.loop(first, lambda _: [self._store(one, frame) for one in self.rows])
+                machine.loop(first, lambda _: self._once(frame))
             self._along(frame, [self.plan.loops[-1][0]], self._write)
             return
         level = self.levels[self.stage]
@@ -118,6 +118,10 @@ class _Stage(Values):
 
         machine.loop(self._index("sub", middle, begin), lambda i: iteration(self._index("add", begin, i), masked=False))
         machine.loop(self._index("sub", end, middle), lambda i: iteration(self._index("add", middle, i), masked=True))
+
+    def _once(self, frame: Frame) -> None:
+        for sink in self.rows:
+            self._store(sink, frame)
 
     def _write(self, place: int, here: Frame) -> None:
         for sink in self.points:

@@ -175,10 +175,10 @@ def read_op(entry: Any) -> PackOp:
     required = [operand for operand in operands if not operand.optional]
     if not required or required[-1].role != "output" or [o.role for o in operands].count("output") != 1:
         raise ValueError(f"op {name!r}: exactly one operand is the output, the last one before those that are optional")
-    if required[-len(op.written) :] != list(op.written) or len(op.written) > 1 and sorted(set(op.places)) != sorted(op.places):
+    if required[-len(op.written) :] != list(op.written):
         raise ValueError(f"op {name!r}: what is written comes last")
-    if len(op.written) > 1 and len(op.places) != len(op.written):
-        raise ValueError(f"op {name!r} writes {len(op.written)} tensors, its definition names {len(op.places)}")
+    if len(op.written) > 1 and len(set(op.places)) != len(op.written):
+        raise ValueError(f"op {name!r} writes {len(op.written)} tensors, its definition names {len(set(op.places))}")
     if operands[: len(required)] != tuple(required) or {axis for o in operands for axis in o.dims} != set(names):
         raise ValueError(f"op {name!r}: optional operands come last, and every axis belongs to an operand")
     if not _WORD.fullmatch(name) or not (name == kind or name.startswith(f"{kind}_")):
