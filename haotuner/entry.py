@@ -67,7 +67,8 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(4)
-    sys.meta_path[:0] = [WithoutTorch(), LightgbmAlone()]
+    without = [] if any(word.endswith(".pt2") for word in sys.argv) else [WithoutTorch()]  # torch alone reads its programs
+    sys.meta_path[:0] = [*without, LightgbmAlone()]
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # until there is something to end in order, Ctrl-C ends the process
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -28,6 +28,9 @@ class Start:
     document: Mapping[str, Any] = field(default_factory=dict)
 
 
+NOTHING = Start(model=None, words="", document={"model": None, "why": "no kernel is ranked"})  # of models without products
+
+
 def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -> Start:
     """The model that tuning starts from.
 
@@ -79,6 +82,8 @@ class Starts:
     @property
     def words(self) -> str:
         """Of the first family, and of every other that has a model."""
+        if not self._found:
+            return NOTHING.words
         first, *others = self._found.items()
         return "; ".join([first[1].words, *(f"{name} {one.words}" for name, one in others if one.model is not None)])
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from haotuner.backends.backend import CACHE_WORD, DEVICE_CODE, DEVICE_WORD, OBJECTS_WORD, Backend
 from haotuner.backends.index import backend_for, own_device
 from haotuner.every_op import SIGNAL, Watch, Whole, stopped_of, tune_every
-from haotuner.initial_model import Starts
+from haotuner.initial_model import NOTHING, Starts
 from haotuner.measure.lab import Lab
 from haotuner.measure.laboratory import Laboratory
 from haotuner.measure.predictions_only import PredictionsOnly
@@ -48,8 +48,8 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether every op has a measured plan and no signal cut the run short."""
-        return self.stopped != SIGNAL and all(t.measured for t in self.tuned)
+        """Whether every op has a measured plan, a model without ops was timed, and no signal cut the run short."""
+        return self.stopped != SIGNAL and all(t.measured for t in self.tuned) and not self.document["unverified"]
 
 
 def tune(
@@ -116,7 +116,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     backend.check(device, request.device, measures=not request.zero_measure)
     threads = backend.threads(request.threads, device)
     starts = Starts(request.model, device, seed=request.seed)
-    start = starts.of(backend.searched(request.ops[0], device)[0].name)
+    start = starts.of(backend.searched(request.ops[0], device)[0].name) if request.ops else NOTHING
     with _laboratory(request, backend, device) as lab:
         publisher = Publisher(request, device, lab, start, watch, begin)
         if request.models and isinstance(lab, Lab):
@@ -126,7 +126,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         else:
             whole = Whole(tune_every(request, lab, threads, starts.model, watch), request.models)
         tuned, stopped = whole.tuned, whole.stopped or stopped_of(whole.tuned)
-        unverified = request.zero_measure or (bool(request.models) and not any(one.measured for one in tuned))
+        unverified = request.zero_measure or (bool(request.models and tuned) and not any(one.measured for one in tuned))
         document = publisher.publish(tuned, whole.models, unverified=unverified, stopped=stopped)
         ops, reused, failures = [row_of(t, lab) for t in tuned], lab.reused + whole.reused, lab.failures
     seconds = time.monotonic() - begin

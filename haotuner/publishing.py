@@ -121,7 +121,9 @@ class Publisher:
         self, tuned: Sequence[Tuned], models: Sequence[AskedModel], lacking: str, *, unverified: bool, stopped: str
     ) -> dict[str, Any]:
         request, device, lab = self._request, self._device, self._lab
-        dtype = DTYPES[request.ops[0].dtype]
+        dtype = DTYPES[request.ops[0].dtype if request.ops else "fp32"]
+        threads = lab.backend.threads(request.threads, device)
+        plans = {one.written.name: _plan_of(one, tuned, device, threads) for one in models}
         return {
             "haotuner": __version__,
             "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
@@ -130,13 +132,13 @@ class Publisher:
                 "shapes": request.shapes,
                 "weights": request.weights,
                 "seed": request.seed,
-                "effort": asdict(tuned[0].task.effort),
+                "effort": asdict(tuned[0].task.effort) if tuned else {},
                 "seconds": round(time.monotonic() - self._begin, 3),
                 "stopped": stopped,
                 "session": lab.session.id,
                 "fingerprint": lab.fingerprint,
                 "started_from": self._start.document,
-                **({"models": {one.written.name: _plan_of(one, tuned, device) for one in models}} if models else {}),
+                **({"models": plans} if models else {}),
                 **({"model_ranges": _ranges_of(models)} if models else {}),
             },
             # True: nothing was measured on the device, plans and times are predictions.
@@ -234,7 +236,7 @@ def _choice(tuned: Tuned) -> Choice:
     )
 
 
-def _plan_of(model: AskedModel, tuned: Sequence[Tuned], device: Device) -> dict[str, Any]:
+def _plan_of(model: AskedModel, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
     """How a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
     from haotuner.orchestrate.predicted import predicted_us
 
@@ -243,7 +245,7 @@ def _plan_of(model: AskedModel, tuned: Sequence[Tuned], device: Device) -> dict[
         "status": told.status,
         "measured": told.measured,
         "requests": len(model.prices.requests),
-        "predicted_us": {str(one.threads): predicted_us(model, tuned, device, one.threads) for one in tuned[0].tables},
+        "predicted_us": {str(one): predicted_us(model, tuned, device, one) for one in threads},
         "regions": [one for one in told.regions if one["chosen"]],
         **({"ways": told.ways} if told.ways else {}),
     }

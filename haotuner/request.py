@@ -141,7 +141,7 @@ class Request:
 
     def check(self) -> None:
         """UsageError for what can be known to be wrong without looking at the device."""
-        if not self.ops:
+        if not self.ops and not self.models:  # a model of generated kernels alone has no op
             raise UsageError("no op to tune; name one with --op dense:n=2304,k=768 or a --workload")
         if len({op.name for op in self.ops}) != len(self.ops):
             raise UsageError("an op is named twice; name each once")

@@ -52,7 +52,7 @@ def tune_models(
         except PackInvalid as error:  # kernels that nobody ever ran; tuning leaves out those that fail
             watch("", f"no first pack: {error}", None)
     models, reused = _timed(request, lab, watch, until)
-    name = request.ops[0].name
+    name = _first(request)
     if not watch(name, "search", None):
         return Whole(guesses.every(), models, (), SIGNAL, reused)
 
@@ -80,6 +80,11 @@ def tune_models(
     return Whole(guesses.filled(found), models, turns, SIGNAL if stopped else "", reused)
 
 
+def _first(request: Request) -> str:
+    """What stands beside the phases that belong to no op: the first op, or the first model where none has an op."""
+    return (request.ops[0] if request.ops else request.models[0].written).name
+
+
 def _expected(models: Sequence[AskedModel], tuned: Sequence[Tuned], device: Device, threads: int) -> str:
     """What each model is expected to take, the mean over the requests it is planned for; empty where nobody knows."""
     if not tuned:
@@ -97,7 +102,7 @@ def _timed(request: Request, lab: Lab, watch: Watch, until: float) -> tuple[Sequ
     records = GroupRecords(lab.store, lab.device, resume=request.resume)
     seconds = min(GROUPS_SHARE * request.seconds, max(0.0, until - time.monotonic()) / 2)
     end, left = time.monotonic() + seconds, len(request.models)
-    name = request.ops[0].name
+    name = _first(request)
 
     def prices(requests: Sequence[Mapping[str, int]]) -> Measured:
         nonlocal left

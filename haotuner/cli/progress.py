@@ -70,7 +70,8 @@ class Watcher:
         if record is not None:
             self._note(op, record)
         now = time.monotonic()
-        where = f"{op} ({list(self._ops).index(op) + 1}/{len(self._ops)}) {PHASES.get(phase, phase)}" if op else phase
+        place = f" ({list(self._ops).index(op) + 1}/{len(self._ops)})" if op in self._ops else ""
+        where = f"{op}{place} {PHASES.get(phase, phase)}" if op else phase
         self._stage = self._stage if op else phase  # what was said of the whole run stands beside each op
         where = f"{self._stage}; {where}" if op and self._stage else where
         left = max(0.0, self._budget_s - (now - self._begin))

@@ -161,7 +161,7 @@ def tune(
     request.check()
     budget_s = request.seconds
     if not quiet:
-        what = ", ".join(o.name for o in request.ops)
+        what = ", ".join(o.name for o in request.ops) or ", ".join(one.written.name for one in request.models)
         here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
         how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
         tell(f"tuning {what} for {request.shapes} on {device}, {how}")
@@ -182,11 +182,13 @@ def tune(
         of_models = {} if asked is None else asked.document(report)
         say(json.dumps({**report.document, **of_models, "speed": None if speed is None else speed.document}, indent=1))
     else:
-        say(_table(report, speed))
-        say(_legend(report))
+        if report.tuned:
+            say(_table(report, speed))
+            say(_legend(report))
         if speed is not None:
             say(speed.note())
-        say(f"\n{times_table(report, speed)}")
+        if report.tuned:
+            say(f"\n{times_table(report, speed)}")
         if asked is not None:
             say(asked.table(report))
         say(_closing(report, verbose=verbose))
@@ -245,7 +247,8 @@ def _legend(report: Report) -> str:
 def _closing(report: Report, *, verbose: bool) -> str:
     document: Mapping[str, Any] = report.document
     lines = [f"\n{report.pack}: {len(report.tuned)} ops for {report.device.id} in {report.seconds:.0f} s ({report.stopped})"]
-    lines.append(f"started {report.start}")
+    if report.start:
+        lines.append(f"started {report.start}")
     if document["unverified"]:
         lines.append("unverified: nothing was measured on the device, plans and times are predictions")
     if "kept" in document:

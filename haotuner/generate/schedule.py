@@ -151,7 +151,9 @@ def told(plan: Plan) -> dict[str, str]:
         high, wide = schedule.tiles[0] * schedule.rows, schedule.tiles[1] * schedule.lanes * schedule.unroll
         terms = f"{schedule.tiles[2]} terms at a time" if schedule.tiles[2] else "all terms at once"
         end += f"; tiles of {high} x {wide} elements, {terms}"
-    end += f"; workers fold {schedule.parts} parts" if schedule.parts > 1 else ""
+    if schedule.parts > 1:
+        levels = () if shareable(graph, schedule.lane_axis) else levels_of_folds(plan)
+        end += f"; workers fold {schedule.parts} parts" + (f" of a row, in {len(levels) + 1} stages" if levels else "")
     beside = [one.tensor + " once a row" * (one.axes < len(axes)) for one in plan.beside]
     return {
         "parallel": merged + f"{schedule.lanes} lanes along {along}; threads share {' or '.join(shared) or 'nothing'}",

@@ -28,6 +28,7 @@ BLOCKS = (1, 4, 16)  # of rows, and of vectors, in a tile of the cache
 SQUARES = (0, 1, 4, 16)  # that are turned in a tile, along either axis; 0: none is turned
 TERMS = (0, 64, 256)  # that come at a time; 0: all
 TILES = ("row blocks", "vector blocks", "terms")  # holes, in the order of ``Schedule.tiles``
+ALONE = ("sketch", "axis", "unroll", "parts")  # holes of rows that workers share in stages
 STRUCTURE = "structure"  # the node of holes that are the whole program's
 
 
@@ -44,7 +45,8 @@ class Hole:
 class Space:
     """All schedules of a graph for vectors of so many lanes, and so many workers.
 
-    ``scratch``: whether sums may wait in memory of the thread's own; ``parts``: of a shared fold, where workers do not say;
+    ``scratch``: whether sums may wait in memory of the thread's own; ``parts``: of a fold or of rows that are shared, where
+    workers do not say;
     ``turns``: whether squares of elements may be turned in registers.
     """
 
@@ -110,7 +112,12 @@ class Space:
     def _shared_axes(self) -> frozenset[int]:
         """Axes of lanes whose programs may have their fold shared by workers."""
         every = {axis for axes in self.axes for axis in axes} if self.workers > 1 or self.parts else set()
-        return frozenset(axis for axis in every if shareable(self.graph, axis) or self.parts and stageable(self.graph, axis))
+        return frozenset(axis for axis in every if shareable(self.graph, axis) or stageable(self.graph, axis))
+
+    @cached_property
+    def _staged_axes(self) -> frozenset[int]:
+        """Axes of lanes whose programs have their rows shared in stages, which are all that such a program has."""
+        return frozenset(axis for axis in self._shared_axes if not self.parts and not shareable(self.graph, axis))
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -131,6 +138,11 @@ class Space:
                 found[place] = 0 if hole.node == self.graph.outputs[0] and hole.name == "rows" else found[place]
         if axis not in self._shared_axes:
             found = [0 if hole.name == "parts" else at for hole, at in zip(self.holes, found, strict=True)]
+        elif axis in self._staged_axes and self._value(found, "parts") > 1:  # stages decide on vectors alone
+            if self.sketches[point[0]].cached:
+                return None
+            own = [hole.name in ALONE and hole.node not in self.folds for hole in self.holes]
+            return tuple(at if counts else 0 for counts, at in zip(own, found, strict=True))
         if axis in self._turned_axes:
             return self._squared(found)
         if axis not in self._tiled_axes or not self.sketches[point[0]].tiled:
@@ -138,6 +150,12 @@ class Space:
         elif self._sums(found) > MOST_FLOATS:
             return None
         return tuple(found)
+
+    def _value(self, point: Sequence[int], name: str) -> int:
+        """What a hole of the output holds."""
+        return next(
+            hole.choices[at] for hole, at in zip(reversed(self.holes), reversed(point), strict=True) if hole.name == name
+        )
 
     def _squared(self, point: Sequence[int]) -> Point:
         """Of a program that may turn squares: either squares, or what an iteration of whole rows takes."""

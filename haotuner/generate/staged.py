@@ -7,16 +7,35 @@ first, every part for itself and in the axis's order, so nothing waits for one j
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from haotuner.generate.expressions import INDEX, Expression, Fold, Variable
 from haotuner.generate.machine import Machine, Value
 from haotuner.generate.parted import PARTIAL
 from haotuner.generate.places import offsets
-from haotuner.generate.schedule import Plan, levels_of_folds
+from haotuner.generate.schedule import Plan, levels_of_folds, shareable
 from haotuner.generate.sinks import Sink, sinks_of
 from haotuner.generate.values import Frame, Values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """What runs a program in stages must know of it."""
+
+    along: str  # the dimension that is cut
+    calls: int  # stages, the one that writes the last
+    left: int  # numbers that a part leaves of a row
+    parts: int
+
+    @staticmethod
+    def of(plan: Plan) -> Stages | None:
+        """Those of a plan; None of one that has no parts, or whose parts are joined by who runs them."""
+        levels = levels_of_folds(plan) if plan.schedule.parts > 1 else ()
+        if not levels or shareable(plan.graph, plan.schedule.lane_axis):
+            return None
+        along = str(plan.loops[-1][1])
+        return Stages(along=along, calls=len(levels) + 1, left=sum(map(len, levels)), parts=plan.schedule.parts)
 
 
 def emit_stages(plan: Plan, machine: Machine) -> None:

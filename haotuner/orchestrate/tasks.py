@@ -82,8 +82,8 @@ def asked_model(
     plans = tuple(Exact(one.graph, prices, serves=serves, kinds=kinds) for one in cut(graph) if one.graph is not None)
     if serves is not None:
         check_steps(name, [step for plan in plans for step in plan.steps])
-    if not any(isinstance(one, Product) for plan in plans for one in plan.steps):
-        raise UsageError(f"{name} has no matrix product or convolution that is tuned; there is nothing to tune")
+    if serves is not None and not any(isinstance(one, Product) for plan in plans for one in plan.steps):
+        raise UsageError(f"{name} has no matrix product or convolution; such models run on CPUs alone, leave --device out")
     return _assembled(name, graph, spans, plans, file, shapes, first_group, on_device=serves is not None)
 
 

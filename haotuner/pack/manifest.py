@@ -206,8 +206,9 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
         raise ValueError("unverified must be true or false, verification an object")
     read = read_op_1 if document["schema"] == 1 else read_op
     ops = tuple(read(entry) for entry in listed(document["ops"], MAX_OPS))
-    if len({op.name for op in ops}) != len(ops) or not ops:
-        raise ValueError("ops must be named once each, at least one")
+    models = read_models(document.get("models", {}))
+    if len({op.name for op in ops}) != len(ops) or not (ops or models):
+        raise ValueError("ops must be named once each; without a model there is at least one")
     return Manifest(
         library=library,
         sha256=sha256,
@@ -216,7 +217,7 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
         ops=ops,
         document=document,
         batch_invariant=invariant,
-        models=read_models(document.get("models", {})),
+        models=models,
         unverified=unverified,
     )
 

@@ -27,6 +27,7 @@ from haotuner.plan.cover import MAX_KEPT
 from haotuner.search.clock import Clock, now
 from haotuner.search.compared import compared, of_a_call
 from haotuner.search.explore import Explorable, explored
+from haotuner.search.stages import Sharers
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import Funnel, select
 from haotuner.words.composition import SERIAL, Composition
@@ -63,13 +64,17 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
     families = [one for one in families if one is family or beside(one, task)]
     clock = Clock(begin + task.budget_s * EXPLORING * effort.confirm_share, watch)
     found = _explored(task, lab, family, clock) if task.search else []
+    sharers = Sharers.of(task, lab.device, family, found)
+    found = sharers.without(found)
     funnel = joined(list(_funnels(task, lab.device, families, model, found)))
     clock.move(begin + task.budget_s * effort.confirm_share)
     race = Race(task, lab, families, [c.kernel for c in funnel.kept], model, clock)
     stopped = race.run()
     kept, regret = race.keep()
     clock = clock.next_phase(begin + task.budget_s * effort.measure_share, "plan")
+    race.beside(sharers, clock)
     tables = tuple(race.table(kept, threads, clock) for threads in task.threads)
+    kept += [kernel for kernel in sharers.kernels if any(sharers.composition(kernel) in table.entries for table in tables)]
     return Tuned(
         task=task,
         family=family,
@@ -173,6 +178,7 @@ class Race:
         }
         self.us: Us = {composition: {} for composition in self.candidates}
         self.failed: set[str] = set()
+        self._sharers: list[Composition] = []
 
     def _shares(self) -> dict[Shape, float]:
         """Share of the traffic that each shape of the race stands for: that of the shapes nearest to it."""
@@ -300,6 +306,22 @@ class Race:
         lost = float(shares @ (us[kept].min(axis=0) / us.min(axis=0)) / shares.sum() - 1)
         return [self.candidates[timed[place]] for place in kept], lost
 
+    def beside(self, sharers: Sharers, clock: Clock) -> None:
+        """Choose and time what all threads share in stages, beside the race of single threads."""
+        self.clock, most = clock, max(self.task.threads)
+        if not sharers.kernels or not clock.goes_on():
+            return
+        self.lab.prepare([kernel.name for kernel in sharers.kernels], clock.within(BUILDING))
+        best = sharers.best(self.shapes, self.task.op, lambda some, at: self._time(some, at, most), self.us)
+        self._sharers = [sharers.composition(kernel) for kernel in best]
+        self._time(self._sharers, self.shapes, most)
+
+    def _beside(self, threads: int) -> Us:
+        """The same for a table, if it was timed at every shape with its threads: parts of a row are as many as all have."""
+        if threads != max(self.task.threads):
+            return {}
+        return {one: found for one in self._sharers if len(found := self.us.get(one, {})) == len(self.shapes)}
+
     def table(self, kept: Sequence[MicroKernel], threads: int, clock: Clock) -> CellTable:
         """The plan of one thread count, from times where there was time for them, else from one thread's."""
         self.clock = clock
@@ -309,6 +331,7 @@ class Race:
         alone = {kernel: Composition.of(kernel.name, share=SERIAL) for kernel in kept}
         filled = dict(zip(alone, self._filled(list(alone.values())), strict=True))
         times: dict[Shape, dict[Composition, float]] = {}
+        beside = self._beside(threads)
         for at, shape in enumerate(self.shapes):
             asked = {way: [Composition.of(kernel.name, share=way) for kernel in kept] for way in ways}
             for compositions in (asked[way] for way in ways if way != SERIAL):
@@ -317,6 +340,7 @@ class Race:
             shared = [c for way in ways if way != SERIAL for c in asked[way]]
             complete = all(shape in self.us.get(c, {}) for c in shared)
             found |= {c: self.us[c][shape] for c in shared if complete}
+            found |= {c: us[shape] for c, us in beside.items() if complete}
             times[shape] = found
         return cell_table(threads, self.task.op.dynamic, _comparable(times), self.shares)
 

@@ -20,6 +20,7 @@ from haotuner.generate.space import Point, Space
 from haotuner.measure.laboratory import Laboratory
 from haotuner.search.clock import Clock
 from haotuner.search.policies.index import POLICIES
+from haotuner.search.stages import staged
 from haotuner.search.task import Task
 from haotuner.words.composition import SERIAL, Composition
 from haotuner.words.device import Device
@@ -52,7 +53,7 @@ class Explorable(Protocol):
 
 def explored(task: Task, lab: Laboratory, family: Explorable, shapes: Sequence[Shape], clock: Clock) -> list[MicroKernel]:
     """Programs that a policy found, best first; empty where none could be timed."""
-    ways = Ways.of(task, lab.device)
+    ways = Ways.of(task, lab.device, family)
     space = replace(family.space(task.op, lab.device), workers=ways.threads)
     one = lab.device.with_units(1)
 
@@ -102,17 +103,17 @@ class Ways:
 
     threads: int
     rows: str = SERIAL  # the axis of the output that threads share
-    terms: str = SERIAL  # the folded axis
+    terms: str = SERIAL  # the folded axis, or that of rows which are shared in stages
 
     @staticmethod
-    def of(task: Task, device: Device) -> Ways:
+    def of(task: Task, device: Device, family: object) -> Ways:
         """Those of a task."""
         threads, backend = max(task.threads), backend_for(device)
         ways = [way for way in backend.ways(task.op, threads, one_order=task.one_order) if way != SERIAL]
         own = task.op.meaning.output.axes({})
-        terms = [way for way in ways if way not in own]
+        terms = [way for way in ways if way not in own] or [staged(task, device, family)[0]]
         rows = [way for way in ways if way in own]
-        return Ways(threads, (rows or [SERIAL])[0], terms[0]) if terms else Ways(1)
+        return Ways(threads, (rows or [SERIAL])[0], terms[0]) if terms[0] else Ways(1)
 
     def of_schedule(self, schedule: Schedule) -> str:
         """What threads share of a schedule's program."""

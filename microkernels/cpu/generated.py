@@ -18,8 +18,20 @@ from haotuner.errors import UsageError
 from haotuner.generate.factor import joined
 from haotuner.generate.in_place import in_place
 from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, planned, tileable, told, turnable
-from haotuner.generate.space import Space
+from haotuner.generate.schedule import (
+    FOLDS,
+    Plan,
+    Schedule,
+    keepable,
+    planned,
+    shareable,
+    stageable,
+    tileable,
+    told,
+    turnable,
+)
+from haotuner.generate.space import SLICES, Space
+from haotuner.generate.staged import Stages
 from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated_demand import Levels, count, counts_of
 from haotuner.ops.kind import OpKind, Options
@@ -36,6 +48,7 @@ FP32_BYTES = 4
 UNROLLS = (1, 2, 4, 8)
 ROWS = (1, 4)  # that an iteration writes
 TILED = ((2, 4), (4, 4), (4, 2))  # vectors and rows of a block of registers, where operands are used again
+STAGED = (2, 4)  # vectors an iteration of rows that are shared in stages
 TILES = ((4, 1, 0), (16, 1, 256), (16, 4, 256))  # blocks of rows and of vectors in a tile, terms at a time; 0: all
 
 TURNED = ((4, 1, 0), (4, 4, 0), (16, 4, 0), (1, 16, 0))  # squares in a tile, along the axis of loads and that of stores
@@ -49,8 +62,8 @@ class CpuGenerated:
     Only where they differ from the first choice: fu (vectors an iteration of each fold, powers of two as digits behind a 1;
     first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked); tr, tv, tt
     (blocks of rows and of vectors in a tile, terms that come at a time; none: no tiles). On GPUs
-    pk (neighbours that a thread takes at a time; 1), hd (1: a row's first iteration stays in registers), pt
-    (parts of a folded axis that blocks share; 1).
+    pk (neighbours that a thread takes at a time; 1), hd (1: a row's first iteration stays in registers).
+    pt (parts of a folded axis that workers share; 1): on CPUs of rows in stages alone, other folds are cut by the runtime.
     """
 
     backend = "cpu"
@@ -119,10 +132,22 @@ class CpuGenerated:
         """Every schedule of an op's program for the device's vectors."""
         return Space(self._graph(op.all_options()), device.wave_width)
 
+    def staged(self, op: Op, device: Device, workers: int) -> tuple[str, list[MicroKernel]]:
+        """The axis of few long rows that so many workers may share in stages, and the kernels that do; no axis: "", []."""
+        graph = self._graph(op.all_options())
+        axis = graph.types[graph.outputs[0]].rank - 1 if self.backend == "cpu" else -1  # devices race theirs among all
+        along = str(graph.types[graph.outputs[0]].shape[axis]) if axis >= 0 else ""
+        if along not in op.axes or shareable(graph, axis) or not stageable(graph, axis):
+            return "", []
+        one = Schedule(lane_axis=axis, lanes=device.wave_width, unroll=2, parts=SLICES * workers)
+        return along, [self.kernel_of(replace(one, unroll=vectors), op) for vectors in STAGED]
+
     def kernel_of(self, schedule: Schedule, op: Op) -> MicroKernel:
         """The micro-kernel of a schedule of the op's graph."""
         options = op.all_options()
         graph = self._graph(options)
+        if schedule.parts > 1 and self.backend == "cpu":  # stages decide on vectors alone
+            schedule = replace(schedule, folds=(), rows=1, masked=True)
         kept = keepable(graph).index(schedule.kept[0]) + 1 if schedule.kept else 0
         more: list[tuple[str, int]] = []
         if any(one != schedule.unroll for one in schedule.folds):
@@ -137,8 +162,8 @@ class CpuGenerated:
             more.append(("pk", schedule.packed))
         if schedule.held:
             more.append(("hd", 1))
-        if schedule.parts > 1 and self.backend != "cpu":  # on CPUs the runtime cuts, and programs are those of a part
-            more.append(("pt", schedule.parts))
+        if schedule.parts > 1 and (self.backend != "cpu" or not shareable(graph, schedule.lane_axis)):
+            more.append(("pt", schedule.parts))  # on CPUs the runtime cuts a fold that is the output
         return self._kernel(
             schedule.lanes, schedule.unroll, schedule.lane_axis + 1, kept, (*more, *self._option_params(options))
         )
@@ -241,6 +266,11 @@ class CpuGenerated:
         plan = self._plan(kernel)
         return in_place(plan) if isinstance(plan, Plan) else ()
 
+    def stages(self, kernel: MicroKernel) -> Stages | None:
+        """How a kernel is run whose rows threads share in stages."""
+        plan = self._plan(kernel)
+        return Stages.of(plan) if isinstance(plan, Plan) and self.backend == "cpu" else None
+
     def decisions(self, kernel: MicroKernel) -> dict[str, str]:
         """A kernel's schedule in words, by the kind of decision."""
         plan = self._plan(kernel)
@@ -278,7 +308,7 @@ class CpuGenerated:
         """TVM module with a function ``symbol(inputs…, output)`` over whole tensors of any extents."""
         import tvm
 
-        from haotuner.microkernels.cpu.generated_program import program
+        from haotuner.microkernels.cpu.generated_function import program
 
         plan = self._plan(kernel)
         if plan is None:
@@ -316,6 +346,11 @@ def _graph(kind: str, options: tuple[tuple[str, str], ...], family: CpuGenerated
 def in_place_of(family: object, kernel: MicroKernel) -> tuple[str, ...]:
     """Inputs that the output of a kernel may be, too; none of families that have no generated programs."""
     return family.in_place(kernel) if isinstance(family, CpuGenerated) else ()
+
+
+def stages_of(family: object, kernel: MicroKernel) -> Stages | None:
+    """How a kernel is run in stages; None of families that have no generated programs."""
+    return family.stages(kernel) if isinstance(family, CpuGenerated) else None
 
 
 def joins_of(family: object, op: Op) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A machine that builds the program for TVM: a PrimFunc over whole tensors of any extents."""
+"""A machine that says a program to TVM; the function around it is ``generated_function.py``'s."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from haotuner.errors import UsageError
-from haotuner.generate.emit import AnyPlan, emit
-from haotuner.generate.schedule import Plan, merges
+from haotuner.generate.emit import AnyPlan
 from haotuner.graph.extents import Extent
-from haotuner.graph.types import NUMPY_NAMES, TensorType
+from haotuner.graph.types import NUMPY_NAMES
 from haotuner.microkernels.cpu.turning import turned
 from haotuner.microkernels.cpu.vector_math import VectorMath
 from haotuner.ops.functions import COMPARISONS
@@ -64,6 +63,11 @@ class Tir:
     def scratch(self, name: str, count: int, dtype: str) -> None:
         """An array on the stack: TVM would ask a runtime for one of this size."""
         self.buffers = {**self.buffers, name: stack_array(name, count, TVM_NAMES[dtype])}
+        self._scratch[name] = dtype
+
+    def brought(self, name: str, buffer: Buffer, dtype: str) -> None:
+        """An array that the caller brings."""
+        self.buffers = {**self.buffers, name: buffer}
         self._scratch[name] = dtype
 
     def turned(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
@@ -320,68 +324,3 @@ def lowered_extent(extent: Extent, dimensions: dict[str, Any]) -> Any:
 
     return lowered(extent, dimensions, number=lambda value: tirx.IntImm("int64", value),
                    floordiv=tirx.floordiv, mod=tirx.floormod, maximum=tirx.max, minimum=tirx.min)  # fmt: skip
-
-
-def program(plan: AnyPlan, symbol: str) -> Any:
-    """TVM function ``symbol(inputs, output)``; the last axis of every tensor is contiguous, strides elsewhere are free."""
-    from tvm import tirx
-    from tvm.script.ir_builder import IRBuilder
-    from tvm.script.ir_builder import tirx as T
-
-    graph = plan.graph
-    flat = [name for name in (*graph.inputs, plan.output) if graph.types[name].rank == 0]
-    if flat:
-        raise UsageError(f"tensors without axes have no program: {', '.join(flat)}; give them one axis of extent 1")
-    dimensions = {name: tirx.Var(name, "int64") for name in graph.dimensions}
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_name(symbol)
-        T.func_attr({"global_symbol": symbol, "tirx.noalias": True})  # the runtime refuses aliases
-        names = [*graph.inputs, plan.output]
-        handles = {name: T.arg(f"p{place}", T.handle()) for place, name in enumerate(names)}
-        buffers, found = {}, []
-        for place, name in enumerate(names):
-            t: TensorType = graph.types[name]
-            shape = [lowered_extent(extent, dimensions) for extent in t.shape]
-            strides = [tirx.Var(f"p{place}_stride{axis}", "int64") for axis in range(t.rank)]
-            strides[-1] = tirx.IntImm("int64", 1)
-            size = {"fp32": 4, "fp64": 8, "int64": 8, "int32": 4, "bool": 1}.get(t.dtype, 1)
-            whole = T.match_buffer(handles[name], shape, TVM_NAMES[t.dtype], strides=strides, align=size)
-            found.append((name, t, whole, strides, size))
-        for name, t, whole, strides, size in found:
-            flat = T.decl_buffer((tirx.IntImm("int64", 2**62),), TVM_NAMES[t.dtype], data=whole.data, align=size)
-            buffers[name] = Buffer(whole, flat, strides)
-        _emit(plan, buffers, dimensions, found)
-    return builder.get()
-
-
-def _emit(plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any], found: Sequence[Any]) -> None:
-    """The program; of one that merges twice, first for tensors without gaps."""
-    from tvm import tirx
-    from tvm.script.ir_builder import tirx as T
-
-    if not isinstance(plan, Plan) or not merges(plan):
-        emit(plan, Tir(plan, buffers, dimensions))
-        return
-    names = [str(extent) for extent in plan.graph.types[plan.output].shape]
-    with T.If(_without_gaps(found, [dimensions[name] for name in names])):
-        with T.Then():
-            every = tirx.IntImm("int64", 1)
-            for name in names:
-                every = every * dimensions[name]
-            row = {name: tirx.IntImm("int64", 1) for name in names[:-1]}
-            emit(plan, Tir(plan, buffers, {**row, names[-1]: every}))
-        with T.Else():
-            emit(plan, Tir(plan, buffers, dimensions))
-
-
-def _without_gaps(tensors: Sequence[Any], extents: Sequence[Any]) -> Any:
-    """Whether every row of these tensors begins where the one before it ends."""
-    from tvm import tirx
-
-    found = tirx.IntImm("bool", 1)
-    for _, _, _, strides, _ in tensors:
-        size = extents[-1]
-        for stride, extent in zip(reversed(strides[:-1]), reversed(extents[:-1]), strict=True):
-            found = tirx.And(found, tirx.EQ(stride, size))
-            size = size * extent
-    return found

@@ -14,7 +14,7 @@ from haotuner.backends.cpu.compile import PASSES
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
-from haotuner.microkernels.cpu.generated_program import program
+from haotuner.microkernels.cpu.generated_function import program
 from haotuner.ops.functions import FUNCTIONS
 
 LIMITS = {

@@ -68,6 +68,20 @@ def test_a_wrong_request_is_exit_2_in_words_and_writes_nothing(files: Path, cach
     assert [one.name for one in tmp_path.iterdir()] == ["models"]
 
 
+def test_a_model_of_generated_kernels_alone_is_a_pack_without_ops(cache: Path, tmp_path: Path) -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", "cols"]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], "net", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "soft.onnx")
+    words = ["tune", "soft.onnx", "--shapes", "rows=1..8;cols=1..64", "--zero-measure"]
+    answer = haotuner(*words, cache=cache, cwd=tmp_path)
+    assert answer.code == 3 and "unverified" in answer.out, answer.err
+    with api.load(tmp_path / "pack", threads=1) as pack:
+        (found,) = pack.model("soft").run({"x": np.zeros((3, 7), np.float32)}).values()
+        assert np.allclose(found, 1 / 7)
+    answer = haotuner(*words, "--device", "h200", "--out", "other", cache=cache, cwd=tmp_path)
+    assert answer.code == 2 and "such models run on CPUs alone" in answer.err, answer.err
+
+
 @pytest.mark.slow
 def test_two_models_share_a_budget_and_a_pack(files: Path, cache: Path, tmp_path: Path) -> None:
     words = [str(files / "one.onnx"), str(files / "two.onnx"), "--shapes", "batch=1..8", "--shapes", "batch=1..16",

@@ -117,18 +117,12 @@ class Variants:
         if not self._built_before:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-        every = (*PICKS, *MORE)
-        self._packs = {pick.op: self._built(pick) for pick in every}
-        self._cubins = {pick.op: folder / "code" / f"{pick.op}-{pick.arch}" / "unit.cubin" for pick in every}
+        self._ready: set[str] = set()  # picks whose code is there
         timed = [
             source for source in timing_library.SOURCES if source.name not in {Path(name).name for name in PACK_SOURCES}
         ]
         self._sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES} | {one.name: one for one in timed}
         self._objects = {name: self._whole(path, folder / f"{name}.o") for name, path in self._sources.items()}
-        for pick in every:
-            data = folder / f"data_{pick.op}.c"
-            data.write_text(pack_data([packed(pick)], self._cubins[pick.op], pick.arch))
-            self._whole(data, folder / f"data_{pick.op}.o")
         client = (*LIBRARY, *(HERE / f"{program}.c" for program in PROGRAMS))
         self._client = {path.name: self._whole(path, folder / f"c_{path.name}.o", watched=True) for path in client}
         self._host = folder / "host"
@@ -262,6 +256,7 @@ class Variants:
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
         library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")
+        self._cubin(pick)
         parts = [*(objects[Path(one).name] for one in PACK_SOURCES), self.folder / f"data_{pick.op}.o"]
         self._run([self._tools.compiler, "-shared", "-pthread", *flags, *parts, "-o", library])
         write_pack(pack, library, document([packed(pick)], pick.arch), lambda _: None)
@@ -288,7 +283,7 @@ class Variants:
             objects = [mutant if name == source.name else self._objects[source.name] for source in timing_library.SOURCES]
             made["timing"] = self.folder / "timing.so"
             self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", made["timing"]])
-        words = (str(self._cubins[pick.op]), pick.op, str(made["timing"]))
+        words = (str(self._cubin(pick)), pick.op, str(made["timing"]))
         where = self._where(pick, noise=0.0)
         module = f"tests.work.cuda_{scenario}" if scenario.startswith("timing_") else "tests.work.cuda_timing"
         return self._forking.call(module, scenario, *words, environment=where, seconds=seconds)
@@ -340,9 +335,17 @@ class Variants:
             write_pack(made["host"], library, json.loads((self._host / "manifest.json").read_text()), lambda _: None)
         return made["host"]
 
-    def _built(self, pick: Pick) -> Path:
-        out = self.folder / f"whole-{pick.op}"
-        return out if out.exists() else build_pack(out, pick, self.folder / "code")
+    def _cubin(self, pick: Pick) -> Path:
+        """The device code of a pick, with the object of its data beside it; made when first asked for."""
+        cubin = self.folder / "code" / f"{pick.op}-{pick.arch}" / "unit.cubin"
+        if pick.op not in self._ready:
+            if not (out := self.folder / f"whole-{pick.op}").exists():
+                build_pack(out, pick, self.folder / "code")
+            data = self.folder / f"data_{pick.op}.c"
+            data.write_text(pack_data([packed(pick)], cubin, pick.arch))
+            self._whole(data, data.with_suffix(".o"))
+            self._ready.add(pick.op)
+        return cubin
 
     def _where(
         self, pick: Pick, *, noise: float = 0.01, bare: bool = False, execute: bool = True, fail: str = ""
@@ -353,7 +356,7 @@ class Variants:
         )  # fmt: skip
 
     def _whole(self, source: Path, out: Path, *, watched: bool = False) -> Path:
-        return out if self._built_before else self._object(source, out, watched=watched)
+        return out if self._built_before and out.exists() else self._object(source, out, watched=watched)
 
     def _object(self, source: Path, out: Path, also: Path = NATIVE, *, watched: bool = False) -> Path:
         folders = [NATIVE, NATIVE / "cuda", CLIB / "include", CLIB, also, self._tools.include]

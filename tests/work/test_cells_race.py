@@ -76,6 +76,36 @@ def test_a_batch_invariant_plan_of_kernels_that_add_in_other_orders_has_one() ->
     assert len(tune(replace(free, one_order=True), Sized(CORE).as_lab(), family).kernels) == 1
 
 
+class Staged(FakeLab):
+    """Rows in stages take a part of the time where they are few, on all threads alone; threads share rows as they can."""
+
+    def true_us(self, trial: Trial) -> float:
+        part = trial.composition.parts[0]
+        rows, one = trial.shape["m"], trial.shape["n"] / 100
+        if "_pt" in part.kernel:
+            return 10 + 1.4 * rows * one / trial.threads
+        return 5 + one * (-(-rows // trial.threads) if trial.composition.share == "m" else rows)
+
+
+@pytest.mark.parametrize("search", ["", "random"])
+def test_few_long_rows_are_planned_in_stages_on_all_threads(search: str) -> None:
+    """Their kernel is behind in every race of single threads, and no plan of one thread has it."""
+    asked = replace(task(SOFTMAX, "m=1,64;n=65536", 3600.0), threads=(1, 2), search=search)
+    family, lab = families_for(SOFTMAX, "cpu")[0], Staged(CORE)
+    tuned = tune(asked, lab.as_lab(), family)
+    one, two = tuned.tables
+    assert isinstance(one, CellTable) and isinstance(two, CellTable)
+    assert "_pt4" in two.at(Shape.of(m=1, n=65536)).parts[0].kernel and two.at(Shape.of(m=1, n=65536)).share == "n"
+    assert two.at(Shape.of(m=64, n=65536)).share == "m", "many rows are shared as they are"
+    assert all("_pt" not in entry.parts[0].kernel for entry in one.entries)
+    assert "_pt" not in tuned.kernels[0].name and {part.kernel for table in (one, two) for entry in table.entries
+                                                   for part in entry.parts} <= {k.name for k in tuned.kernels}  # fmt: skip
+    for alone in (replace(asked, one_order=True, search=""), replace(asked, threads=(1,))):
+        lab = Staged(CORE)
+        assert all("_pt" not in kernel.name for kernel in tune(alone, lab.as_lab(), family).kernels)
+        assert not [name for name in lab.prepared if "_pt" in name]
+
+
 class Filtering(FakeLab):
     """Minimal filtering takes half of the time where images are large, and twice of it where they are small."""
 

@@ -20,7 +20,7 @@ from haotuner.backends.cpu.pack_source import PRODUCT
 from haotuner.backends.cpu.product_source import product_table, timed
 from haotuner.backends.cpu.typed_library import types_of, way_here
 from haotuner.backends.toolchain import Toolchain
-from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.microkernels.cpu.generated import CpuGenerated, stages_of
 from haotuner.microkernels.cpu.typed import word_of
 from haotuner.microkernels.index import family_named
 from haotuner.ops.kind import OpKind
@@ -121,6 +121,7 @@ def _sliced_table(kernels: Sequence[MicroKernel], family_of: Callable[[str], Fam
         family = family_of(kernel.family)
         tile = family.tile(kernel)
         joins = family.joins(kernel) if isinstance(family, CpuGenerated) else {}
-        lines.append(kernel_row(kernel.name, {**tile.extent, **tile.step}, tuple(kind_of(family).axes), joins))
+        lines.append(kernel_row(kernel.name, {**tile.extent, **tile.step}, tuple(kind_of(family).axes), joins,
+                                stages=stages_of(family, kernel)))  # fmt: skip
     lines += ["};", "static const ht_sliced data = {kernels, 0};"]
     return "\n".join([*lines, *timed("ht_sliced_kind", "data", len(kernels)), ""])

@@ -9,6 +9,7 @@ from typing import Any
 
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
 from haotuner.generate.factor import JOINS
+from haotuner.generate.staged import Stages
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES
 from haotuner.words.op import Op
@@ -25,15 +26,32 @@ class SlicedKernel:
     kernel: MicroKernel | None = None  # what the compiler builds it from; None: the function comes from elsewhere
     joins: Mapping[str, str] = field(default_factory=dict)  # folded axes that may be cut, and how parts are joined
     in_place: tuple[str, ...] = ()  # operands that the output may be, too
+    stages: Stages | None = None  # of a program whose rows threads share in stages
 
 
-def kernel_row(name: str, tile: Mapping[str, int], axes: Sequence[str], joins: Mapping[str, str], in_place: int = 0) -> str:
+def kernel_row(
+    name: str,
+    tile: Mapping[str, int],
+    axes: Sequence[str],
+    joins: Mapping[str, str],
+    in_place: int = 0,
+    stages: Stages | None = None,
+) -> str:
     """A row of a C table of ``ht_sliced_kernel``; ``axes`` in the op's order; ``in_place``: a bit for each operand."""
     tiles = [max(1, int(tile.get(axis, 1))) for axis in axes] + [1] * (MAX_AXES - len(axes))
     ways = [JOINS.index(joins.get(axis, "")) for axis in axes] + [0] * (MAX_AXES - len(axes))
     return (
-        f'  {{"{name}", __tvm_ffi_{name}, {{{", ".join(map(str, tiles))}}}, {{{", ".join(map(str, ways))}}}, {in_place}u}},'
+        f'  {{"{name}", __tvm_ffi_{name}, {{{", ".join(map(str, tiles))}}}, {{{", ".join(map(str, ways))}}}, {in_place}u'
+        f"{_stages_row(stages, tile, axes)}}},"
     )
+
+
+def _stages_row(stages: Stages | None, tile: Mapping[str, int], axes: Sequence[str]) -> str:
+    """How a program in stages is run; threads share the first axis of its tile where the workspace is too small."""
+    if stages is None:
+        return ", 0, HT_WHOLE, HT_WHOLE, 0, 0"
+    rows = next((str(axes.index(axis)) for axis in tile if axis in axes and axis != stages.along), "HT_WHOLE")
+    return f", {stages.calls}, {axes.index(stages.along)}, {rows}, {stages.left}, {stages.parts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +141,7 @@ class PackedSliced:
         text = [f"static const ht_sliced_kernel kernels_{index}[] = {{"]
         for kernel in self.kernels:
             bits = in_place_bits(self.operands, kernel)
-            text.append(kernel_row(kernel.name, kernel.tile, tuple(places), kernel.joins, bits))
+            text.append(kernel_row(kernel.name, kernel.tile, tuple(places), kernel.joins, bits, kernel.stages))
         over = in_place_kernel(self.operands, self.kernels)
         text += ["};", f"static const ht_sliced data_{index} = {{kernels_{index}, {over}}};"]
         for plan in self.plans:
@@ -151,7 +169,7 @@ class PackedSliced:
 
 def in_place_operands(operands: Sequence[PackedOperand], kernels: Sequence[SlicedKernel]) -> tuple[PackedOperand, ...]:
     """The operands of an op, those marked that the output may be: one kernel allows all of them, whichever a cell has."""
-    most = max((kernel.in_place for kernel in kernels), key=len, default=())
+    most = max((kernel.in_place for kernel in kernels if kernel.stages is None), key=len, default=())
     return tuple(replace(operand, in_place=operand.name in most) for operand in operands)
 
 
@@ -161,9 +179,10 @@ def in_place_bits(operands: Sequence[PackedOperand], kernel: SlicedKernel) -> in
 
 
 def in_place_kernel(operands: Sequence[PackedOperand], kernels: Sequence[SlicedKernel]) -> int:
-    """The first kernel that allows every operand which is marked."""
+    """The first kernel that allows every operand which is marked; none in stages, which may want more room than there is."""
     marked = {operand.name for operand in operands if operand.in_place}
-    return next((place for place, kernel in enumerate(kernels) if marked <= set(kernel.in_place)), 0)
+    sound = (place for place, one in enumerate(kernels) if one.stages is None and marked <= set(one.in_place))
+    return next(sound, 0)
 
 
 def plan_tables(index: int, plans: Sequence[SlicedPlan], places: Mapping[str, int]) -> list[str]:

@@ -15,7 +15,7 @@ from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_product import PackedProduct
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.setting import Setting
-from haotuner.microkernels.cpu.generated import in_place_of, joins_of
+from haotuner.microkernels.cpu.generated import in_place_of, joins_of, stages_of
 from haotuner.microkernels.index import family_named
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.plan.cells import CellTable
@@ -87,6 +87,7 @@ def tiled(choice: Choice) -> list[SlicedKernel]:
             kernel=kernel,
             joins=joins_of(choice.family, choice.op),
             in_place=in_place_of(choice.family, kernel),
+            stages=stages_of(choice.family, kernel),
         )
         for kernel, tile in zip(choice.kernels, tiles, strict=True)
     ]

@@ -14,8 +14,8 @@
     for (int line = 0; line < HT_NR * HT_COLUMN; line += 64)                     \
   _mm_prefetch(w + line / (HT_PW * HT_COLUMN) * panel + line % (HT_PW * HT_COLUMN) + ((q) + HT_PF) * HT_PW * HT_COLUMN, _MM_HINT_T0)
 
-#if HT_TYPE == 4
-typedef vi HT_NAME(sum);
+#if HT_TYPE == 4 /* in the type of the instruction's own sums: as a vi each word's sums went to memory (gcc 12) */
+typedef int32_t HT_NAME(sum) __attribute__((vector_size(4 * HT_LANES)));
 #else
 typedef vf HT_NAME(sum);
 #endif
@@ -50,9 +50,9 @@ HT_INLINE HT_TARGET void HT_NAME(step)(HT_NAME(sum) sums[HT_MR][HT_NV], const in
 #if HT_TYPE == 2
       sums[i][j] = _mm512_dpbf16_ps(sums[i][j], (__m512bh)x, (__m512bh)of_w[j]);
 #elif HT_LANES == 16
-      sums[i][j] = _mm512_dpbusd_epi32(sums[i][j], x, of_w[j]);
+      sums[i][j] = (HT_NAME(sum))_mm512_dpbusd_epi32((vi)sums[i][j], x, of_w[j]);
 #else
-      sums[i][j] = _mm256_dpbusd_avx_epi32(sums[i][j], x, of_w[j]);
+      sums[i][j] = (HT_NAME(sum))_mm256_dpbusd_avx_epi32((vi)sums[i][j], x, of_w[j]);
 #endif
   }
 #else /* even and odd bytes as 16 bits: products of two pairs fit 32, where maddubs would saturate at 16 */
@@ -67,7 +67,7 @@ HT_INLINE HT_TARGET void HT_NAME(step)(HT_NAME(sum) sums[HT_MR][HT_NV], const in
     vi x_even = splat(words[i] & 0x00ff00ff), x_odd = splat((int32_t)((uint32_t)words[i] >> 8) & 0x00ff00ff);
 #pragma GCC unroll 16
     for (int j = 0; j < HT_NV; ++j)
-      sums[i][j] = V(add, epi32)(sums[i][j], V(add, epi32)(V(madd, epi16)(x_even, even[j]), V(madd, epi16)(x_odd, odd[j])));
+      sums[i][j] += (HT_NAME(sum))V(add, epi32)(V(madd, epi16)(x_even, even[j]), V(madd, epi16)(x_odd, odd[j]));
   }
 #endif
 }

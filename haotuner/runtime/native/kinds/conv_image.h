@@ -38,6 +38,21 @@ HT_TARGET static void HT_WIDE(first)(const ht_image* im, float* out) {
   }
 }
 
+/* Channels last, taps side by side: windows of `count` pixels of row p that lie in the image from side to side, the first at column x. */
+HT_TARGET static void HT_WIDE(within)(const ht_image* im, const float* image, int64_t p, int64_t x, int64_t count, float* out) {
+  const ht_phase* ph = im->phase;
+  const ht_conv_call* call = im->call;
+  const int64_t rows = ph->tall.taps, by = ph->tall.by, y0 = p * ph->tall.move + ph->tall.at, h = call->h;
+  const int64_t length = ph->wide.taps * call->xw, step = ph->wide.move * call->xw, down = by * call->xh, width = im->width;
+  const float* from = image + y0 * call->xh + x * call->xw;
+  for (int64_t i = 0; i < count; ++i, from += step, out += width)
+    for (int64_t t = 0; t < rows; ++t) {
+      const int64_t y = y0 + t * by;
+      if (y >= 0 && y < h) HT_WIDE(line)(out + t * length, from + t * down, length);
+      else memset(out + t * length, 0, (size_t)length * sizeof *out);
+    }
+}
+
 /* Channels last: the taps of a window one after the other, each the channels of a group. Places go on from pixel to pixel and from tap
  * to tap: divisions would take as long as the copies. */
 HT_TARGET static void HT_WIDE(last)(const ht_image* im, float* out) {
@@ -47,13 +62,22 @@ HT_TARGET static void HT_WIDE(last)(const ht_image* im, float* out) {
   const int64_t q_count = ph->wide.count, taps = ph->wide.taps > 0 ? ph->wide.taps : 1;
   /* Taps side by side in memory are copied at once. */
   const int joined = ph->wide.by == 1 && im->conv->groups == 1 && call->xw == channels;
+  const int whole = joined && im->from == 0 && im->depth == channels * ph->tall.taps * ph->wide.taps && im->depth > 0;
+  const int64_t move = ph->wide.move, least = -ph->wide.at, most = call->w - taps - ph->wide.at; /* q * move of such windows */
   const int64_t tap0 = im->from / channels, c0 = im->from % channels, t0 = tap0 / taps, u0 = tap0 % taps;
   int64_t row = im->pixel / q_count, q = im->pixel % q_count, b = row / ph->tall.count, p = row % ph->tall.count;
-  for (int64_t i = 0; i < im->count; ++i, out += im->width) {
+  for (int64_t i = 0, some; i < im->count; i += some, out += some * im->width) {
     const int64_t y0 = p * ph->tall.move + ph->tall.at, x0 = q * ph->wide.move + ph->wide.at;
     const float* image = call->x + b * call->xb + im->channel * call->xc;
-    int64_t t = t0, u = u0, c = c0;
-    for (int64_t k = im->from; k < end; c = 0) {
+    int64_t t = t0, u = u0, c = c0, k = im->from;
+    some = 1;
+    if (whole && q * move >= least && q * move <= most) {
+      int64_t left = q_count - q < im->count - i ? q_count - q : im->count - i;
+      while (some < left && (q + some) * move <= most) ++some;
+      HT_WIDE(within)(im, image, p, x0, some, out);
+      k = end;
+    }
+    for (; k < end; c = 0) {
       const int64_t y = y0 + t * ph->tall.by, x = x0 + u * ph->wide.by;
       const int inside = y >= 0 && y < call->h && x >= 0 && x < call->w;
       int64_t more = 0, length = channels - c;
@@ -69,7 +93,7 @@ HT_TARGET static void HT_WIDE(last)(const ht_image* im, float* out) {
       u += 1 + more;
       if (u >= taps) u = 0, ++t;
     }
-    if (++q < q_count) continue;
+    if ((q += some) < q_count) continue;
     q = 0;
     if (++p == ph->tall.count) p = 0, ++b;
   }

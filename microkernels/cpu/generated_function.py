@@ -1,0 +1,131 @@
+"""The function of a generated program for TVM: a PrimFunc over whole tensors of any extents.
+
+One in stages (``haotuner/generate/staged.py``) takes four arguments more: its workspace, which stage it computes, which part
+of it, and of how many. Told that there are no parts, it is the program as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from haotuner.errors import UsageError
+from haotuner.generate.emit import AnyPlan, emit
+from haotuner.generate.parted import PARTIAL
+from haotuner.generate.schedule import Plan, levels_of_folds, merges
+from haotuner.generate.staged import emit_stage
+from haotuner.graph.types import TensorType
+from haotuner.microkernels.cpu.generated_program import TVM_NAMES, Buffer, Tir, lowered_extent
+
+
+def program(plan: AnyPlan, symbol: str) -> Any:
+    """TVM function ``symbol(inputs, output)``; the last axis of every tensor is contiguous, strides elsewhere are free."""
+    from tvm import tirx
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as T
+
+    graph = plan.graph
+    flat = [name for name in (*graph.inputs, plan.output) if graph.types[name].rank == 0]
+    if flat:
+        raise UsageError(f"tensors without axes have no program: {', '.join(flat)}; give them one axis of extent 1")
+    dimensions = {name: tirx.Var(name, "int64") for name in graph.dimensions}
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name(symbol)
+        T.func_attr({"global_symbol": symbol, "tirx.noalias": True})  # the runtime refuses aliases
+        names = [*graph.inputs, plan.output]
+        handles = {name: T.arg(f"p{place}", T.handle()) for place, name in enumerate(names)}
+        stages = _Stages.arguments(plan)
+        buffers, found = {}, []
+        for place, name in enumerate(names):
+            t: TensorType = graph.types[name]
+            shape = [lowered_extent(extent, dimensions) for extent in t.shape]
+            strides = [tirx.Var(f"p{place}_stride{axis}", "int64") for axis in range(t.rank)]
+            strides[-1] = tirx.IntImm("int64", 1)
+            size = {"fp32": 4, "fp64": 8, "int64": 8, "int32": 4, "bool": 1}.get(t.dtype, 1)
+            whole = T.match_buffer(handles[name], shape, TVM_NAMES[t.dtype], strides=strides, align=size)
+            found.append((name, t, whole, strides, size))
+        for name, t, whole, strides, size in found:
+            flat = T.decl_buffer((tirx.IntImm("int64", 2**62),), TVM_NAMES[t.dtype], data=whole.data, align=size)
+            buffers[name] = Buffer(whole, flat, strides)
+        if stages is not None:
+            stages.emit(plan, Tir(plan, buffers, dimensions))
+        else:
+            _emit(plan, buffers, dimensions, found)
+    return builder.get()
+
+
+class _Stages:
+    """What a program in stages is told."""
+
+    def __init__(self, workspace: Any, numbers: Sequence[Any]) -> None:
+        self._workspace, (self._stage, self._part, self._parts) = workspace, numbers
+
+    @staticmethod
+    def arguments(plan: AnyPlan) -> _Stages | None:
+        """Those of the function that is being built; None of a program that has no stages."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        if not isinstance(plan, Plan) or plan.schedule.parts == 1:
+            return None
+        handle = T.arg("workspace", T.handle())
+        numbers = [T.arg(name, tirx.Var(name, "int64")) for name in ("stage", "part", "parts")]
+        return _Stages(T.match_buffer(handle, (tirx.Var("floats", "int64"),), TVM_NAMES["fp32"], align=4), numbers)
+
+    def emit(self, plan: AnyPlan, machine: Tir) -> None:
+        """The program as one, and each stage."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        assert isinstance(plan, Plan), "online programs have no stages"
+        machine.brought(PARTIAL, Buffer(self._workspace, self._workspace, [tirx.IntImm("int64", 1)]), "fp32")
+
+        def otherwise(stage: int) -> None:
+            if stage == len(levels_of_folds(plan)):
+                emit_stage(plan, machine, stage, self._part, self._parts)
+                return
+            with T.If(self._stage == stage):
+                with T.Then():
+                    emit_stage(plan, machine, stage, self._part, self._parts)
+                with T.Else():
+                    otherwise(stage + 1)
+
+        with T.If(self._parts == 0):
+            with T.Then():
+                emit(replace(plan, schedule=replace(plan.schedule, parts=1)), machine)
+            with T.Else():
+                otherwise(0)
+
+
+def _emit(plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any], found: Sequence[Any]) -> None:
+    """The program; of one that merges twice, first for tensors without gaps."""
+    from tvm import tirx
+    from tvm.script.ir_builder import tirx as T
+
+    if not isinstance(plan, Plan) or not merges(plan):
+        emit(plan, Tir(plan, buffers, dimensions))
+        return
+    names = [str(extent) for extent in plan.graph.types[plan.output].shape]
+    with T.If(_without_gaps(found, [dimensions[name] for name in names])):
+        with T.Then():
+            every = tirx.IntImm("int64", 1)
+            for name in names:
+                every = every * dimensions[name]
+            row = {name: tirx.IntImm("int64", 1) for name in names[:-1]}
+            emit(plan, Tir(plan, buffers, {**row, names[-1]: every}))
+        with T.Else():
+            emit(plan, Tir(plan, buffers, dimensions))
+
+
+def _without_gaps(tensors: Sequence[Any], extents: Sequence[Any]) -> Any:
+    """Whether every row of these tensors begins where the one before it ends."""
+    from tvm import tirx
+
+    found = tirx.IntImm("bool", 1)
+    for _, _, _, strides, _ in tensors:
+        size = extents[-1]
+        for stride, extent in zip(reversed(strides[:-1]), reversed(extents[:-1]), strict=True):
+            found = tirx.And(found, tirx.EQ(stride, size))
+            size = size * extent
+    return found

@@ -1,0 +1,48 @@
+"""Sums of typed tiles stay in registers: what the compiler made of their innermost loops, on every level."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from haotuner.hw_profiles.isa import ISAS, Isa
+from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, program_of
+from haotuner.microkernels.cpu.typed_source import NATIVE, source
+from haotuner.words.op import Op
+from tests.run_folder import toolchain
+
+RUNTIME = Path(__file__).resolve().parents[2] / "haotuner" / "runtime" / "native"
+PRODUCT = re.compile(r"\bvp?dp(busd|bf16ps)\b")
+ON_THE_STACK = re.compile(r"%[xyz]mm\d+.*\(%r[sb]p\)|\(%r[sb]p\).*%[xyz]mm\d+")
+
+
+def _loops(assembly: str) -> list[list[str]]:
+    """Lines of each loop that has no other within."""
+    found, begun, label = [], 0, ""
+    lines = assembly.splitlines()
+    for at, line in enumerate(lines):
+        if line.endswith(":"):
+            begun, label = at, line[:-1]
+        elif re.match(r"\s+j\w+\s+", line) and line.split()[-1] == label:
+            found.append(lines[begun : at + 1])
+    return found
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa.wave_width > 4], ids=lambda isa: isa.name)
+def test_a_loop_over_words_touches_no_stack(isa: Isa, tmp_path: Path) -> None:
+    programs, (rows, vectors) = [], (5, 4) if isa.registers == 32 else (4, 2)
+    for dtype in ("bf16", "int8"):
+        op = Op.parse(f"dense:n=64,k=64,dtype={dtype}")
+        for unroll in (1, 2):
+            tile = CpuTyped(dtype).typed(op, (rows, vectors * isa.wave_width, isa.wave_width, unroll, isa.wave_width, 0))
+            programs.append((program_of(tile).name, tile, WORDS[dtype].terms))
+    text, out = tmp_path / "tiles.c", tmp_path / "tiles.s"
+    text.write_text(source(programs, isa.wave_width, ways="dot"))
+    halves = ("-mf16c",) if "f16c" in isa.flags else ()
+    toolchain().object(text, [NATIVE, RUNTIME], out, ("-S", *isa.compile_flags, *halves))
+    loops = [loop for loop in _loops(out.read_text()) if sum(bool(PRODUCT.search(line)) for line in loop) >= rows * vectors]
+    assert loops
+    for loop in loops:
+        assert not [line for line in loop if ON_THE_STACK.search(line)], "\n".join(loop)
