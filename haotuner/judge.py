@@ -184,6 +184,18 @@ def check(
     return compare(found, want, 0.0 if exact else tolerance(op, inputs, want, computed))
 
 
+def check_all(op: Op, inputs: Mapping[str, Array], found: Mapping[str, Array]) -> Verdict:
+    """Everything that a call wrote, by operand name: the output as ``check`` does, and what is written beside it."""
+    worst = check(op, inputs, found[op.meaning.output.name])
+    for operand in op.meaning.written[:-1]:
+        want, units = op.meaning.beside[operand.name](_wide(op, inputs))
+        exact = not DTYPES[op.dtype_of(operand)].eps
+        one = compare(found[operand.name], np.asarray(want, np.float64), 0.0 if exact else DTYPES["fp32"].eps * units)
+        if not worst.wrong and (one.wrong or one.worst > worst.worst):
+            worst = one
+    return worst
+
+
 class Guarded:
     """An output inside a larger array filled with a sentinel, so that a write outside it shows."""
 

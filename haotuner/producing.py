@@ -83,7 +83,7 @@ def tune(
     arrivals = arrivals_of(shapes)
     return produce(
         Request(
-            ops=ops_asked([op] if isinstance(op, (str, Op)) else op, None, arrivals),
+            ops=ops_asked([op] if isinstance(op, (str, Op)) else op, None, arrivals, device),
             arrivals=arrivals,
             device=device,
             threads=tuple(threads),

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from haotuner.backends.index import backend_for, check_served, own_device
 from haotuner.errors import NothingLegal, UsageError
 from haotuner.ops.groups import PREFIX
+from haotuner.ops.kind import OpKind
 from haotuner.pack.write import check_destination
 from haotuner.search.policies.names import NAMES
 from haotuner.search.task_objectives import Objective
@@ -33,8 +34,10 @@ BUDGET_OF_MODELS_S = 600.0  # at most, whatever models have ops
 SEED_MOST = 2**31 - 1  # what every library that draws takes
 
 
-def ops_of(text: str) -> tuple[Op, ...]:
+def ops_of(text: str, device: str = "cpu") -> tuple[Op, ...]:
     """The op of a spec or a name; of ``group:FILE``, an ONNX file of primitives, one for each of its outputs.
+
+    Outputs that one kernel writes on the device are one op.
 
     UsageError says what is wrong with the file, EnvironmentMissing that the package onnx is not there.
     """
@@ -47,13 +50,21 @@ def ops_of(text: str) -> tuple[Op, ...]:
     from haotuner.importing.read import read
 
     path = Path(file.strip())
-    return tuple(Op.parse(kind.name) for kind in kinds_of(read(path), path.stem))
+    serves = serves_on(device)
+
+    def written(kind: OpKind) -> bool:
+        return serves is not None and serves(Op.parse(kind.name))
+
+    kinds = kinds_of(read(path), path.stem, None if serves is None else written)
+    return tuple(Op.parse(kind.name) for kind in kinds)
 
 
-def ops_asked(ops: Sequence[str | Op] | None, workload_name: str | None, arrivals: Arrivals) -> tuple[Op, ...]:
+def ops_asked(
+    ops: Sequence[str | Op] | None, workload_name: str | None, arrivals: Arrivals, device: str = "cpu"
+) -> tuple[Op, ...]:
     """The ops to tune: those named; else those of the workload named; else those a trace names; else the default ones."""
     if ops is not None:
-        return tuple(found for one in ops for found in ((one,) if isinstance(one, Op) else ops_of(one)))
+        return tuple(found for one in ops for found in ((one,) if isinstance(one, Op) else ops_of(one, device)))
     if workload_name is None and arrivals.ops:
         return tuple(map(Op.parse, arrivals.ops))
     return workload(workload_name or DEFAULT)

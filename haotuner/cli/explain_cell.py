@@ -90,7 +90,7 @@ def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str
         "measured_us": None,
         "not_timed": WHY_NOT_TIMED,
         "runner_up": _runner_up(plan.get("measured_us", {}), extents, chosen),
-    }
+    } | ({"writes": [one.name for one in entry.written], "apart": entry.apart} if entry.places else {})
 
 
 def _launches(name: str, kernel: str) -> str:
@@ -126,6 +126,10 @@ def print_cell(document: Mapping[str, Any]) -> None:
         say("rows of the tile are pixels: windows and results are turned")
     elif tile:
         say(f"minimal filtering: {tile} x {tile} outputs from {points(tile)} products a channel, not {9 * tile**2}")
+    if len(document.get("writes", ())) > 1:
+        say(f"one launch writes {', '.join(document['writes'])}")
+    if document.get("apart"):
+        say(f"{document['writes'][0]} has a launch of its own, {document['apart']}")
     if document["program"] is not None:
         print_program(document["program"])
     if document["not_timed"]:

@@ -136,7 +136,7 @@ def tune(
     if workload is not None:
         arrivals = arrivals.with_own(workload_shapes(workload))
     request = Request(
-        ops=ops_asked(op or None, workload, arrivals) if asked is None else asked.ops,
+        ops=ops_asked(op or None, workload, arrivals, device) if asked is None else asked.ops,
         models=() if asked is None else asked.models,
         arrivals=arrivals,
         device=device,

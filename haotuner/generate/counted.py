@@ -165,15 +165,23 @@ class Counted:
 
 def run(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> tuple[Any, Counted]:
     """The output of a plan's program for these inputs, and the machine that counted; ``over``: inputs that it lies on."""
+    outs, machine = run_all(plan, inputs, over)
+    return outs[plan.output], machine
+
+
+def run_all(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> tuple[dict[str, Any], Counted]:
+    """The same with every output by its name; ``over``: of the program's own."""
     graph = plan.graph
-    sizes = graph.sizes(inputs)
-    t = graph.types[plan.output]
-    out = np.full([evaluate(extent, sizes) for extent in t.shape], np.nan if t.dtype.startswith("fp") else 0)
-    out = out.astype(numpy_dtype(t.dtype))
+    sizes, outs = graph.sizes(inputs), dict[str, Any]()
+    for name in graph.outputs:
+        t = graph.types[name]
+        empty = np.full([evaluate(extent, sizes) for extent in t.shape], np.nan if t.dtype.startswith("fp") else 0)
+        outs[name] = empty.astype(numpy_dtype(t.dtype))
+    out = outs[plan.output]
     arrays = {name: np.asarray(inputs[name]) for name in graph.inputs}
     for name in over:
         out[...] = arrays[name]
         arrays[name] = out
-    machine = Counted({**arrays, plan.output: out}, sizes)
+    machine = Counted({**arrays, **outs}, sizes)
     emit(plan, machine)
-    return out, machine
+    return outs, machine

@@ -8,7 +8,7 @@ results do not depend on how the output was cut among threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from haotuner.generate.expressions import (
@@ -31,21 +31,11 @@ from haotuner.generate.online_schedule import OnlinePlan
 from haotuner.generate.parted import emit_parted
 from haotuner.generate.places import extents_of, is_ready, maskable, offsets
 from haotuner.generate.schedule import FOLDS, Keep, Plan, shareable
+from haotuner.generate.sinks import Sink, sinks_of
 from haotuner.generate.staged import emit_stages
 from haotuner.generate.tiled import emit_tiled
 from haotuner.generate.values import Frame, Values
 from haotuner.graph.extents import Extent
-
-
-@dataclass(frozen=True, slots=True)
-class Sink:
-    """What a nest does with an expression at every point: fold it, or store it."""
-
-    axes: tuple[tuple[Variable, Extent], ...]
-    value: Expression
-    fold: Fold | None = None
-    indices: tuple[Expression, ...] = ()
-
 
 AnyPlan: TypeAlias = Plan | OnlinePlan
 
@@ -80,13 +70,15 @@ class _Emitter(Values):
         self._unions: dict[Any, tuple[list[Sink], list[Sink]]] = {}  # by identity; the first keeps what the key names alive
 
     def run(self) -> None:
-        sink = Sink(self.plan.loops, self.plan.value, indices=self.plan.indices)
-        self._nest([sink], Frame(), keeps=self.plan.keeps)
+        points, rows = sinks_of(self.plan)
+        self._nest(points, Frame(), keeps=self.plan.keeps, rows=rows)
 
     # Nests
 
-    def _nest(self, sinks: Sequence[Sink], frame: Frame, keeps: Sequence[Keep] = ()) -> dict[Fold, Value]:
-        """Sinks of equal extents at every point of their axes; values of their folds."""
+    def _nest(
+        self, sinks: Sequence[Sink], frame: Frame, keeps: Sequence[Keep] = (), rows: Sequence[Sink] = ()
+    ) -> dict[Fold, Value]:
+        """Sinks of equal extents at every point of their axes; values of their folds. ``rows``: of outer axes alone."""
         count = len(sinks[0].axes)
         if not count:  # a single point
             return self._point(sinks, frame)
@@ -101,7 +93,9 @@ class _Emitter(Values):
             if place == count - 1 and self._held:
                 self._ahead(sinks, heres, extents[-1])
             for here in heres:
-                self._outside(sinks, inside, here, ready)
+                self._outside([*sinks, *(one for one in rows if len(one.axes) >= place)], inside, here, ready)
+                for row in (one for one in rows if len(one.axes) == place):
+                    self._store(row, here, here.variables)
             if place == count - 1:
                 self._lanes(sinks, cells, heres, extents[-1])
                 return
@@ -396,4 +390,4 @@ class _Emitter(Values):
         value = self.evaluate(sink.value, frame)
         indices = [self.scalar(one, frame) for one in sink.indices]
         steps = [frame.pitch * int(isinstance(one, Variable) and one.name in frame.along) for one in sink.indices]
-        self.machine.store(self.plan.output, indices, steps, value, frame.lanes, frame.mask)
+        self.machine.store(sink.tensor or self.plan.output, indices, steps, value, frame.lanes, frame.mask)

@@ -1,15 +1,16 @@
-"""A graph from a file becomes the definitions of kinds, one for each output: plain names, and which axes may be cut."""
+"""A graph from a file becomes the definitions of kinds, one for each output or for several: plain names, and axes to cut."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Fold, Load, Size, Variable, parts
+from haotuner.generate.joint import gathered, part_of
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.graph.coded import extents_in, text_of, written
 from haotuner.graph.extents import dimensions, is_symbolic, renamed
@@ -25,39 +26,34 @@ OF_INTEGERS = ("mod", "fmod", "floordiv")  # exact remainders of floats take a l
 TAKEN = ("out",)  # what a call's own arguments are named
 
 
-def kinds_of(graph: Graph, stem: str) -> tuple[OpKind, ...]:
-    """The kinds of a graph, one for each output, learned. UsageError says why programs cannot be made of it."""
+def kinds_of(graph: Graph, stem: str, serves: Callable[[OpKind], bool] | None = None) -> tuple[OpKind, ...]:
+    """The kinds of a graph, learned: one for each output, or for outputs that one program writes where ``serves`` takes it.
+
+    UsageError says why programs cannot be made of it.
+    """
     if not graph.outputs:
         raise UsageError(f"{stem}: the graph has no output")
-    found = []
     for output in graph.outputs:
-        own = plainly_named(_of(graph, output))
-        name = _word(stem if len(graph.outputs) == 1 else f"{stem}_{own.outputs[0]}", LONGEST_NAME)
-        _check(own, f"{PREFIX}:{stem}")
-        definition = text_of({"name": name, "graph": written(own), "spatial": sorted(spatial_axes(own))})
-        found.append(learned(definition))
-    return tuple(found)
+        _check(plainly_named(part_of(graph, (output,))), f"{PREFIX}:{stem}")
+    alone = tuple(_learned(graph, stem, (output,), {}) for output in graph.outputs)
+    if serves is None or len(graph.outputs) == 1 or len(set(graph.outputs)) < len(graph.outputs):
+        return alone
+    joints = gathered(graph, lambda one: _check(plainly_named(one), f"{PREFIX}:{stem}"))
+    found: dict[int, OpKind] = {}  # by the first output's place in the file
+    for joint in joints:
+        places = [graph.outputs.index(one) for one in joint.outputs]
+        kind = _learned(graph, stem, joint.outputs, {"places": places, "apart": joint.apart})
+        found |= {min(places): kind} if serves(kind) else {place: alone[place] for place in places}
+    return tuple(found[place] for place in sorted(found))
 
 
-def _of(graph: Graph, output: str) -> Graph:
-    """What one output needs."""
-    needed, kept = {output}, []
-    for node in reversed(graph.nodes):
-        if node.output in needed:
-            kept.append(node)
-            needed.update(node.inputs)
-    if not kept:
-        raise UsageError(f"output {output} is an input as it came: there is nothing to compute")
-    inputs = tuple(name for name in graph.inputs if name in needed)
-    if not inputs:
-        raise UsageError(f"output {output} depends on no input")
-    return Graph(
-        inputs=inputs,
-        outputs=(output,),
-        nodes=tuple(reversed(kept)),
-        types={name: one for name, one in graph.types.items() if name in needed},
-        constants={name: one for name, one in graph.constants.items() if name in needed},
-    )
+def _learned(graph: Graph, stem: str, outputs: tuple[str, ...], more: Mapping[str, Any]) -> OpKind:
+    """The kind of some outputs of a file; ``more``: what its definition says beside."""
+    own = plainly_named(part_of(graph, outputs))
+    whole = len(outputs) == len(graph.outputs)
+    name = _word(stem if whole else f"{stem}_{own.outputs[0]}", LONGEST_NAME)
+    spatial = sorted(frozenset.intersection(*(spatial_axes(part_of(own, (one,))) for one in own.outputs)))
+    return learned(text_of({"name": name, "graph": written(own), "spatial": spatial, **more}))
 
 
 def plainly_named(graph: Graph) -> Graph:

@@ -14,7 +14,12 @@ from haotuner.graph.extents import same
 
 
 def in_place(plan: Plan) -> tuple[str, ...]:
-    """Names of the inputs whose memory may be the output's, each element at its own place; several may be at once."""
+    """Names of the inputs whose memory may be the output's, each element at its own place; several may be at once.
+
+    None of a program that writes other outputs beside it: those would read what was written over.
+    """
+    if plan.beside:
+        return ()
     graph, out = plan.graph, plan.graph.types[plan.output]
     alike = (
         name

@@ -14,6 +14,7 @@ from math import prod
 
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
+from haotuner.generate.beside import Beside, beside_of
 from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.generate.factor import joined
 from haotuner.generate.turns import turn_of
@@ -89,10 +90,11 @@ class Plan:
     value: Expression
     keeps: tuple[Keep, ...]
     first: dict[Fold, Expression]  # folds that run with a keep: their values, computed from what is being kept
+    beside: tuple[Beside, ...] = ()  # other outputs that it writes
 
     @property
     def output(self) -> str:
-        """The tensor that the program writes."""
+        """The tensor whose points the loops are."""
         return self.graph.outputs[0]
 
     @property
@@ -102,14 +104,15 @@ class Plan:
 
     def values(self) -> tuple[Expression, ...]:
         """Every expression that the program computes."""
-        return (self.value, *(keep.value for keep in self.keeps), *self.first.values())
+        others = (one.value for one in self.beside)
+        return (self.value, *others, *(keep.value for keep in self.keeps), *self.first.values())
 
 
 def merges(plan: Plan) -> bool:
     """Whether a program may take all axes as one where no tensor has gaps: nothing but maps of tensors of one shape."""
     graph = plan.graph
     shape = graph.types[plan.output].shape
-    alike = all(graph.types[name].shape == shape for name in graph.inputs)
+    alike = all(graph.types[name].shape == shape for name in (*graph.inputs, *graph.outputs))
     free = len(set(map(str, shape))) == len(shape) == len(graph.dimensions) > 1
     maps = all(node.primitive == "map" for node in graph.nodes)
     return maps and alike and free and plan.schedule.lane_axis == len(shape) - 1
@@ -151,19 +154,22 @@ def told(plan: Plan) -> dict[str, str]:
     if schedule.parts > 1:
         levels = () if shareable(graph, schedule.lane_axis) else levels_of_folds(plan)
         end += f"; workers fold {schedule.parts} parts" + (f" of a row, in {len(levels) + 1} stages" if levels else "")
+    beside = [one.tensor + " once a row" * (one.axes < len(axes)) for one in plan.beside]
     return {
         "parallel": merged + f"{schedule.lanes} lanes along {along}; threads share {' or '.join(shared) or 'nothing'}",
         "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
         or "nothing is kept",
         "computation": f"{vectors} an iteration{near}{rows}{folds}; the end of an axis is {end}",
-    }  # fmt: skip
+    } | ({"written beside it": ", ".join(beside)} if beside else {})  # fmt: skip
 
 
 def keepable(graph: Graph) -> tuple[str, ...]:
     """Intermediate tensors of the output's shape and type that a reduction reads: what may lie in the output's rows."""
     out = graph.outputs[0]
     target = graph.types[out]
-    found = []
+    found: list[str] = []
+    if len(graph.outputs) > 1:
+        return ()
     for node in graph.nodes:
         t = graph.types[node.output]
         if node.output == out or node.primitive != "map" or t.dtype != target.dtype or t.rank != target.rank:
@@ -177,7 +183,7 @@ def keepable(graph: Graph) -> tuple[str, ...]:
 def shareable(graph: Graph, lane_axis: int) -> bool:
     """Whether workers may share the output's fold: it is one, and lanes lie next to each other in a part's results."""
     after = graph.types[graph.outputs[0]].shape[lane_axis + 1 :] if lane_axis >= 0 else ()
-    return all(same(extent, 1) for extent in after) and bool(joined(graph))
+    return len(graph.outputs) == 1 and all(same(extent, 1) for extent in after) and bool(joined(graph))
 
 
 def levels_of_folds(plan: Plan) -> tuple[tuple[Fold, ...], ...]:
@@ -185,9 +191,10 @@ def levels_of_folds(plan: Plan) -> tuple[tuple[Fold, ...], ...]:
 
     Such rows may be cut (``staged.py``), as the output's own axis is that of all folds.
     """
-    (lanes, extent), found = plan.loops[-1], [part for part in parts(plan.value) if isinstance(part, Fold)]
+    (lanes, extent), written = plan.loops[-1], [plan.value, *(one.value for one in plan.beside)]
+    found = list(dict.fromkeys(part for value in written for part in parts(value) if isinstance(part, Fold)))
     known = plan.schedule.lane_axis == len(plan.loops) - 1 and str(extent) in plan.graph.dimensions
-    if not known or not found or plan.keeps:
+    if not known or not found or plan.keeps or any(one.axes < len(plan.loops) - 1 for one in plan.beside):
         return ()
     levels: dict[Fold, int] = {}
     for fold in found:  # inner ones come first
@@ -248,9 +255,12 @@ def tileable(graph: Graph, lane_axis: int) -> bool:
 
 
 def planned(graph: Graph, schedule: Schedule) -> Plan:
-    """The plan of a schedule. UsageError where a kept tensor is read at other places than where it is written."""
-    if len(graph.outputs) != 1:
-        raise UsageError(f"a program writes one tensor; the graph has the outputs {', '.join(graph.outputs)}")
+    """The plan of a schedule. UsageError where a kept tensor is read at other places than where it is written.
+
+    Of several outputs the first is the program's own, the others are written beside it (``beside.py``).
+    """
+    if len(graph.outputs) > 1 and (schedule.kept or schedule.tiles):
+        raise UsageError(f"a program that writes {', '.join(graph.outputs)} keeps no tensor and has no tiles")
     if len(schedule.kept) > 1:
         raise UsageError(f"one tensor fits the output's rows, asked were {', '.join(schedule.kept)}")
     out = graph.outputs[0]
@@ -273,7 +283,9 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     if schedule.kept:
         keep, first = _kept(accesses, schedule, variables, value)
         keeps = (keep,)
-    plan = Plan(graph=graph, schedule=schedule, loops=loops, indices=variables, value=value, keeps=keeps, first=first)
+    beside = beside_of(accesses, schedule.lane_axis, variables)
+    plan = Plan(graph=graph, schedule=schedule, loops=loops, indices=variables, value=value, keeps=keeps, first=first,
+                beside=beside)  # fmt: skip
     if plan.turns:
         _turned(plan)
     elif schedule.tiles:

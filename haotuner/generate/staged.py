@@ -17,6 +17,7 @@ from haotuner.generate.online_schedule import OnlinePlan
 from haotuner.generate.parted import PARTIAL
 from haotuner.generate.places import offsets
 from haotuner.generate.schedule import Plan, levels_of_folds, shareable
+from haotuner.generate.sinks import Sink, sinks_of
 from haotuner.generate.values import Frame, Values
 
 
@@ -69,6 +70,7 @@ class _Stage(Values):
         super().__init__(machine)
         self.plan, self.stage, self.part, self.parts = plan, stage, part, parts
         self.levels = levels_of_folds(plan)
+        self.points, self.rows = sinks_of(plan)
         self.folds = [fold for level in self.levels for fold in level]
         self.lanes, self.unroll = plan.schedule.lanes, plan.schedule.unroll
 
@@ -99,6 +101,9 @@ class _Stage(Values):
             frame.folds[fold] = machine.cell(fold.dtype, 1, cell.get()).get()
         frame.known.clear()
         if self.stage == len(self.levels):
+            first = self._index("max", self._index("sub", self._number(1), self.part), self._number(0))
+            if self.rows:  # one part says what is a row's
+                machine.loop(first, lambda _: self._once(frame))
             self._along(frame, [self.plan.loops[-1][0]], self._write)
             return
         level = self.levels[self.stage]
@@ -144,11 +149,19 @@ class _Stage(Values):
         machine.loop(self._index("sub", middle, begin), lambda i: iteration(self._index("add", begin, i), masked=False))
         machine.loop(self._index("sub", end, middle), lambda i: iteration(self._index("add", middle, i), masked=True))
 
+    def _once(self, frame: Frame) -> None:
+        for sink in self.rows:
+            self._store(sink, frame)
+
     def _write(self, place: int, here: Frame) -> None:
-        value = self.evaluate(self.plan.value, here)
-        indices = [self.scalar(one, here) for one in self.plan.indices]
-        steps = [int(isinstance(one, Variable) and one.name in here.along) for one in self.plan.indices]
-        self.machine.store(self.plan.output, indices, steps, value, self.lanes, here.mask)
+        for sink in self.points:
+            self._store(sink, here)
+
+    def _store(self, sink: Sink, here: Frame) -> None:
+        value = self.evaluate(sink.value, here)
+        indices = [self.scalar(one, here) for one in sink.indices]
+        steps = [int(isinstance(one, Variable) and one.name in here.along) for one in sink.indices]
+        self.machine.store(sink.tensor or self.plan.output, indices, steps, value, here.lanes, here.mask)
 
     def _place(self, fold: Expression, part: Value, row: Value) -> Value:
         """Where a part's number of a row lies."""

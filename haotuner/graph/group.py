@@ -67,8 +67,11 @@ def _axis_of(tensor: str, extent: Extent, before: list[str], *, inner: bool) -> 
 
 
 def kind_of(name: str, graph: Graph, spatial: frozenset[str]) -> OpKind:
-    """The kind of a graph with one output; ``spatial``: axes along which parts can be had by calls of their own."""
-    (out,) = graph.outputs
+    """The kind of a graph; ``spatial``: axes along which parts can be had by calls of their own.
+
+    Of several outputs the first is the kind's, the others are written beside it.
+    """
+    out, *others = graph.outputs
     dims = dims_of(graph)
     static: dict[str, int] = {}
     derived: dict[str, str] = {}
@@ -78,7 +81,7 @@ def kind_of(name: str, graph: Graph, spatial: frozenset[str]) -> OpKind:
                 static[axis] = extent
             elif str(extent) != axis:
                 derived[axis] = text(extent)
-    order = [axis for tensor in (out, *graph.inputs) for axis in dims[tensor] if axis not in derived]
+    order = [axis for tensor in (*graph.outputs, *graph.inputs) for axis in dims[tensor] if axis not in derived]
     axes: dict[str, AxisRole] = {axis: "spatial" if axis in spatial else "reduction" for axis in order}
     free = [axis for axis in axes if axis not in static]
     made = {axis for tensor in graph.inputs for axis in dims[tensor]}
@@ -86,6 +89,7 @@ def kind_of(name: str, graph: Graph, spatial: frozenset[str]) -> OpKind:
     if not free or lost - made or {axis for axis in dims[out] if axis in free} - made:
         raise UsageError(f"{name}: at least one dimension must be a name, and each must be one of an input's")
     operands: list[Operand] = [plain(one, "input", *dims[one], dtype=_typed(graph, one)) for one in graph.inputs]
+    operands += [plain(one, "beside", *dims[one], dtype=_typed(graph, one)) for one in others]
     operands.append(plain(out, "output", *dims[out], dtype=_typed(graph, out)))
     exact = wide(graph)
     return OpKind(
@@ -94,14 +98,23 @@ def kind_of(name: str, graph: Graph, spatial: frozenset[str]) -> OpKind:
         axes=axes,
         operands=tuple(operands),
         flops=lambda e: _flops(graph, e),
-        tolerance=lambda inputs, options: _bounds(exact, inputs)[1] / EPS,
-        reference=lambda inputs, options: _bounds(exact, inputs)[0],
+        tolerance=lambda inputs, options: _bounds(exact, inputs, out)[1] / EPS,
+        reference=lambda inputs, options: _bounds(exact, inputs, out)[0],
         draw=_drawn,
         derived={axis: _derived(said) for axis, said in derived.items()},
         formulas=derived,
         extents={axis: static[axis] for axis in axes if axis in static},
         example=f"{PREFIX}:FILE.onnx",
+        beside={one: _beside(exact, one) for one in others},
     )
+
+
+def _beside(graph: Graph, tensor: str) -> Any:
+    def found(inputs: Arrays) -> tuple[Any, Any]:
+        value, error = _bounds(graph, inputs, tensor)
+        return value, error / EPS
+
+    return found
 
 
 def _derived(said: str) -> Any:
@@ -118,12 +131,12 @@ def _typed(graph: Graph, tensor: str) -> str:
     return t.dtype
 
 
-def _bounds(graph: Graph, inputs: Arrays) -> tuple[Any, Any]:
+def _bounds(graph: Graph, inputs: Arrays, output: str) -> tuple[Any, Any]:
     given = {
         name: np.asarray(inputs[name]).astype(np.int32 if graph.types[name].dtype == "int32" else np.float64)
         for name in graph.inputs
     }
-    return bounded(graph, given)[graph.outputs[0]]
+    return bounded(graph, given)[output]
 
 
 def _drawn(rng: np.random.Generator, operand: Operand, shape: tuple[int, ...]) -> Any:

@@ -13,7 +13,9 @@ from haotuner.ops.formula import Formula, evaluate
 
 AxisRole = Literal["spatial", "reduction"]  # reduction: an element of the output depends on all of the axis
 # input: known at the call. constant: bound once, may be packed, cold in a server. output: written by the call.
-OperandRole = Literal["input", "constant", "output"]
+# beside: another tensor that the call writes, over the same points as the output or over their rows.
+OperandRole = Literal["input", "constant", "beside", "output"]
+WRITTEN: tuple[OperandRole, ...] = ("beside", "output")
 Extents: TypeAlias = Mapping[str, int]
 Options: TypeAlias = Mapping[str, str]
 Arrays: TypeAlias = Mapping[str, Any]  # float64 arrays by operand, axes in the order of the operand's first layout
@@ -85,7 +87,7 @@ class OpKind:
     name: str
     meaning: str
     axes: Mapping[str, AxisRole]
-    operands: tuple[Operand, ...]  # inputs and constants in the order of a call, then the output
+    operands: tuple[Operand, ...]  # inputs and constants in the order of a call, then what is written, the output last
     flops: Callable[[Extents], int]
     tolerance: Callable[[Arrays, Options], Any]
     reference: Callable[[Arrays, Options], Any] | None = None  # needed where there is no formula
@@ -106,6 +108,8 @@ class OpKind:
     # The kind that options make of it, where they change its operands or its formula; its options are this one's.
     variant: Callable[[Options], OpKind] | None = None
     example: str = ""  # a spec, for messages
+    # Of each operand beside the output: its elements in float64, and how far each may be off in units of roundoff.
+    beside: Mapping[str, Callable[[Arrays], tuple[Any, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [operand.name for operand in self.operands]
@@ -132,7 +136,7 @@ class OpKind:
 
     @property
     def output(self) -> Operand:
-        """The operand that is written."""
+        """The operand that is written; of several the last, whose points the others have, or rows of them."""
         return next(operand for operand in self.operands if operand.role == "output")
 
     def complete(self, extents: Mapping[str, Any], options: Options) -> dict[str, Any]:
@@ -153,7 +157,12 @@ class OpKind:
     @property
     def inputs(self) -> tuple[Operand, ...]:
         """The operands that are read, in the order of a call."""
-        return tuple(operand for operand in self.operands if operand.role != "output")
+        return tuple(operand for operand in self.operands if operand.role not in WRITTEN)
+
+    @property
+    def written(self) -> tuple[Operand, ...]:
+        """The operands that a call writes, in its order: the output is the last."""
+        return tuple(operand for operand in self.operands if operand.role in WRITTEN)
 
     @property
     def options(self) -> dict[str, Option]:

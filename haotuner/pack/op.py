@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,13 @@ from haotuner.ops.arithmetic import arithmetic_of
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.groups import LONGEST, digest_of
+from haotuner.ops.kind import WRITTEN
 from haotuner.pack.facts import OP, check_facts
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS, MAX_THREADS
 from haotuner.words.op import Op
 
-ROLES = ("input", "constant", "output")
+ROLES = ("input", "constant", "beside", "output")
 MOST_AXES = 2 * MAX_AXES  # of a manifest's op: the library has no need of all of them
 MOST_KERNELS = 255  # uint8 in the library's tables
 _WORD = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -77,13 +79,29 @@ class PackOp:
 
     @property
     def output(self) -> PackOperand:
-        """The operand that is written."""
+        """The operand that is written, of several the last."""
         return next(operand for operand in self.operands if operand.role == "output")
 
     @property
     def inputs(self) -> tuple[PackOperand, ...]:
         """The operands that are read at every call, in its order."""
-        return tuple(operand for operand in self.operands if operand.role != "output" and not operand.optional)
+        return tuple(operand for operand in self.operands if operand.role not in WRITTEN and not operand.optional)
+
+    @property
+    def written(self) -> tuple[PackOperand, ...]:
+        """The operands that a call writes, in its order: the output, and others of a group before it."""
+        return tuple(operand for operand in self.operands if operand.role in WRITTEN)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Of a group's op: which of the file's outputs each one is that a call writes; empty of one that was made alone."""
+        found = tuple(json.loads(self.group).get("places", ())) if self.group else ()
+        return (*found[1:], *found[:1])  # a definition begins with the output, a call ends with it
+
+    @property
+    def apart(self) -> str:
+        """Why no other output of a group's file is written with this one; empty where none was asked."""
+        return str(json.loads(self.group).get("apart", "")) if self.group else ""
 
     # What a dense op has beside: extents, layout of the packed weight, tuned range of m, rows of each kernel's tile.
 
@@ -157,6 +175,10 @@ def read_op(entry: Any) -> PackOp:
     required = [operand for operand in operands if not operand.optional]
     if not required or required[-1].role != "output" or [o.role for o in operands].count("output") != 1:
         raise ValueError(f"op {name!r}: exactly one operand is the output, the last one before those that are optional")
+    if required[-len(op.written) :] != list(op.written):
+        raise ValueError(f"op {name!r}: what is written comes last")
+    if len(op.written) > 1 and len(set(op.places)) != len(op.written):
+        raise ValueError(f"op {name!r} writes {len(op.written)} tensors, its definition names {len(set(op.places))}")
     if operands[: len(required)] != tuple(required) or {axis for o in operands for axis in o.dims} != set(names):
         raise ValueError(f"op {name!r}: optional operands come last, and every axis belongs to an operand")
     if not _WORD.fullmatch(name) or not (name == kind or name.startswith(f"{kind}_")):

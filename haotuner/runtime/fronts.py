@@ -12,6 +12,7 @@ from haotuner.runtime.grouped import GroupedOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed import PlacedOp
 from haotuner.runtime.placed_convolution import PlacedConvOp
+from haotuner.runtime.placed_group import PlacedGroup
 from haotuner.runtime.placed_operator import PlacedOperator
 from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
@@ -29,6 +30,11 @@ PLACED: dict[str, Callable[..., Any]] = {  # of packs that were opened for a dev
 }
 
 
-def front_of(kind: str, *, placed: bool = False) -> Callable[..., Any]:
-    """The class for ops of a kind, made with (pack, entry); ``Operator`` where the kind has none of its own."""
+def front_of(kind: str, *, placed: bool = False, written: int = 1) -> Callable[..., Any]:
+    """The class for ops of a kind, made with (pack, entry); ``Operator`` where the kind has none of its own.
+
+    ``written``: tensors that a call writes, several of a group on a device alone.
+    """
+    if written > 1:
+        return PlacedGroup
     return PLACED.get(kind, PlacedOperator) if placed else FRONTS.get(kind, Operator)

@@ -1,4 +1,4 @@
-"""A group of several outputs: one program for each, called one after the other."""
+"""A group of several outputs: programs that write one or some of them each, called one after the other."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner.errors import UsageError
 from haotuner.ops.groups import PREFIX
+from haotuner.pack.op import PackOp
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -36,7 +37,13 @@ class Outputs:
 
     def __init__(self, pack: Pack, names: Sequence[str]) -> None:
         self._each = tuple(pack.op(name) for name in names)
-        self.names = tuple(one.entry.output.name for one in self._each)
+        self._places = _places([one.entry for one in self._each])
+        named = sorted(
+            (place, operand.name)
+            for one, places in zip(self._each, self._places, strict=True)
+            for place, operand in zip(places, one.entry.written, strict=True)
+        )
+        self.names = tuple(name for _, name in named)
         self.inputs = tuple(dict.fromkeys(operand.name for one in self._each for operand in one.entry.inputs))
 
     def run(
@@ -46,11 +53,21 @@ class Outputs:
         given = dict(zip(self.inputs, operands, strict=False)) | named
         if len(operands) > len(self.inputs) or set(given) != set(self.inputs):
             raise TypeError(f"the group takes {', '.join(self.inputs)}; got {len(operands)} in order and {list(named)}")
-        if out is not None and len(out) != len(self._each):
-            raise UsageError(f"out= takes {len(self._each)} tensors, for {', '.join(self.names)}; got {len(out)}")
-        found: list[Any] = []
+        if out is not None and len(out) != len(self.names):
+            raise UsageError(f"out= takes {len(self.names)} tensors, for {', '.join(self.names)}; got {len(out)}")
+        found: dict[int, Any] = {}
         queue = {} if stream is None else {"stream": stream}
-        for place, one in enumerate(self._each):
+        for one, places in zip(self._each, self._places, strict=True):
             own = {operand.name: given[operand.name] for operand in one.entry.inputs}
-            found.append(one.run(out=None if out is None else out[place], **queue, **own))
-        return tuple(found)
+            order = sorted(places)  # an op takes its outputs in the file's order, too
+            into = None if out is None else out[order[0]] if len(order) == 1 else tuple(out[place] for place in order)
+            made = one.run(out=into, **queue, **own)
+            found |= zip(order, made if len(order) > 1 else (made,), strict=True)
+        return tuple(found[place] for place in sorted(found))
+
+
+def _places(entries: Sequence[PackOp]) -> tuple[tuple[int, ...], ...]:
+    """Which of the file's outputs each op writes, in its call's order; those that do not say it take what is left."""
+    taken = {place for entry in entries for place in entry.places}
+    free = iter(place for place in range(sum(len(entry.written) for entry in entries)) if place not in taken)
+    return tuple(entry.places or (next(free),) for entry in entries)

@@ -111,8 +111,8 @@ class Operator:
             return torch.empty(size, dtype=getattr(torch, DTYPES[out.dtype].numpy))
         return np.empty(size, np.dtype(DTYPES[out.dtype].numpy))
 
-    def output_shape(self, given: Mapping[str, Any]) -> tuple[int, ...]:
-        """Dimensions of the output for these operands."""
+    def output_shape(self, given: Mapping[str, Any], written: PackOperand | None = None) -> tuple[int, ...]:
+        """Dimensions of the output for these operands, or of what is ``written`` beside it."""
         extents: dict[str, int] = {axis.name: axis.extent for axis in self.entry.axes if axis.extent is not None}
         leading: dict[str, tuple[int, ...]] = {}
         for operand in self.entry.inputs:
@@ -124,7 +124,7 @@ class Operator:
             split = len(shape) - rank + 1
             leading.setdefault(operand.dims[0], shape[:split])
             extents |= dict(zip(operand.dims[1:], shape[split:], strict=True))
-        out = self.entry.output
+        out = written or self.entry.output
         for axis, before in leading.items():
             extents.setdefault(axis, prod(before))
         if self._derived:

@@ -73,7 +73,7 @@ class Pack:
         if len(meant) > 1:
             return Outputs(self, meant)
         entry = self.op_entry(*meant or (name,))
-        return front_of(entry.kind, placed=self.gpu is not None)(self, entry)
+        return front_of(entry.kind, placed=self.gpu is not None, written=len(entry.written))(self, entry)
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -34,6 +34,27 @@ def define_pair(
     torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)
 
 
+def define_group(
+    library: torch.library.Library,
+    name: str,
+    takes: str,
+    key: str,
+    outputs: int,
+    *,
+    fresh: Callable[..., Any],
+    into: Callable[..., Any],
+    shape: Callable[..., Any],
+) -> None:
+    """The same of several outputs: ``name(takes) -> (Tensor, …)``, and ``name.out(takes, *, out0, out1, …)``."""
+    outs = ", ".join(f"Tensor({chr(ord('a') + place)}!) out{place}" for place in range(outputs))
+    library.define(f"{name}({takes}) -> ({', '.join(['Tensor'] * outputs)})", tags=_TAGS)
+    library.define(f"{name}.out({takes}, *, {outs}) -> ()", tags=_TAGS)
+    library.impl(name, fresh, key)
+    library.impl(f"{name}.out", into, key)
+    torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
+    torch.library.register_fake(f"haotuner::{name}.out", lambda *given, **outs: None, lib=library)
+
+
 def refuse_grad(name: str, *inputs: torch.Tensor | None) -> None:
     """ValueError where torch would want a gradient of an input."""
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs):

@@ -2,50 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.op import PackOperand
 from haotuner.runtime.operator import Operator
+from haotuner.runtime.placed_group import PlacedGroup
 from haotuner.runtime.placed_operator import PlacedOperator
-from haotuner.torch.defining import define_pair, refuse_grad
+from haotuner.torch.defining import define_group, define_pair, refuse_grad
 
 
 def define_operator(library: Any, op: Operator) -> None:
-    """``<op>(x, …)`` with the operands in the op's order, and ``.out(…, out=y)``, which returns nothing."""
-    name, entry, key = op.name, op.entry, "CUDA" if isinstance(op, PlacedOperator) else "CPU"
-    dtype = getattr(torch, DTYPES[entry.output.dtype].numpy)
-    operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
+    """``<op>(x, …)`` with the operands in the op's order, and ``.out(…, out=y)``, which returns nothing.
 
-    def into(*given: Any, out: Any) -> None:
+    Of a group whose outputs one launch writes ``(a, b) = <op>(x, …)`` in the file's order, and ``.out(…, out0=a, out1=b)``.
+    """
+    name, entry, key = op.name, op.entry, "CUDA" if isinstance(op, PlacedOperator) else "CPU"
+    operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
+    outputs = op.outputs if isinstance(op, PlacedGroup) else (entry.output,)
+
+    def queued(given: Sequence[Any], outs: tuple[Any, ...]) -> None:
         refuse_grad(name, *given)
         rows = [tensor if tensor.dim() == 0 or tensor.stride(-1) == 1 else tensor.contiguous() for tensor in given]
-        op.run(*rows, out=out)
+        op.run(*rows, out=outs if len(outs) > 1 else outs[0])
 
-    def fresh(*given: Any) -> Any:
-        out = shape(*given)
-        into(*given, out=out)
-        return out
+    def shapes(*given: Any) -> tuple[Any, ...]:
+        return tuple(_empty(op, output, given) for output in outputs)
 
-    def shape(*given: Any) -> Any:
-        """The output's extents from the operands' axes; those that follow from others are worked out in whole numbers."""
-        if any(axis.derived for axis in entry.axes):
-            named = {operand.name: tensor for operand, tensor in zip(entry.inputs, given, strict=True)}
-            return given[0].new_empty(op.output_shape(named), dtype=dtype)
-        extents: dict[str, Any] = {axis.name: axis.extent for axis in entry.axes if axis.extent is not None}
-        leading: dict[str, tuple[Any, ...]] = {}
-        for operand, tensor in zip(entry.inputs, given, strict=True):
-            split = tensor.dim() - len(operand.dims) + 1
-            torch._check(split >= 0, lambda: f"{name}: an operand has too few axes")
-            leading.setdefault(operand.dims[0], tuple(tensor.shape[:split]))
-            extents |= dict(zip(operand.dims[1:], tensor.shape[split:], strict=True))
-        first, *others = entry.output.dims
-        before = leading.get(first) or (extents[first],)
-        return given[0].new_empty((*before, *(leading.get(axis, (extents.get(axis),))[-1] for axis in others)),
-                                  dtype=dtype)  # fmt: skip
+    def every(*given: Any) -> tuple[Any, ...]:
+        outs = shapes(*given)
+        queued(given, outs)
+        return outs
 
-    def nothing(*given: Any, out: Any) -> None:
-        return None
+    if len(outputs) > 1:
+        define_group(
+            library, name, operands, key, len(outputs), fresh=every, shape=shapes,
+            into=lambda *given, **outs: queued(given, tuple(outs[f"out{place}"] for place in range(len(outputs)))),
+        )  # fmt: skip
+        return
+    define_pair(
+        library, name, operands, key, fresh=lambda *given: every(*given)[0], shape=lambda *given: shapes(*given)[0],
+        into=lambda *given, out: queued(given, (out,)), nothing=lambda *given, out: None,
+    )  # fmt: skip
 
-    define_pair(library, name, operands, key, fresh=fresh, into=into, shape=shape, nothing=nothing)
+
+def _empty(op: Operator, output: PackOperand, given: Sequence[Any]) -> Any:
+    """Memory of an output's extents, from the operands' axes; what follows from others is worked out in whole numbers."""
+    entry, dtype = op.entry, getattr(torch, DTYPES[output.dtype].numpy)
+    if any(axis.derived for axis in entry.axes):
+        named = {operand.name: tensor for operand, tensor in zip(entry.inputs, given, strict=True)}
+        return given[0].new_empty(op.output_shape(named, output), dtype=dtype)
+    extents: dict[str, Any] = {axis.name: axis.extent for axis in entry.axes if axis.extent is not None}
+    leading: dict[str, tuple[Any, ...]] = {}
+    for operand, tensor in zip(entry.inputs, given, strict=True):
+        split = tensor.dim() - len(operand.dims) + 1
+        torch._check(split >= 0, lambda: f"{op.name}: an operand has too few axes")
+        leading.setdefault(operand.dims[0], tuple(tensor.shape[:split]))
+        extents |= dict(zip(operand.dims[1:], tensor.shape[split:], strict=True))
+    first, *others = output.dims
+    before = leading.get(first) or (extents[first],)
+    return given[0].new_empty((*before, *(leading.get(axis, (extents.get(axis),))[-1] for axis in others)), dtype=dtype)

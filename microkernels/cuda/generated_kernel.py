@@ -84,7 +84,7 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
     ]
     tensors = []
     for place, name in enumerate(machine.tensors):
-        const = "const " if name != plan.output else ""
+        const = "const " if name not in plan.graph.outputs else ""
         dtype = machine.element(name)
         tensors.append(f"{const}{dtype}* __restrict__ const t{place} = ({const}{dtype}*)a.data[{place}];")
     whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"

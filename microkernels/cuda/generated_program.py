@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.generate.beside import written
 from haotuner.generate.emit import AnyPlan
 from haotuner.generate.expressions import INDEX
 from haotuner.generate.parted import PARTIAL
@@ -54,7 +55,7 @@ class CudaText:
         self._scratch: dict[str, tuple[Code, int]] = {}  # a group's own memory: names of pointers, and where each begins
         self.scratch_floats = 0  # of a group
         self._puts: dict[tuple[str, ...], list[Code]] = {}  # values of an iteration's vectors, until the last one comes
-        self.tensors = (*plan.graph.inputs, plan.output)
+        self.tensors = (*plan.graph.inputs, *written(plan.graph))
         self.sizes = {name: Code(f"a.sizes[{place}]") for place, name in enumerate(plan.graph.dimensions)}
 
     @property

@@ -12,7 +12,7 @@ from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS, kind_table
 from haotuner.words.op import Op
 
-ROLES = {"input": "HT_INPUT", "constant": "HT_CONSTANT", "output": "HT_OUTPUT"}
+ROLES = {"input": "HT_INPUT", "constant": "HT_CONSTANT", "beside": "HT_BESIDE", "output": "HT_OUTPUT"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +119,9 @@ def axes_of(op: Op, ranges: Mapping[str, tuple[int, int]]) -> tuple[PackedAxis, 
 def operands_of(op: Op) -> tuple[PackedOperand, ...]:
     """The operands of an op: those of its kind, what its epilogue reads, and the output."""
     options = op.all_options()
-    *given, output = (
+    every = tuple(
         PackedOperand(name=o.name, role=o.role, axes=o.axes(options), dtype=op.dtype_of(o))
-        for o in (*op.meaning.inputs, op.meaning.output)
+        for o in (*op.meaning.inputs, *op.meaning.written)
     )
     extra = (
         # Values of a channel are fp32 whatever the op's type: they are bound once.
@@ -134,7 +134,8 @@ def operands_of(op: Op) -> tuple[PackedOperand, ...]:
         )
         for name, axes in op.epilogue_operands.items()
     )
-    return (*given, *extra, output)
+    given = len(op.meaning.inputs)
+    return (*every[:given], *extra, *every[given:])
 
 
 def entry_of(op: PackedWords, facts: Mapping[str, Any]) -> dict[str, Any]:

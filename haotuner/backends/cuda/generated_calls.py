@@ -16,6 +16,7 @@ from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, 
 from haotuner.generate.schedule import merged_sizes
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.generated import CudaGenerated, Cut
+from haotuner.ops.kind import WRITTEN, Operand
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
@@ -53,7 +54,7 @@ def words_of(
     op: Op, shape: Shape, family: CudaGenerated, kernel: MicroKernel, places: Sequence[int],
     strides: Sequence[Sequence[int]], *, gaps: bool, partial: int,
 ) -> GeneratedWords:  # fmt: skip
-    """A call on operands at these addresses, strides in elements, the output last; ``gaps``: some lie apart.
+    """A call on operands at these addresses, strides in elements, what is written last; ``gaps``: some lie apart.
 
     ``partial``: memory for results of parts of a fold, of ``partial_bytes``.
     """
@@ -99,7 +100,7 @@ def _verified(
     rng: np.random.Generator, *, gaps: bool,
 ) -> float:  # fmt: skip
     inputs = judge.draw(op, shape, rng)
-    output = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
+    outputs = {one.name: _Written(op, one, shape, gaps=gaps) for one in op.meaning.written}
     places: list[int] = []
     strides: list[tuple[int, ...]] = []
     with Held(native) as held:
@@ -115,24 +116,41 @@ def _verified(
             view = judge.spaced(value, 3) if gaps else value
             root = view.base if gaps and view.base is not None else view
             put(np.ascontiguousarray(root), view)
-        sentinel = output.outer.reshape(-1)[0]
-        whole = np.full(output.inner.size + 2 * judge.GUARD, sentinel, output.inner.dtype)
-        inner = whole[judge.GUARD : -judge.GUARD].reshape(output.inner.shape)
-        back = output.outer if gaps else whole
-        at = put(back, output.inner if gaps else inner)
+        at = {name: put(one.back, one.found) for name, one in outputs.items()}
         partial = held.poisoned(partial_bytes(op, shape, family, kernel))
         words = words_of(op, shape, family, kernel, places, strides, gaps=gaps, partial=partial)
         native.run(_call(loaded, words))
-        native.get(at, back)
-    found = output.inner if gaps else inner
-    verdict = judge.check(op, inputs, found)
-    edges = np.concatenate([whole[: judge.GUARD], whole[-judge.GUARD :]])
-    touched = output.touched() if gaps else bool((edges != sentinel).any())
+        for name, one in outputs.items():
+            native.get(at[name], one.back)
+    verdict = judge.check_all(op, inputs, {name: one.found for name, one in outputs.items()})
+    touched = any(one.touched() for one in outputs.values())
     if verdict.wrong:
         raise Refusal("verify", "wrong", f"{shape}: {verdict}")
     if touched:
         raise Refusal("verify", "out_of_bounds", f"{shape}: wrote outside the output")
     return verdict.worst
+
+
+class _Written:
+    """What a call writes, in memory that shows a write outside of it; ``back``: what is brought back from the device."""
+
+    def __init__(self, op: Op, operand: Operand, shape: Shape, *, gaps: bool) -> None:
+        self._guarded = judge.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand)) if gaps else None
+        self.back: NDArray[Any]
+        if self._guarded is not None:
+            self.back, self.found = self._guarded.outer, self._guarded.inner
+            return
+        held = judge.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand))
+        self._sentinel = held.outer.reshape(-1)[0]
+        self.back = np.full(held.inner.size + 2 * judge.GUARD, self._sentinel, held.inner.dtype)
+        self.found = self.back[judge.GUARD : -judge.GUARD].reshape(held.inner.shape)
+
+    def touched(self) -> bool:
+        """Whether something outside was written to."""
+        if self._guarded is not None:
+            return self._guarded.touched()
+        edges = np.concatenate([self.back[: judge.GUARD], self.back[-judge.GUARD :]])
+        return bool((edges != self._sentinel).any())
 
 
 def _shapes(op: Op, cut: Cut, rng: np.random.Generator) -> Iterator[Shape]:
@@ -157,12 +175,12 @@ class GeneratedOperands:
         self._held: list[int] = []
         self._strides: list[tuple[int, ...]] = []
         try:
-            for operand in (*op.meaning.inputs, op.meaning.output):
+            for operand in (*op.meaning.inputs, *op.meaning.written):
                 size, dtype = op.operand_shape(operand, shape), judge.numpy_dtype(op.dtype_of(operand))
                 count = prod(size)
                 self._held.append(native.allocate(count * dtype.itemsize))
                 self._strides.append(tuple(prod(size[axis + 1 :]) for axis in range(len(size))))
-                if operand.role != "output" and count:
+                if operand.role not in WRITTEN and count:
                     values = np.random.default_rng(0).standard_normal(min(count, 1 << 20), dtype=np.float32)
                     native.put(self._held[-1], np.resize(values, count).astype(dtype))
         except BaseException:

@@ -163,21 +163,23 @@ static int is_output(const ht_op* op, const ht_call* call, int i) {
   return 1;
 }
 
-/* An output is written in parts by several threads: its axes must be nested, and nothing that is read may lie in it but what
- * every kernel that will be chosen has read before. */
-static int check_output(const ht_op* op, ht_call* call, ht_error* error) {
-  int last = op->operand_count - 1;
-  const ht_operand* out = &op->operands[last];
-  const ht_view* view = &call->views[last];
+/* An output is written in parts by several threads: its axes must be nested, and nothing else may lie in it but what every
+ * kernel that will be chosen has read before. `at`: which operand it is; in place is the last one alone. */
+static int check_output(const ht_op* op, int at, ht_call* call, ht_error* error) {
+  const ht_operand* out = &op->operands[at];
+  const ht_view* view = &call->views[at];
   if (!is_nested(view, out->rank))
     return ht_refuse(error, "ValueError", "%s: its rows overlap: pass a contiguous one", out->name);
   uintptr_t low, high, in_low, in_high;
   reach(view, out->rank, out->bits / 8, &low, &high);
-  for (int i = 0; i < last; ++i) {
-    if (is_empty(&call->views[i], op->operands[i].rank)) continue;
+  for (int i = 0; i < op->operand_count; ++i) {
+    if (i == at || is_empty(&call->views[i], op->operands[i].rank)) continue;
     reach(&call->views[i], op->operands[i].rank, op->operands[i].bits / 8, &in_low, &in_high);
     if (!(in_low < high && low < in_high)) continue;
-    if (op->operands[i].in_place) {
+    if (op->operands[i].role >= HT_OUTPUT)
+      return ht_refuse(error, "ValueError", "%s shares memory with %s, which is written, too; pass memory apart", out->name,
+                       op->operands[i].name);
+    if (op->operands[i].in_place && at == op->operand_count - 1) {
       if (!is_output(op, call, i))
         return ht_refuse(error, "ValueError", "%s shares memory with %s without being that very tensor; pass %s itself, or memory apart",
                          out->name, op->operands[i].name, op->operands[i].name);
@@ -218,6 +220,11 @@ int ht_check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_
     if (!empty && o->compact && !ht_contiguous(t))
       return ht_refuse(error, "ValueError", "%s must be contiguous; pass a contiguous copy", o->name);
   }
-  call->empty = is_empty(&call->views[op->operand_count - 1], op->operands[op->operand_count - 1].rank);
-  return call->empty ? 0 : check_output(op, call, error);
+  call->empty = 1;
+  for (int i = op->operand_count - 1; i >= 0 && op->operands[i].role >= HT_OUTPUT; --i) {
+    if (is_empty(&call->views[i], op->operands[i].rank)) continue;
+    call->empty = 0;
+    if (check_output(op, i, call, error) != 0) return -1;
+  }
+  return 0;
 }

@@ -26,7 +26,7 @@ typedef struct {
 
 enum { HT_AXIS_M = 0, HT_AXIS_N = 1, HT_AXIS_K = 2, HT_AXIS_G = 3 }; /* of a layer, in the op's axes; g: of a grouped one */
 enum { HT_LAYER_OPERANDS = 3, HT_FIRST_EXTRA = 2 }; /* x, weight, what an epilogue reads, y */
-enum { HT_INPUT = 0, HT_CONSTANT = 1, HT_OUTPUT = 2 };
+enum { HT_INPUT = 0, HT_CONSTANT = 1, HT_OUTPUT = 2, HT_BESIDE = 3 }; /* beside: written, too, before the output in the order */
 
 typedef struct { /* one tensor of an op; the output is the last one */
   const char* name;
@@ -102,7 +102,7 @@ typedef struct { /* one checked product. Of each operand's view, strides: of row
 
 typedef struct {
   int64_t extents[HT_MAX_AXES]; /* of the op's axes in this call */
-  int empty;                    /* the output has no element: there is nothing to run */
+  int empty;                    /* nothing that is written has an element: there is nothing to run */
   int32_t device;               /* of a kind that is queued, and that binds nothing: number of the tensors' device */
   uint32_t over;                /* a bit for each operand that the output is, too (ht_check) */
   union {

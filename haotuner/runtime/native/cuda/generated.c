@@ -31,16 +31,19 @@ int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction 
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
   const int64_t elements = elements_of(shape, rank);
-  int64_t along = 1;
-  for (int a = 0; a < rank; ++a)
+  int64_t along = 1, rows = 1;
+  for (int a = 0; a < rank; ++a) {
     if (a == kernel->lane_axis) along = shape[a];
+    else rows *= shape[a];
+  }
   ht_generated_args args = *given;
   const int64_t parts = partial == NULL ? 1 : ht_cuda_generated_parts(kernel, given, shape, rank);
   args.partial = partial;
   args.parts = (int)parts;
   args.phase = parts > 1;
   /* Shares of the work, at most: a point of the axes that are not along the lanes, in pieces along them where nothing is folded. */
-  const int64_t lanes = kernel->lanes, pieces = elements / along * up(along, lanes * kernel->vectors);
+  const int64_t lanes = kernel->lanes, steps = up(along, lanes * kernel->vectors);
+  const int64_t pieces = rows > 0 ? rows * (steps > 0 ? steps : 1) : 1; /* what is written beside an output of no element may have some */
   int64_t threads = lanes > WARP ? lanes : MOST_THREADS;
   const int64_t least = lanes > WARP ? lanes : WARP;
   while (threads > least && up(pieces * lanes, threads) * parts < units) threads /= 2; /* few groups: spread over the multiprocessors */

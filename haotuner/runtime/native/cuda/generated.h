@@ -27,7 +27,7 @@ int64_t ht_cuda_generated_floats(const ht_cuda_generated_kernel* kernel, const i
 
 /* Launch on `stream`, of the context that is current, so many blocks as the output's shape (rank axes) and `units` ask for.
  * `partial`: memory for as many results as there are parts, and a second launch that joins them; NULL: one launch of all.
- * Allocates nothing, waits for nothing. An output of no element launches nothing. */
+ * Allocates nothing, waits for nothing. Where the output has no element, what is written beside it may have some: a launch is made. */
 int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction function, const ht_generated_args* args,
                              const int64_t* shape, int32_t rank, int32_t units, float* partial, CUstream stream, ht_error* error);
 

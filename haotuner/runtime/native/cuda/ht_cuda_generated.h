@@ -5,7 +5,7 @@
 #define HT_GENERATED_OPERANDS 8
 #define HT_GENERATED_AXES 8
 
-typedef struct { /* tensors in a call's order, the output last; strides in elements; sizes of the graph's dimensions */
+typedef struct { /* tensors in a call's order, what is written last, the output behind what is beside it; strides in elements; sizes of the graph's dimensions */
     void* data[HT_GENERATED_OPERANDS];
     long long strides[HT_GENERATED_OPERANDS][HT_GENERATED_AXES];
     long long sizes[HT_GENERATED_AXES];

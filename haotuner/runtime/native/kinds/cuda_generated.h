@@ -17,6 +17,6 @@ typedef struct {
   int32_t over;                            /* the kernel that allows every operand which is in_place */
 } ht_cuda_generated;
 
-extern const ht_kind ht_cuda_generated_kind; /* its call takes the operands in their order, out last */
+extern const ht_kind ht_cuda_generated_kind; /* its call takes the operands in their order, what is written beside out and out last */
 
 #endif /* HT_CUDA_GENERATED_KIND_H_ */

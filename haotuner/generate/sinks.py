@@ -1,0 +1,30 @@
+"""What a nest of loops does with an expression at every point; those of a program, one for each tensor that it writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from haotuner.generate.expressions import Expression, Fold, Variable
+from haotuner.generate.schedule import Plan
+from haotuner.graph.extents import Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """An expression that is folded, or else stored: in ``tensor``, which is the program's output where it has no name."""
+
+    axes: tuple[tuple[Variable, Extent], ...]
+    value: Expression
+    fold: Fold | None = None
+    indices: tuple[Expression, ...] = ()
+    tensor: str = ""
+
+
+def sinks_of(plan: Plan) -> tuple[list[Sink], list[Sink]]:
+    """Those at every point of a program's loops, its own output first, and those of outer loops alone."""
+    points, rows = [Sink(plan.loops, plan.value, indices=plan.indices)], list[Sink]()
+    for one in plan.beside:
+        whole = one.axes == len(plan.indices)
+        found = Sink(plan.loops if whole else plan.loops[: one.axes], one.value, indices=one.indices, tensor=one.tensor)
+        (points if whole else rows).append(found)
+    return points, rows
