@@ -44,11 +44,11 @@ asked of builds for steps; spills and local loads are: those that break one are 
 |---|---|---|---|---|"""
 HEAD = """# Gates of what selection proposes on GPUs
 
-By `python -m tests.bench.cuda_gates FOLDER --classes --page docs/results/cuda-gates.md`; it goes on where it stopped.
+By `python -m tests.bench.cuda_gates FOLDER --page docs/results/cuda-gates.md`; it goes on where it stopped.
 Proposals are those of `haotuner candidates` for dense n=2304, k=768, m=1..4096 in three types, weights stored either way,
 for h200, a100, l40s and rtx-4090. Kernels of a class differ in the length of their ring, or in fp16 against bf16, and
 should have one main loop but for constants. Rings of two stages are compared apart: where ptxas unrolls a loop twice, their
-addresses are constants. One of each class is read, and all of every eighth, whose loops are compared.
+addresses are constants. With `--classes` one of each class is read, and all of every eighth, whose loops are compared.
 The gates: at most 3.0 instructions per HMMA and 1.16 per FFMA in large tiles, 13 per HGMMA; no local loads, no R2UR, no
 spills.
 
