@@ -32,7 +32,8 @@ def program_document(
         return None
     if not isinstance(family, CpuGenerated):
         return None
-    parts = SLICES * threads if share in family.joins(found) else 1
+    stages = family.stages(found)
+    parts = stages.parts if stages is not None else SLICES * threads if share in family.joins(found) else 1
     return {
         "decisions": family.decisions(found),
         "parts": parts,
@@ -60,5 +61,5 @@ def print_program(document: Mapping[str, Any]) -> None:
     for kind, words in document["decisions"].items():
         say(f"{kind}: {words}")
     rows = [(level, f"{count:,}") for level, count in document["bytes"].items()]
-    of = "one thread" if document["parts"] == 1 else f"{document['parts']} parts of the fold"
+    of = "one thread" if document["parts"] == 1 else f"{document['parts']} parts of the folds"
     say(columns([(f"moved, {of}", "bytes"), *rows]))

@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from haotuner.errors import UsageError
 from haotuner.generate.online import Online
@@ -108,7 +108,7 @@ def told_online(plan: OnlinePlan) -> dict[str, str]:
     rows = f"{schedule.rows} vectors of {row}" if schedule.along == ROWS else f"{schedule.rows} of {row}"
     skips = f"; tiles of {key} beyond the last one that a row sees are skipped" if sums.last is not None else ""
     turned = "their operand, turned, " if schedule.along == ROWS else ""
-    parts = f"; blocks share {key} in {schedule.parts} parts, joined by their maxima" if schedule.parts > 1 else ""
+    parts = f"; workers share {key} in {schedule.parts} parts, joined by their maxima" if schedule.parts > 1 else ""
     return {
         "parallel": f"{schedule.lanes} lanes along {lanes}, and along {sums.column[1]} of the second product; "
         f"threads share {outer}{parts}",
@@ -117,6 +117,17 @@ def told_online(plan: OnlinePlan) -> dict[str, str]:
         "computation": f"online: the maximum so far, sums rescaled once a tile; {rows} x {schedule.block} keys of the first "
         f"product at once, {schedule.out_rows} rows of the second{skips}",
     }
+
+
+def in_parts(sums: Online, among: Iterable[OnlineSchedule], parts: int) -> list[OnlineSchedule]:
+    """Those of some schedules whose keys may be cut, so cut."""
+    found = []
+    for one in among:
+        try:
+            found.append(online_plan(sums, replace(one, parts=parts)).schedule)
+        except UsageError:
+            continue
+    return found
 
 
 def schedules(sums: Online, lanes: int) -> Iterator[OnlineSchedule]:

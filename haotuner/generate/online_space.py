@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from haotuner.generate.online import Online
-from haotuner.generate.online_schedule import DEPTH, ROWS, OnlineSchedule, schedules
-from haotuner.generate.space import STRUCTURE, Hole, Point, Space
+from haotuner.generate.online_schedule import DEPTH, ROWS, OnlineSchedule, in_parts, schedules
+from haotuner.generate.space import SLICES, STRUCTURE, Hole, Point, Space
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class OnlineSpace(Space):
 
     @cached_property
     def _every(self) -> frozenset[OnlineSchedule]:
-        return frozenset(schedules(self.sums, self.lanes))
+        usual = list(schedules(self.sums, self.lanes))
+        return frozenset(usual + (in_parts(self.sums, usual, SLICES * self.workers) if self.workers > 1 else []))
 
     @cached_property
     def holes(self) -> tuple[Hole, ...]:

@@ -12,6 +12,8 @@ from math import prod
 
 from haotuner.generate.expressions import INDEX, Expression, Fold, Variable
 from haotuner.generate.machine import Machine, Value
+from haotuner.generate.online_parts import record
+from haotuner.generate.online_schedule import OnlinePlan
 from haotuner.generate.parted import PARTIAL
 from haotuner.generate.places import offsets
 from haotuner.generate.schedule import Plan, levels_of_folds, shareable
@@ -27,15 +29,24 @@ class Stages:
     calls: int  # stages, the one that writes the last
     left: int  # numbers that a part leaves of a row
     parts: int
+    row: int = 0  # elements of the output that are a row; 0: those along the dimension
 
     @staticmethod
-    def of(plan: Plan) -> Stages | None:
+    def of(plan: Plan | OnlinePlan) -> Stages | None:
         """Those of a plan; None of one that has no parts, or whose parts are joined by who runs them."""
+        if isinstance(plan, OnlinePlan):
+            return Stages._of_keys(plan) if plan.schedule.parts > 1 else None
         levels = levels_of_folds(plan) if plan.schedule.parts > 1 else ()
         if not levels or shareable(plan.graph, plan.schedule.lane_axis):
             return None
         along = str(plan.loops[-1][1])
         return Stages(along=along, calls=len(levels) + 1, left=sum(map(len, levels)), parts=plan.schedule.parts)
+
+    @staticmethod
+    def _of_keys(plan: OnlinePlan) -> Stages:
+        columns = plan.sums.column[1]
+        assert isinstance(columns, int), "the rule asks for known extents"
+        return Stages(along=str(plan.sums.key[1]), calls=2, left=record(plan), parts=plan.schedule.parts, row=columns)
 
 
 def emit_stages(plan: Plan, machine: Machine) -> None:

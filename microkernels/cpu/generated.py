@@ -269,7 +269,7 @@ class CpuGenerated:
     def stages(self, kernel: MicroKernel) -> Stages | None:
         """How a kernel is run whose rows threads share in stages."""
         plan = self._plan(kernel)
-        return Stages.of(plan) if isinstance(plan, Plan) and self.backend == "cpu" else None
+        return Stages.of(plan) if plan is not None and self.backend == "cpu" else None
 
     def decisions(self, kernel: MicroKernel) -> dict[str, str]:
         """A kernel's schedule in words, by the kind of decision."""

@@ -6,12 +6,16 @@ of it, and of how many. Told that there are no parts, it is the program as one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.generate.emit import AnyPlan, emit
+from haotuner.generate.online_parts import emit_join, emit_part
+from haotuner.generate.online_schedule import OnlinePlan
+from haotuner.generate.online_tiles import Part
 from haotuner.generate.parted import PARTIAL
 from haotuner.generate.schedule import Plan, levels_of_folds, merges
 from haotuner.generate.staged import emit_stage
@@ -67,7 +71,7 @@ class _Stages:
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
-        if not isinstance(plan, Plan) or plan.schedule.parts == 1:
+        if plan.schedule.parts == 1:
             return None
         handle = T.arg("workspace", T.handle())
         numbers = [T.arg(name, tirx.Var(name, "int64")) for name in ("stage", "part", "parts")]
@@ -78,24 +82,44 @@ class _Stages:
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
-        assert isinstance(plan, Plan), "online programs have no stages"
         machine.brought(PARTIAL, Buffer(self._workspace, self._workspace, [tirx.IntImm("int64", 1)]), "fp32")
 
+        stages, whole = self._said(plan, machine)
+
         def otherwise(stage: int) -> None:
-            if stage == len(levels_of_folds(plan)):
-                emit_stage(plan, machine, stage, self._part, self._parts)
+            if stage == len(stages) - 1:
+                stages[stage]()
                 return
             with T.If(self._stage == stage):
                 with T.Then():
-                    emit_stage(plan, machine, stage, self._part, self._parts)
+                    stages[stage]()
                 with T.Else():
                     otherwise(stage + 1)
 
         with T.If(self._parts == 0):
             with T.Then():
-                emit(replace(plan, schedule=replace(plan.schedule, parts=1)), machine)
+                emit(whole, machine)
             with T.Else():
                 otherwise(0)
+
+    def _said(self, plan: AnyPlan, machine: Tir) -> tuple[list[Callable[[], None]], AnyPlan]:
+        """What says each stage, and the plan as one."""
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        said: list[Callable[[], None]]
+        if isinstance(plan, OnlinePlan):
+            one, none = (tirx.IntImm("int64", value) for value in (1, 0))
+
+            def join() -> None:  # of few rows: the first part's
+                with T.If(self._part == 0), T.Then():
+                    emit_join(plan, machine, self._parts)
+
+            said = [partial(emit_part, plan, machine, Part(self._part, self._parts, one, none)), join]
+            return said, replace(plan, schedule=replace(plan.schedule, parts=1))
+        count = len(levels_of_folds(plan)) + 1
+        said = [partial(emit_stage, plan, machine, stage, self._part, self._parts) for stage in range(count)]
+        return said, replace(plan, schedule=replace(plan.schedule, parts=1))
 
 
 def _emit(plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any], found: Sequence[Any]) -> None:

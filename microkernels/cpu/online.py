@@ -13,8 +13,18 @@ from typing import Any
 from haotuner.errors import UsageError
 from haotuner.generate.kinds import graph_of, has_graph
 from haotuner.generate.online import Online, online
-from haotuner.generate.online_schedule import DEPTH, ROWS, OnlinePlan, OnlineSchedule, online_plan, schedules, told_online
+from haotuner.generate.online_schedule import (
+    DEPTH,
+    ROWS,
+    OnlinePlan,
+    OnlineSchedule,
+    in_parts,
+    online_plan,
+    schedules,
+    told_online,
+)
 from haotuner.generate.online_space import OnlineSpace
+from haotuner.generate.space import SLICES
 from haotuner.graph.extents import dimensions
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.ops.formula import reductions
@@ -73,6 +83,15 @@ class CpuOnline(CpuGenerated):
         """Every schedule of an op's program for the device's vectors."""
         sums = self._sums(self._of(op))
         return OnlineSpace(sums.graph, device.wave_width, sums)
+
+    def staged(self, op: Op, device: Device, workers: int) -> tuple[str, list[MicroKernel]]:
+        """The keys, which so many workers may share, and the kernels that do."""
+        sums = self._sums(self._of(op))
+        along, usual = str(sums.key[1]), [one for one in schedules(sums, device.wave_width) if one.rows == 1]
+        if self.backend != "cpu" or along not in op.axes:
+            return "", []
+        found = in_parts(sums, usual, SLICES * workers)
+        return (along, [self.kernel_of(one, op) for one in found]) if found else ("", [])
 
     def kernel_of(self, schedule: Any, op: Op) -> MicroKernel:
         """The micro-kernel of a schedule of the op's graph."""

@@ -47,11 +47,12 @@ def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways
             words = {"MR": kernel["mr"], "NV": kernel["nr"] // lanes, "PW": kernel["pw"], "PF": kernel["pf"],
                      "TYPE": terms, "DOT": number,
                      "SIGNED": dict(kernel.params).get("sg", 0), "TARGET": target, "PROGRAM": f"{symbol}_{way}"}  # fmt: skip
+            words |= _lists(kernel["mr"], kernel["nr"] // lanes)
             text += [f"#define HT_{name} {value}" for name, value in words.items()]
             text.append(f"#define HT_NAME(part) {symbol}_{way}_##part")
             text.append(f'#define HT_UNROLL _Pragma("GCC unroll {kernel["ku"]}")')
             text.append('#include "typed_program.h"')
-            text += [f"#undef HT_{name}" for name in (*words, "NAME", "UNROLL")]
+            text += [f"#undef HT_{name.partition('(')[0]}" for name in (*words, "NAME", "UNROLL")]
         run = f"{symbol}_wide(tile)"
         if dot and ways == "dot":
             run = f"{symbol}_dot(tile)"
@@ -70,6 +71,13 @@ def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways
             f"void {taps_symbol(dtype, lanes)}({arguments}) {{ ht_vl{lanes}_taps_{dtype}(s, n, x, w, step, taps); }}"
         )
     return "\n".join([*text, ""])
+
+
+def _lists(rows: int, vectors: int) -> dict[str, str]:
+    """What a tile does for each of its rows, of its vectors and of its sums, written out: see ``typed_program.h``."""
+    each = [f"ONE({i}, {j})" for i in range(rows) for j in range(vectors)]
+    row, vector = ([f"ONE({i})" for i in range(count)] for count in (rows, vectors))
+    return {f"{name}(ONE)": " ".join(said) for name, said in (("ROWS", row), ("COLUMNS", vector), ("TILE", each))}
 
 
 STORED = ("fp32", "bf16", "fp16", "int32", "int8", "uint8")

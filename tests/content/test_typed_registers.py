@@ -1,4 +1,4 @@
-"""Sums of typed tiles stay in registers: what the compiler made of their innermost loops, on every level."""
+"""Sums of typed tiles stay in registers: what the compiler made of them, on every level that multiplies whole words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _loops(assembly: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if isa.wave_width > 4], ids=lambda isa: isa.name)
-def test_a_loop_over_words_touches_no_stack(isa: Isa, tmp_path: Path) -> None:
+def test_sums_never_lie_on_the_stack(isa: Isa, tmp_path: Path) -> None:
     programs, (rows, vectors) = [], (5, 4) if isa.registers == 32 else (4, 2)
     for dtype in ("bf16", "int8"):
         op = Op.parse(f"dense:n=64,k=64,dtype={dtype}")
@@ -41,8 +41,14 @@ def test_a_loop_over_words_touches_no_stack(isa: Isa, tmp_path: Path) -> None:
     text, out = tmp_path / "tiles.c", tmp_path / "tiles.s"
     text.write_text(source(programs, isa.wave_width, ways="dot"))
     halves = ("-mf16c",) if "f16c" in isa.flags else ()
-    toolchain().object(text, [NATIVE, RUNTIME], out, ("-S", *isa.compile_flags, *halves))
-    loops = [loop for loop in _loops(out.read_text()) if sum(bool(PRODUCT.search(line)) for line in loop) >= rows * vectors]
+    try:
+        toolchain().object(text, [NATIVE, RUNTIME], out, ("-S", *isa.compile_flags, *halves))
+    except RuntimeError as error:
+        pytest.skip(f"cc: does not know the instructions: {str(error)[:200]}")
+    assembly = out.read_text()
+    for program in re.findall(r"^\w+_dot:\n(.*?)\.cfi_endproc", assembly, re.S | re.M):
+        assert sum(bool(ON_THE_STACK.search(line)) for line in program.splitlines()) < rows, program
+    loops = [loop for loop in _loops(assembly) if sum(bool(PRODUCT.search(line)) for line in loop) >= rows * vectors]
     assert loops
     for loop in loops:
         assert not [line for line in loop if ON_THE_STACK.search(line)], "\n".join(loop)

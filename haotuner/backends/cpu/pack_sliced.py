@@ -49,9 +49,9 @@ def kernel_row(
 def _stages_row(stages: Stages | None, tile: Mapping[str, int], axes: Sequence[str]) -> str:
     """How a program in stages is run; threads share the first axis of its tile where the workspace is too small."""
     if stages is None:
-        return ", 0, HT_WHOLE, HT_WHOLE, 0, 0"
+        return ", 0, HT_WHOLE, HT_WHOLE, 0, 0, 0"
     rows = next((str(axes.index(axis)) for axis in tile if axis in axes and axis != stages.along), "HT_WHOLE")
-    return f", {stages.calls}, {axes.index(stages.along)}, {rows}, {stages.left}, {stages.parts}"
+    return f", {stages.calls}, {axes.index(stages.along)}, {rows}, {stages.left}, {stages.parts}, {stages.row}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,9 @@ class PackedSliced:
         for entry in plan.entries:
             if not 0 <= entry.kernel < min(len(self.kernels), 255) or not 1 <= entry.least < 2**16:
                 raise ValueError(f"{self.name}: no such kernel, or no such number of tiles: {entry}")
-            if entry.axis is not None and entry.axis not in shared | set(self.kernels[entry.kernel].joins):
+            kernel = self.kernels[entry.kernel]
+            staged = {kernel.stages.along} if kernel.stages is not None else set()
+            if entry.axis is not None and entry.axis not in shared | set(kernel.joins) | staged:
                 raise ValueError(f"{self.name}: threads cannot share {entry.axis}, which is no axis of the output")
 
 

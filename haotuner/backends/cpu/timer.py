@@ -18,7 +18,7 @@ from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import tail_columns
-from haotuner.microkernels.cpu.generated import joins_of
+from haotuner.microkernels.cpu.generated import joins_of, stages_of
 from haotuner.words.composition import SERIAL, WAYS, Composition
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -81,7 +81,8 @@ class CpuTimer:
     def _verify_sliced(self, op: Op, kernel: MicroKernel, place: Place) -> dict[str, Any]:
         tile = self._family_of(kernel).tile(kernel)
         of_op: dict[str, Any] = {"op": op.name, "tile": {**tile.extent, **tile.step}, "least_tiles": 1}
-        of_op["folded"] = list(joins_of(self._family_of(kernel), op))
+        stages = stages_of(self._family_of(kernel), kernel)
+        of_op["folded"] = [*joins_of(self._family_of(kernel), op), *([stages.along] if stages is not None else [])]
         base = {**self._base(place.library), **of_op, "kernel": place.index, "seed": self._seed}
         if is_convolution(kernel):
             return {**base, "do": "verify_conv", **conv_facts(kernel)}

@@ -3,7 +3,10 @@
  * HT_TYPE: 2 bf16, 1 fp16, 4 int8 (weights; x without sign) - terms of a word. HT_DOT: the CPU multiplies whole words
  * (vdpbf16ps, vpdpbusd); without it they are widened: of bf16 and fp16 x once for a run of terms, the weight in registers. Each
  * sum is taken in the order of k by one accumulator, whatever the tile's shape: a row's bits do not depend on its neighbours.
- * HT_SIGNED: bytes of x have a sign, which 128 more takes from them. */
+ * HT_SIGNED: bytes of x have a sign, which 128 more takes from them.
+ *
+ * HT_ROWS(ONE), HT_COLUMNS(ONE) and HT_TILE(ONE) say ONE(i), ONE(j) and ONE(i, j) for each row, vector and sum. As loops, which gcc
+ * unrolls behind the pass that knows arrays from registers, all sums went through memory before and after the terms. */
 
 #define HT_NR (HT_NV * HT_LANES)
 #define HT_AT(j) (((j)*HT_LANES) / HT_PW * panel + ((j)*HT_LANES) % HT_PW * HT_COLUMN)
@@ -36,58 +39,48 @@ HT_INLINE HT_TARGET int32_t HT_NAME(some)(const char* x, int64_t left) {
 #endif
 
 #if HT_TYPE == 4 || HT_DOT
+#define HT_LOAD(j) of_w[j] = loadi(w + HT_AT(j));
+#if !HT_DOT /* even and odd bytes as 16 bits: products of two pairs fit 32, where maddubs would saturate at 16 */
+#define HT_HALVES(j)                                       \
+  even[j] = V(srai, epi16)(V(slli, epi16)(of_w[j], 8), 8); \
+  odd[j] = V(srai, epi16)(of_w[j], 8);
+#define HT_EVEN(i) and_(splat(words[i]), splat(0x00ff00ff))
+#define HT_ODD(i) V(srli, epi16)(splat(words[i]), 8)
+#define HT_MADD(i, j) sums[i][j] += (HT_NAME(sum))V(add, epi32)(V(madd, epi16)(HT_EVEN(i), even[j]), V(madd, epi16)(HT_ODD(i), odd[j]));
+#elif HT_TYPE == 2
+#define HT_MADD(i, j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], (__m512bh)splat(words[i]), (__m512bh)of_w[j]);
+#elif HT_LANES == 16
+#define HT_MADD(i, j) sums[i][j] = (HT_NAME(sum))_mm512_dpbusd_epi32((vi)sums[i][j], splat(words[i]), of_w[j]);
+#else
+#define HT_MADD(i, j) sums[i][j] = (HT_NAME(sum))_mm256_dpbusd_avx_epi32((vi)sums[i][j], splat(words[i]), of_w[j]);
+#endif
+
 /* One word of every row against one of every column. */
 HT_INLINE HT_TARGET void HT_NAME(step)(HT_NAME(sum) sums[HT_MR][HT_NV], const int32_t words[HT_MR], const char* w, int64_t panel) {
   vi of_w[HT_NV];
-#pragma GCC unroll 16
-  for (int j = 0; j < HT_NV; ++j) of_w[j] = loadi(w + HT_AT(j));
-#if HT_DOT
-#pragma GCC unroll 16
-  for (int i = 0; i < HT_MR; ++i) {
-    vi x = splat(words[i]);
-#pragma GCC unroll 16
-    for (int j = 0; j < HT_NV; ++j)
-#if HT_TYPE == 2
-      sums[i][j] = _mm512_dpbf16_ps(sums[i][j], (__m512bh)x, (__m512bh)of_w[j]);
-#elif HT_LANES == 16
-      sums[i][j] = (HT_NAME(sum))_mm512_dpbusd_epi32((vi)sums[i][j], x, of_w[j]);
-#else
-      sums[i][j] = (HT_NAME(sum))_mm256_dpbusd_avx_epi32((vi)sums[i][j], x, of_w[j]);
-#endif
-  }
-#else /* even and odd bytes as 16 bits: products of two pairs fit 32, where maddubs would saturate at 16 */
+  HT_COLUMNS(HT_LOAD)
+#if !HT_DOT
   vi even[HT_NV], odd[HT_NV];
-#pragma GCC unroll 16
-  for (int j = 0; j < HT_NV; ++j) {
-    even[j] = V(srai, epi16)(V(slli, epi16)(of_w[j], 8), 8);
-    odd[j] = V(srai, epi16)(of_w[j], 8);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < HT_MR; ++i) {
-    vi x_even = splat(words[i] & 0x00ff00ff), x_odd = splat((int32_t)((uint32_t)words[i] >> 8) & 0x00ff00ff);
-#pragma GCC unroll 16
-    for (int j = 0; j < HT_NV; ++j)
-      sums[i][j] += (HT_NAME(sum))V(add, epi32)(V(madd, epi16)(x_even, even[j]), V(madd, epi16)(x_odd, odd[j]));
-  }
+  HT_COLUMNS(HT_HALVES)
 #endif
+  HT_TILE(HT_MADD)
 }
 
+#define HT_WHOLE(i)                                  \
+  memcpy(&words[i], x + i * t->x_stride + q * 4, 4); \
+  words[i] = HT_WORD(words[i]);
+#define HT_PART(i) words[i] = HT_WORD(HT_NAME(some)(x + i * t->x_stride + whole * 4, left * (4 / HT_TYPE)));
 HT_INLINE HT_TARGET void HT_NAME(depth)(HT_NAME(sum) sums[HT_MR][HT_NV], const ht_typed_tile* t, const char* x, const char* w) {
   const int64_t panel = t->panel, whole = t->k / HT_TYPE, left = t->k % HT_TYPE;
   int32_t words[HT_MR];
 HT_UNROLL
   for (int64_t q = 0; q < whole; ++q) {
     HT_FETCH(q);
-#pragma GCC unroll 16
-    for (int i = 0; i < HT_MR; ++i) {
-      memcpy(&words[i], x + i * t->x_stride + q * 4, 4);
-      words[i] = HT_WORD(words[i]);
-    }
+    HT_ROWS(HT_WHOLE)
     HT_NAME(step)(sums, words, w + q * HT_PW * 4, panel);
   }
   if (left > 0) {
-#pragma GCC unroll 16
-    for (int i = 0; i < HT_MR; ++i) words[i] = HT_WORD(HT_NAME(some)(x + i * t->x_stride + whole * 4, left * (4 / HT_TYPE)));
+    HT_ROWS(HT_PART)
     HT_NAME(step)(sums, words, w + whole * HT_PW * 4, panel);
   }
 }
@@ -107,14 +100,15 @@ HT_INLINE HT_TARGET void HT_NAME(widen)(float wide[HT_MR][HT_RUN], const char* x
   }
 }
 
-HT_INLINE HT_TARGET void HT_NAME(term)(vf sums[HT_MR][HT_NV], const float* wide, const vf of_w[HT_NV]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < HT_MR; ++i) {
-    vf x = splatf(wide[i * HT_RUN]);
-#pragma GCC unroll 16
-    for (int j = 0; j < HT_NV; ++j) sums[i][j] = madd(x, of_w[j], sums[i][j]);
-  }
-}
+#define HT_MADD(i, j) sums[i][j] = madd(splatf(wide[i * HT_RUN]), of_w[j], sums[i][j]);
+HT_INLINE HT_TARGET void HT_NAME(term)(vf sums[HT_MR][HT_NV], const float* wide, const vf of_w[HT_NV]) { HT_TILE(HT_MADD) }
+
+#if HT_TYPE == 1
+#define HT_FIRST(j) of_w[j] = from_halves(row + HT_AT(j));
+#else
+#define HT_FIRST(j) of_w[j] = asf(V(slli, epi32)(loadi(row + HT_AT(j)), 16));
+#define HT_SECOND(j) of_w[j] = asf(and_(loadi(row + HT_AT(j)), splat((int32_t)0xffff0000)));
+#endif
 
 HT_INLINE HT_TARGET void HT_NAME(depth)(vf sums[HT_MR][HT_NV], const ht_typed_tile* t, const char* x, const char* w) {
   const int64_t panel = t->panel;
@@ -127,23 +121,21 @@ HT_UNROLL
       const char* row = w + (from / HT_TYPE + q) * HT_PW * HT_COLUMN;
       vf of_w[HT_NV];
       HT_FETCH(from / HT_TYPE + q);
-#if HT_TYPE == 1
-#pragma GCC unroll 16
-      for (int j = 0; j < HT_NV; ++j) of_w[j] = from_halves(row + HT_AT(j));
-      HT_NAME(term)(sums, wide[0] + q, of_w);
-#else
-#pragma GCC unroll 16
-      for (int j = 0; j < HT_NV; ++j) of_w[j] = asf(V(slli, epi32)(loadi(row + HT_AT(j)), 16));
-      HT_NAME(term)(sums, wide[0] + 2 * q, of_w);
+      HT_COLUMNS(HT_FIRST)
+      HT_NAME(term)(sums, wide[0] + HT_TYPE * q, of_w);
+#if HT_TYPE == 2
       if (2 * q + 1 == count) break;
-#pragma GCC unroll 16
-      for (int j = 0; j < HT_NV; ++j) of_w[j] = asf(and_(loadi(row + HT_AT(j)), splat((int32_t)0xffff0000)));
+      HT_COLUMNS(HT_SECOND)
       HT_NAME(term)(sums, wide[0] + 2 * q + 1, of_w);
 #endif
     }
   }
 }
 #endif
+
+#define HT_ZERO(i, j) sums[i][j] = (HT_NAME(sum)){0};
+#define HT_BEGIN(i, j) memcpy(&sums[i][j], begin + (i * down + j * HT_LANES) * 4, sizeof sums[i][j]);
+#define HT_END(i, j) memcpy(out + (i * t->stride + j * HT_LANES) * 4, &sums[i][j], sizeof sums[i][j]);
 
 HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
   const int64_t panel = t->panel;
@@ -154,18 +146,13 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
       char* out = (char*)t->sums + (tile * HT_MR * t->stride + group * HT_NR) * 4;
       const char* begin = t->add ? out : t->first != NULL ? (const char*)(t->first + group * HT_NR) : NULL;
       const int64_t down = t->add ? t->stride : 0;
-#pragma GCC unroll 16
-      for (int i = 0; i < HT_MR; ++i)
-#pragma GCC unroll 16
-        for (int j = 0; j < HT_NV; ++j) {
-          memset(&sums[i][j], 0, sizeof sums[i][j]);
-          if (begin != NULL) memcpy(&sums[i][j], begin + (i * down + j * HT_LANES) * 4, sizeof sums[i][j]);
-        }
+      if (begin != NULL) {
+        HT_TILE(HT_BEGIN)
+      } else {
+        HT_TILE(HT_ZERO)
+      }
       HT_NAME(depth)(sums, t, t->x + tile * HT_MR * t->x_stride, t->w + group * (HT_NR / HT_PW) * panel);
-#pragma GCC unroll 16
-      for (int i = 0; i < HT_MR; ++i)
-#pragma GCC unroll 16
-        for (int j = 0; j < HT_NV; ++j) memcpy(out + (i * t->stride + j * HT_LANES) * 4, &sums[i][j], sizeof sums[i][j]);
+      HT_TILE(HT_END)
     }
 }
 
@@ -175,3 +162,15 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
 #undef HT_RUN
 #undef HT_FETCH
 #undef HT_WORD
+#undef HT_LOAD
+#undef HT_HALVES
+#undef HT_EVEN
+#undef HT_ODD
+#undef HT_MADD
+#undef HT_WHOLE
+#undef HT_PART
+#undef HT_FIRST
+#undef HT_SECOND
+#undef HT_ZERO
+#undef HT_BEGIN
+#undef HT_END

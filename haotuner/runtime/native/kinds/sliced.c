@@ -129,11 +129,11 @@ static void run_part(void* arg, int64_t part) {
 
 /* Whether what all parts leave of all rows has its place on the stack. */
 static int has_room(const job* j) {
-  const ht_operand* o = &j->op->operands[j->op->operand_count - 1];
-  int64_t floats = (int64_t)j->kernel->left * j->kernel->parts;
-  for (int a = 0; a < o->rank && floats <= HT_PARTIAL_FLOATS; ++a)
-    if (o->axes[a] != j->kernel->along) floats *= j->call->views[j->op->operand_count - 1].extents[a];
-  return floats <= HT_PARTIAL_FLOATS;
+  const int last = j->op->operand_count - 1;
+  const int64_t row = j->kernel->row > 0 ? j->kernel->row : j->call->extents[j->kernel->along];
+  int64_t rows = 1;
+  for (int a = 0; a < j->op->operands[last].rank; ++a) rows *= j->call->views[last].extents[a];
+  return row > 0 && rows / row <= HT_PARTIAL_FLOATS / ((int64_t)j->kernel->left * j->kernel->parts);
 }
 
 /* Every part of a stage, whoever is free to compute it, then of the next one. The kernel says how many parts there are. */

@@ -15,13 +15,14 @@ typedef struct { /* fn(NULL, {DLTensor* of each operand, the output last}, opera
   int32_t tile[HT_MAX_AXES]; /* by axis: a slice begins at a multiple */
   uint8_t join[HT_MAX_AXES]; /* by axis: how results of slices of an axis that is folded are joined; 0: no such axis */
   uint32_t in_place;         /* a bit for each operand that the output may be, too */
-  /* Rows whose folds are read again, cut along an axis of the output: fn takes (…, workspace, stage, part, parts) then, and
+  /* Rows whose folds are read again, cut along an axis: fn takes (…, workspace, stage, part, parts) then, and
    * computes the operands as one where parts is 0. Every stage waits for all parts of the one before. */
   uint8_t stages; /* 0: fn takes the operands alone */
   uint8_t along;  /* the axis */
   uint8_t rows;   /* the axis that threads share where the workspace is too small; HT_WHOLE: none */
-  uint8_t left;   /* floats that a part leaves of a row */
+  uint16_t left;  /* floats that a part leaves of a row */
   uint16_t parts;
+  uint32_t row; /* elements of the output that are a row; 0: those along the axis */
 } ht_sliced_kernel;
 
 typedef struct { /* what serves the shapes of one cell */
