@@ -58,12 +58,11 @@ def gathered(graph: Graph, fits: Callable[[Graph], None]) -> tuple[Joint, ...]:
                 _joinable(part_of(graph, (*own, other)), fits)
             except UsageError as error:
                 why.setdefault(other, f"not written with {', '.join(own)}: {error}")
+                why.setdefault(own[0], f"not written with {other}: {error}")  # said where none joins it
                 continue
             own = (*own, other)
             left.remove(other)
         found.append(own)
-    if len(found) > 1:  # the first of all was asked by each that stays apart from it
-        why.setdefault(found[0][0], next(iter(why.values()), ""))
     return tuple(Joint(own, why.get(own[0], "") if len(own) == 1 else "") for own in found)
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.doors.command import Answer, command, haotuner, run_command
@@ -227,6 +228,26 @@ def test_generated_programs_are_tuned_packed_verified_and_explained(
     axes = [part.partition("=")[0] for part in shapes.split(";")]
     told = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=5" for axis in axes))
     assert told.code == 0 and "one launch" in told.out, told.err
+
+
+@pytest.mark.slow
+def test_outputs_of_a_file_are_tuned_as_one_op_and_verified(cache: Path, images: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    from tests.serving.test_group import node, saved
+
+    saved(tmp_path / "norm.onnx", [
+        node("Add", ["x", "r"], ["total"]), node("ReduceMax", ["total", "axes"], ["most"], keepdims=1),
+        node("Sub", ["total", "most"], ["y"]), node("Transpose", ["y"], ["turned"], perm=[1, 0]),
+    ], {"x": ["m", "n"], "r": ["m", "n"]}, ["most", "turned", "y", "total"], axes=np.array([1]))  # fmt: skip
+    host, asked = Host(cache, images, "sm_90a"), ("--op", "group:norm.onnx", "--shapes", "m=1..64;n=1..256")
+    answer = host.run(tmp_path, "tune", *asked, "--device", "cuda:0", "--budget", "8s", "--json")
+    assert answer.code == 0, answer.err
+    made = answer.json()["ops"]
+    assert len(made) == 2 and all(one["measured"] for one in made)
+    assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
+    names = [one["name"] for one in json.loads((tmp_path / "pack" / "manifest.json").read_text())["ops"]]
+    told = [host.run(tmp_path, "explain", "pack", "--op", name, "--shape", "m=5;n=5").out for name in names]
+    assert "one launch writes total, most, y" in told[0] and "not written with y: y lies over other points" in told[1], told
 
 
 def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:

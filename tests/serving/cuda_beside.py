@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import haotuner
+from haotuner import judge
+from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
+from haotuner.held_groups import meaning_of
+from haotuner.isolate.answers import Refusal
+from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.index import family_named
+from haotuner.pack.manifest import read_manifest
+from haotuner.words.kernel import MicroKernel, shares_terms
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.content.groups_beside import folds, maps, mixed, norm
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
+from tests.work.cuda_timing_shared import loaded, one_launch, opened
 
-UNTOUCHED = -7.0
+UNTOUCHED, CHECK_ALL = -7.0, judge.check_all
+SIZES = {"m": 2, "n": 9000, "k": 5}  # of rows that blocks share
 GRAPHS = {"norm": norm(), "maps": maps(), "mixed": mixed(), "folds": folds()}
 
 
@@ -156,8 +169,37 @@ def torch_fakes(one: Served) -> None:
         assert call.out(x, r, **{f"out{place}": y for place, y in enumerate(found)}) is None
 
 
-def main(path: str) -> None:
+def timed(path: str, cubin: str) -> None:
+    """The process that times judges every output, and its call is one launch, or one for each stage of shared rows."""
+    driver, library = opened()
+    module = library.load(Path(cubin))
+    for entry in read_manifest(Path(path)).ops:
+        op = meaning_of(entry)
+        for kernel in map(MicroKernel.parse, entry.kernels):
+            family, rng = family_named(kernel.family), np.random.default_rng(3)
+            assert isinstance(family, CudaGenerated)
+            placed = loaded(library, module, kernel)
+            assert verify_generated(op, kernel, family, placed, library, rng) <= 1
+            operands = GeneratedOperands(library, op, Shape.of({axis: SIZES[axis] for axis in op.dynamic}))
+            one_launch(
+                driver, library, operands.call(placed, family, kernel), family.cut(kernel).stages or 1 + shares_terms(kernel)
+            )
+            operands.free()
+            for operand in op.meaning.written if len(op.meaning.written) > 1 else ():
+                with pytest.MonkeyPatch.context() as patch:  # a kernel that writes nothing to one of them
+                    patch.setattr(judge, "check_all", lambda *given, name=operand.name: spoiled(name, *given))
+                    with pytest.raises(Refusal, match="wrong results"):
+                        verify_generated(op, kernel, family, placed, library, rng)
+
+
+def spoiled(name: str, op: Op, inputs: Any, found: dict[str, Any]) -> judge.Verdict:
+    """The judge's word on results of which one is not as it was written."""
+    return CHECK_ALL(op, inputs, found | {name: found[name] + np.float32(1)})
+
+
+def main(path: str, cubin: str) -> None:
     """All of it."""
+    timed(path, cubin)
     one = Served(path)
     torch_fakes(one)
     served(one)
@@ -166,4 +208,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

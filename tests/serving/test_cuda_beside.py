@@ -63,7 +63,14 @@ def ran(folder: Path, *command: str | Path) -> str:
 
 
 def test_outputs_of_the_same_rows_come_of_one_launch(folder):
-    ran(folder, sys.executable, "-m", "tests.serving.cuda_beside", folder / "pack")
+    ran(
+        folder,
+        sys.executable,
+        "-m",
+        "tests.serving.cuda_beside",
+        folder / "pack",
+        cubin_of(folder / "code" / "beside.cu", folder / "code", ARCH),
+    )
 
 
 def test_several_outputs_from_c(folder):

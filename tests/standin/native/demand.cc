@@ -127,7 +127,10 @@ CUresult defer(LaunchPointer launch) {
 CUresult before_read(CUdeviceptr address) {
     if (g_waiting.empty()) return CUDA_SUCCESS;
     std::vector<bool> marked(g_waiting.size());
-    for (size_t i = 0; i < g_waiting.size(); i++) marked[i] = g_waiting[i].writes.count(start_of(address));
+    for (size_t i = 0; i < g_waiting.size(); i++) {  // a program may write beside its output, which its words do not tell from inputs
+        const bool beside = program_of(*g_waiting[i].launch) && g_waiting[i].reads.count(start_of(address));
+        marked[i] = beside || g_waiting[i].writes.count(start_of(address));
+    }
     return carry_out_for(marked);
 }
 
