@@ -197,21 +197,25 @@ def check_all(op: Op, inputs: Mapping[str, Array], found: Mapping[str, Array]) -
 
 
 class Guarded:
-    """An output inside a larger array filled with a sentinel, so that a write outside it shows."""
+    """An output inside a larger array filled with a sentinel, so that a write outside it shows.
 
-    def __init__(self, shape: tuple[int, ...], dtype: str = "fp32", guard: int = GUARD) -> None:
-        around = tuple((1 if axis < len(shape) - 1 else guard) for axis in range(len(shape)))
+    ``gaps=False``: room lies before and behind it alone, so that its rows touch each other.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: str = "fp32", guard: int = GUARD, *, gaps: bool = True) -> None:
+        self._shape, lines = shape, shape if gaps else (prod(shape),)
+        around = tuple((1 if axis < len(lines) - 1 else guard) for axis in range(len(lines)))
         kept = DTYPES[dtype]
         with np.errstate(over="ignore"):  # fp16 has no such number: minus infinity stands there
             sentinel = np.float64(SENTINEL) if kept.eps else np.float64(kept.low + INTEGER_SENTINEL)
             self._sentinel = sentinel.astype(numpy_dtype(dtype))
-        self.outer = np.full([n + 2 * g for n, g in zip(shape, around, strict=True)], self._sentinel)
-        self._inside = tuple(slice(g, g + n) for n, g in zip(shape, around, strict=True))
+        self.outer = np.full([n + 2 * g for n, g in zip(lines, around, strict=True)], self._sentinel)
+        self._inside = tuple(slice(g, g + n) for n, g in zip(lines, around, strict=True))
 
     @property
     def inner(self) -> Array:
-        """The output: a view with wider strides than its shape needs."""
-        return self.outer[self._inside]
+        """The output: a view, with wider strides than its shape needs where there are gaps."""
+        return self.outer[self._inside].reshape(self._shape)
 
     def touched(self) -> bool:
         """Whether something outside the output was written to."""

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
-from haotuner.ops.kind import Operand
 from haotuner.pack.op import PackOp
 from haotuner.runtime.device_memory import DeviceMemory
 from haotuner.words.op import Op
@@ -26,42 +25,22 @@ def check_operator(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.
     meaning, problems = Op.parse(op.name), []
     for place, shape in enumerate(_shapes(op, meaning, rng, most_flops)):
         inputs = judge.draw(meaning, shape, rng)
-        outputs = {one.name: _Output(meaning, one, shape, memory, apart=not place % 2) for one in meaning.meaning.written}
+        outputs = {
+            one.name: judge.Guarded(meaning.operand_shape(one, shape), meaning.dtype_of(one), gaps=not place % 2)
+            for one in meaning.meaning.written
+        }
+        at = {name: memory.put(one.outer) for name, one in outputs.items()}
         given = [_placed(memory, inputs[one.name], one.dtype, apart=not place % 2) for one in op.inputs]
-        outs = [outputs[one.name].tensor for one in op.written]
-        order = sorted(range(len(outs)), key=lambda at: op.places[at]) if len(outs) > 1 else [0]
-        into = tuple(outs[at] for at in order) if len(outs) > 1 else outs[0]
-        pack.op(op.name).run(*given, out=into, stream=memory.stream)
-        for one in outputs.values():
-            memory.get(one.address, one.held)
+        outs = tuple(_inside(memory, at[one.name], outputs[one.name], one.dtype) for one in op.in_file_order)
+        pack.op(op.name).run(*given, out=outs if len(outs) > 1 else outs[0], stream=memory.stream)
+        for name, one in outputs.items():
+            memory.get(at[name], one.outer)
         verdict = judge.check_all(meaning, inputs, {name: one.inner for name, one in outputs.items()})
         where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())}"
         if verdict.wrong:
             problems.append(f"{where}: {verdict}")
         problems += [f"{where}: wrote outside {name}" for name, one in outputs.items() if one.touched()]
     return problems
-
-
-class _Output:
-    """What a call writes, with room around it that it must leave alone; ``apart``: rows have gaps between them."""
-
-    def __init__(self, op: Op, operand: Operand, shape: Shape, memory: DeviceMemory, *, apart: bool) -> None:
-        guarded, dtype = judge.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand)), op.dtype_of(operand)
-        self.held, self.inner = guarded.outer, guarded.inner
-        if not apart:
-            self.held = np.full(self.inner.size + 2 * judge.GUARD, self.held.reshape(-1)[0], self.inner.dtype)
-            self.inner = self.held[judge.GUARD : -judge.GUARD].reshape(self.inner.shape)
-        self._before = self.held.copy()
-        self.address = memory.put(self.held)
-        self.tensor = _inside(memory, self.address, self.held, self.inner, dtype)
-
-    def touched(self) -> bool:
-        """Whether something outside was written to; the numbers inside are gone then."""
-        self.inner[...] = 0
-        outside = self.held.copy()
-        self.held[...] = self._before
-        self.inner[...] = 0
-        return not np.array_equal(self.held, outside)
 
 
 def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float) -> list[Shape]:
@@ -85,6 +64,7 @@ def _placed(memory: DeviceMemory, value: NDArray[Any], dtype: str, *, apart: boo
     return memory.strided(memory.put(room), value.shape, tuple(step // view.itemsize for step in view.strides), dtype)
 
 
-def _inside(memory: DeviceMemory, address: int, held: NDArray[Any], inner: NDArray[Any], dtype: str) -> Any:
-    offset = inner.__array_interface__["data"][0] - held.__array_interface__["data"][0]
+def _inside(memory: DeviceMemory, address: int, held: judge.Guarded, dtype: str) -> Any:
+    inner = held.inner
+    offset = inner.__array_interface__["data"][0] - held.outer.__array_interface__["data"][0]
     return memory.strided(address + offset, inner.shape, tuple(step // inner.itemsize for step in inner.strides), dtype)

@@ -99,6 +99,12 @@ class PackOp:
         return (*found[1:], *found[:1])  # a definition begins with the output, a call ends with it
 
     @property
+    def in_file_order(self) -> tuple[PackOperand, ...]:
+        """``written`` as the group's file names them; of an op that was made alone there is one."""
+        written, places = self.written, self.places
+        return tuple(written[at] for at in sorted(range(len(written)), key=lambda at: places[at])) if places else written
+
+    @property
     def apart(self) -> str:
         """Why no other output of a group's file is written with this one; empty where none was asked."""
         return str(json.loads(self.group).get("apart", "")) if self.group else ""

@@ -8,7 +8,7 @@ from typing import Any
 from haotuner.errors import UsageError
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOperand
-from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
+from haotuner.runtime.on_device import empty_like, explained
 from haotuner.runtime.placed_operator import PlacedOperator
 from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.streams import still
@@ -23,21 +23,14 @@ class PlacedGroup(PlacedOperator):
     @property
     def outputs(self) -> tuple[PackOperand, ...]:
         """What a call writes, in the file's order."""
-        written, places = self.entry.written, self.entry.places
-        return tuple(written[at] for at in sorted(range(len(written)), key=lambda at: places[at]))
+        return self.entry.in_file_order
 
     def run(self, *operands: Any, out: Sequence[Any] | None = None, stream: int | None = None, **named: Any) -> Any:
         """All outputs, in ``out`` if that is given, else new ones of the first operand's kind; errors as of one output.
 
         UsageError for ``out`` of another number of tensors.
         """
-        if not self._pack.is_open:
-            self._pack.library()
-        given = self._given(operands, named)
-        for name, value in given.items():
-            check_lazy(self.name, name, value)
-        if stream is None:
-            stream = stream_for(self.name, next(iter(given.values())))
+        given, stream = self._asked(operands, named, stream)
         written = self.entry.written
         called: dict[str, Any] = {one.name: None for one in written} if out is None else self._called(out)
         first = next(iter(given.values()))

@@ -37,13 +37,7 @@ class PlacedOperator(Operator):
         TypeError, ValueError or RuntimeError name the operand or the driver's error, and what to do; PackClosed after the
         pack was closed.
         """
-        if not self._pack.is_open:
-            self._pack.library()
-        given = self._given(operands, named)
-        for name, value in given.items():
-            check_lazy(self.name, name, value)
-        if stream is None:
-            stream = stream_for(self.name, next(iter(given.values())))
+        given, stream = self._asked(operands, named, stream)
         if out is None:
             out = self._empty(given)
         elif self._derived:
@@ -62,6 +56,15 @@ class PlacedOperator(Operator):
         pack = self._pack
         assert pack.gpu is not None, "an op on a device"
         pack.library().function("ht_prepare")(pack.place(self.entry), pack.gpu.ordinal, stream or 0)
+
+    def _asked(self, operands: tuple[Any, ...], named: Mapping[str, Any], stream: int | None) -> tuple[dict[str, Any], Any]:
+        """A call's operands by name, and its stream. PackClosed after the pack was closed; TypeError as ``run``."""
+        if not self._pack.is_open:
+            self._pack.library()
+        given = self._given(operands, named)
+        for name, value in given.items():
+            check_lazy(self.name, name, value)
+        return given, stream_for(self.name, next(iter(given.values()))) if stream is None else stream
 
     def _empty(self, given: Mapping[str, Any]) -> Any:
         size, first = self.output_shape(given), next(iter(given.values()))

@@ -28,6 +28,7 @@ from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 
 LEAST_SHARE = 0.7  # of the registers that a tile fills with sums: less leaves the pipes of a core idle
+LEAST_ROWS = 8  # of tiles of pixels one vector wide, for few features: sums enough to hide a multiply-add's latency
 SMALL = 4  # vectors: tiles of so few serve outputs that no large one fits
 UNROLLS = (1, 4)
 
@@ -73,10 +74,8 @@ class CpuConv:
     def kernel(self, op: Op, mr: int, nr: int, ku: int, vl: int) -> MicroKernel:
         """The micro-kernel of these parameters for an op."""
         last, features = channels_last(op), of_group(op, "f")
-        least = min(vl, TAIL_LANES)
-        end = -(-(features % nr) // least) * least if last else features % mr
-        size, key = (nr, "nt") if last else (mr, "mt")
-        more = ((key, end),) if 0 < end < size else ()
+        end = features % mr
+        more = features_end(features, nr, vl) if last else (("mt", end),) if end else ()
         pw = vl if last else nr
         params = (("cl", int(last)), ("mr", mr), ("nr", nr), ("pw", pw), ("ku", ku), ("vl", vl), ("pf", 0), *more)
         return with_epilogue(MicroKernel(self.name, params), op.epilogue)
@@ -95,7 +94,7 @@ class CpuConv:
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
         """Whole tiles; of the features what the last tile's program has."""
         size = self.tile(kernel).extent.get(axis, 1)
-        end = dict(kernel.params).get("nt" if kernel["cl"] else "mt", 0)
+        end = last_tile(kernel)
         if axis == "f" and end and extent % size:
             return extent // size * size + end
         return rounded_up(self.tile(kernel), axis, extent)
@@ -155,6 +154,23 @@ class CpuConv:
             short = MicroKernel(kernel.family, tuple((k, params["mt"] if k == "mr" else v) for k, v in kernel.params))
             programs[f"{symbol}_tail"] = tile_program(short, f"{symbol}_tail")
         return tvm.IRModule(programs)
+
+
+def pixel_tiles(device: Device, least_share: float) -> Iterator[tuple[int, int]]:
+    """Rows (pixels) and columns (features) of tiles that fill such a share of the registers, and of tall narrow ones."""
+    lanes, registers = device.wave_width, device.registers_per_thread
+    for rows in range(1, MAX_TILE_ROWS + 1):
+        for vectors in range(1, MAX_STREAMS + 1):
+            few = vectors == 1 and rows >= LEAST_ROWS
+            if few or least_share * registers <= rows * vectors < registers:
+                yield rows, vectors * lanes
+
+
+def features_end(features: int, nr: int, vl: int) -> tuple[tuple[str, int], ...]:
+    """Parameter ``nt`` where the features end within a tile: the columns that a program of its own computes there."""
+    least = min(vl, TAIL_LANES)
+    end = -(-(features % nr) // least) * least
+    return (("nt", end),) if 0 < end < nr else ()
 
 
 def last_tile(kernel: MicroKernel) -> int:

@@ -13,10 +13,9 @@ from math import prod
 
 import numpy as np
 
-from haotuner.microkernels.cpu.conv import CpuConv, channels_last, of_group
+from haotuner.microkernels.cpu.conv import CpuConv, channels_last, features_end, of_group, pixel_tiles
 from haotuner.microkernels.cpu.conv_direct import is_direct
-from haotuner.microkernels.cpu.dense import FP32_BYTES, MAX_TILE_ROWS, TAIL_LANES
-from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.dense import FP32_BYTES
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import windows
 from haotuner.words.demand import Asked, Demand, Work
@@ -28,7 +27,6 @@ from haotuner.words.op import Op
 TURNED = 1  # as HT_CONV_TURNED
 UNROLL = 4
 LEAST_SHARE = 0.6  # of the registers that hold sums: tiles of 7 rows and 3 vectors, which images of 7 x 7 fill
-LEAST_ROWS = 8  # of tiles one vector wide, for few features: sums enough to hide the latency of a multiply-add
 LEAST_CHANNELS = 8  # of a group: squares of fewer are turned in vain
 CHANNELS, BAND, TAPS = 32, 64 * 1024, 128  # as conv_turned.c has them: windows that find room in its band, and in its rows
 
@@ -51,19 +49,13 @@ class CpuConvTurned(CpuConv):
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Tiles that fill most of the registers, and tall ones of one vector."""
-        lanes, registers = device.wave_width, device.registers_per_thread
-        for rows in range(1, MAX_TILE_ROWS + 1):
-            for vectors in range(1, MAX_STREAMS + 1):
-                few = vectors == 1 and rows >= LEAST_ROWS
-                if few or LEAST_SHARE * registers <= rows * vectors < registers:
-                    yield self.turned(op, (rows, vectors * lanes), lanes)
+        for tile in pixel_tiles(device, LEAST_SHARE):
+            yield self.turned(op, tile, device.wave_width)
 
     def turned(self, op: Op, tile: tuple[int, int], vl: int) -> MicroKernel:
         """The micro-kernel of these parameters for an op."""
         mr, nr = tile
-        least = min(vl, TAIL_LANES)
-        end = -(-(of_group(op, "f") % nr) // least) * least
-        more = (("nt", end),) if 0 < end < nr else ()
+        more = features_end(of_group(op, "f"), nr, vl)
         params = (
             ("cl", 0),
             ("mr", mr),
@@ -80,13 +72,6 @@ class CpuConvTurned(CpuConv):
     def tile(self, kernel: MicroKernel) -> Tile:
         """Pixels of all rows and images are numbered through."""
         return Tile(extent={"q": kernel["mr"], "f": kernel["nr"]}, edge={}, step={"c": kernel["ku"]})
-
-    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
-        """Whole tiles; of the features what the last tile's program has."""
-        size, end = self.tile(kernel).extent.get(axis, 1), dict(kernel.params).get("nt", 0)
-        if axis == "f" and end and extent % size:
-            return extent // size * size + end
-        return -(-extent // size) * size
 
     def laws(self, op: Op, device: Device) -> Laws:
         """No tile of more features than there are, but the least."""

@@ -14,9 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from haotuner.microkernels.cpu import dense_demand
-from haotuner.microkernels.cpu.conv import LEAST_SHARE, CpuConv, channels_last
-from haotuner.microkernels.cpu.dense import FP32_BYTES, MAX_TILE_ROWS, TAIL_LANES
-from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.conv import LEAST_SHARE, CpuConv, channels_last, features_end, pixel_tiles
+from haotuner.microkernels.cpu.dense import FP32_BYTES
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import windows
 from haotuner.ops.minimal_filtering import TILES, growth, points
@@ -28,7 +27,6 @@ from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
 
 UNROLL = 4
-LEAST_ROWS = 8  # of tiles one vector wide, for few features: sums enough to hide the latency of a multiply-add
 ADDS = 8.0  # flops of a point in the transforms on each side, twice since they wait for one another
 ROOM = {"points": 224 * 1024, "products": 96 * 1024}  # floats, as conv_winograd.c has it
 APART = 32  # floats that a row may be longer, so that rows do not meet in L1
@@ -56,20 +54,14 @@ class CpuConvWinograd(CpuConv):
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Tiles that fill most of the registers, for 2 and for 4 outputs each way."""
-        lanes, registers = device.wave_width, device.registers_per_thread
-        for rows in range(1, MAX_TILE_ROWS + 1):
-            for vectors in range(1, MAX_STREAMS + 1):
-                few = vectors == 1 and rows >= LEAST_ROWS
-                if few or LEAST_SHARE * registers <= rows * vectors < registers:
-                    for tile in TILES:
-                        yield self.filtering(op, (rows, vectors * lanes), lanes, tile)
+        for tile in pixel_tiles(device, LEAST_SHARE):
+            for outputs in TILES:
+                yield self.filtering(op, tile, device.wave_width, outputs)
 
     def filtering(self, op: Op, tile: tuple[int, int], vl: int, wt: int) -> MicroKernel:
         """The micro-kernel of these parameters for an op."""
         mr, nr = tile
-        least = min(vl, TAIL_LANES)
-        end = -(-(op["f"] % nr) // least) * least
-        more = (("nt", end),) if 0 < end < nr else ()
+        more = features_end(op["f"], nr, vl)
         params = (("cl", int(channels_last(op))), ("mr", mr), ("nr", nr), ("pw", vl), ("ku", UNROLL), ("vl", vl), ("pf", 0))
         return with_epilogue(MicroKernel(self.name, (*params, *more, ("wt", wt))), op.epilogue)
 
@@ -81,10 +73,7 @@ class CpuConvWinograd(CpuConv):
         """Whole tiles of outputs; of the features what the last tile's program has."""
         if axis == "q":
             return -(-extent // kernel["wt"]) * kernel["wt"]
-        end = dict(kernel.params).get("nt", 0)
-        if axis == "f" and end and extent % kernel["nr"]:
-            return extent // kernel["nr"] * kernel["nr"] + end
-        return -(-extent // kernel["nr"]) * kernel["nr"] if axis == "f" else extent
+        return super().computed(kernel, axis, extent)
 
     def layout(self, kernel: MicroKernel) -> Layout:
         """Transformed weights lie behind the plain ones, those of each tile for itself."""

@@ -310,14 +310,18 @@ def _forked(one: Called) -> None:
 
 
 def _lost(one: Called) -> None:
+    lost(one.call, one.device, one.stream, one.pack, RuntimeError)
+
+
+def lost(call: Callable[[], Any], device: Device, stream: int, pack: Any, error: type[Exception]) -> None:
     """After a fault every call says that the device is lost, at once, and closing is quiet."""
     Driver().fail("cuLaunchKernel", "async:700")
-    one.call()
+    call()
     begin = time.monotonic()
     with pytest.raises(AssertionError, match="CUDA error 700"):
-        one.device.wait(one.stream)
+        device.wait(stream)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=LOST):
-            one.call()
-    one.pack.close()
+        with pytest.raises(error, match=LOST):
+            call()
+    pack.close()
     assert time.monotonic() - begin < NOT_TOO_LONG_S

@@ -5,7 +5,6 @@ right. A scenario in a process whose driver is a stand-in of two devices.
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +18,9 @@ from tests.serving.cuda_misfortunes import (
     CAPTURE_INVALIDATED,
     FAR,
     GLOBAL,
-    LOST,
     NON_BLOCKING,
-    NOT_TOO_LONG_S,
     PAST,
+    lost,
 )
 from tests.serving.cuda_models import Server
 from tests.standin.client import Driver
@@ -134,16 +132,7 @@ def _captures(one: Asked) -> None:
 
 
 def _lost(one: Asked) -> None:
-    Driver().fail("cuLaunchKernel", "async:700")
-    one.run()
-    begin = time.monotonic()
-    with pytest.raises(AssertionError, match="CUDA error 700"):
-        one.device.wait(one.stream)
-    for _ in range(2):
-        with pytest.raises(HaotunerError, match=LOST):
-            one.run()
-    one.server.pack.close()
-    assert time.monotonic() - begin < NOT_TOO_LONG_S
+    lost(one.run, one.device, one.stream, one.server.pack, HaotunerError)
 
 
 def run(name: str, *words: str) -> None:

@@ -16,11 +16,13 @@ from haotuner.backends.cpu.setting import Setting
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.pack.write import sealed, write_pack
+from haotuner.runtime.host import missing_flags
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.run_folder import toolchain
 
 LANES = {"x86-64-v4": 16, "x86-64-v3": 8, "x86-64-v2": 4}
+LANES_HERE = sorted({lanes for level, lanes in LANES.items() if not missing_flags(level)})  # what this host executes
 LIMIT = 40  # rows in every table; tuned range 2..40, so that both m = 1 and m > 40 are outside
 SPLITS = ("serial", "n", "m")  # of the plans of a packed op, in turn, unless told otherwise
 
@@ -36,8 +38,6 @@ class Made:
 
 def best_level() -> str:
     """The widest instruction set of this host that the fixtures have kernels for."""
-    from haotuner.runtime.host import missing_flags
-
     return next(level for level in LANES if not missing_flags(level))
 
 

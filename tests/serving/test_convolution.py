@@ -13,11 +13,10 @@ import haotuner
 from haotuner import judge
 from haotuner.errors import PackClosed
 from haotuner.pack.verify import verify
-from haotuner.runtime.host import missing_flags
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving.conv_packs import conv_pack
-from tests.serving.packs import LANES
+from tests.serving.packs import LANES_HERE
 
 SPECS = (
     "conv2d:c=6,f=10,r=3,s=3,pad=1",
@@ -40,10 +39,9 @@ SPECS = (
     "conv_transpose2d:c=6,f=8,r=4,s=3,stride=2,pad=1,groups=2",
     "conv_transpose2d:c=3,f=5,r=2,s=5,stride=1.3,dilation=3.2,pad=0.1.2.0,layout=nhwc",
 )
-HERE = [lanes for level, lanes in LANES.items() if not missing_flags(level)]
 
 
-@pytest.fixture(scope="module", params=sorted({min(HERE), max(HERE)}))
+@pytest.fixture(scope="module", params=sorted({LANES_HERE[0], LANES_HERE[-1]}))
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return conv_pack(tmp_path_factory.mktemp("conv") / "pack", SPECS, request.param)
 

@@ -14,13 +14,12 @@ from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
-from haotuner.runtime.host import missing_flags
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import filtering_conv
 from tests.serving.native_builds import c_pack
-from tests.serving.packs import LANES, best_level, document
+from tests.serving.packs import LANES, LANES_HERE, best_level, document
 
 SPECS = (
     "conv2d:c=6,f=10,r=3,s=3,pad=1",
@@ -33,10 +32,9 @@ FUSED = (
     "conv2d:c=16,f=20,r=3,s=3,pad=1,epilogue=bias+relu",
     "conv2d:c=9,f=16,r=3,s=3,layout=nhwc,epilogue=bias+residual+silu",
 )
-HERE = [lanes for level, lanes in LANES.items() if not missing_flags(level)]
 
 
-@pytest.fixture(scope="module", params=sorted(set(HERE)))
+@pytest.fixture(scope="module", params=LANES_HERE)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ops = [filtering_conv(spec, request.param) for spec in SPECS]
     return c_pack(tmp_path_factory.mktemp("conv") / "pack", ops)

@@ -16,7 +16,7 @@ from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, 
 from haotuner.generate.schedule import merged_sizes
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.generated import CudaGenerated, Cut
-from haotuner.ops.kind import WRITTEN, Operand
+from haotuner.ops.kind import WRITTEN
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
@@ -100,7 +100,9 @@ def _verified(
     rng: np.random.Generator, *, gaps: bool,
 ) -> float:  # fmt: skip
     inputs = judge.draw(op, shape, rng)
-    outputs = {one.name: _Written(op, one, shape, gaps=gaps) for one in op.meaning.written}
+    outputs = {
+        one.name: judge.Guarded(op.operand_shape(one, shape), op.dtype_of(one), gaps=gaps) for one in op.meaning.written
+    }
     places: list[int] = []
     strides: list[tuple[int, ...]] = []
     with Held(native) as held:
@@ -116,41 +118,19 @@ def _verified(
             view = judge.spaced(value, 3) if gaps else value
             root = view.base if gaps and view.base is not None else view
             put(np.ascontiguousarray(root), view)
-        at = {name: put(one.back, one.found) for name, one in outputs.items()}
+        at = {name: put(one.outer, one.inner) for name, one in outputs.items()}
         partial = held.poisoned(partial_bytes(op, shape, family, kernel))
         words = words_of(op, shape, family, kernel, places, strides, gaps=gaps, partial=partial)
         native.run(_call(loaded, words))
         for name, one in outputs.items():
-            native.get(at[name], one.back)
-    verdict = judge.check_all(op, inputs, {name: one.found for name, one in outputs.items()})
+            native.get(at[name], one.outer)
+    verdict = judge.check_all(op, inputs, {name: one.inner for name, one in outputs.items()})
     touched = any(one.touched() for one in outputs.values())
     if verdict.wrong:
         raise Refusal("verify", "wrong", f"{shape}: {verdict}")
     if touched:
         raise Refusal("verify", "out_of_bounds", f"{shape}: wrote outside the output")
     return verdict.worst
-
-
-class _Written:
-    """What a call writes, in memory that shows a write outside of it; ``back``: what is brought back from the device."""
-
-    def __init__(self, op: Op, operand: Operand, shape: Shape, *, gaps: bool) -> None:
-        self._guarded = judge.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand)) if gaps else None
-        self.back: NDArray[Any]
-        if self._guarded is not None:
-            self.back, self.found = self._guarded.outer, self._guarded.inner
-            return
-        held = judge.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand))
-        self._sentinel = held.outer.reshape(-1)[0]
-        self.back = np.full(held.inner.size + 2 * judge.GUARD, self._sentinel, held.inner.dtype)
-        self.found = self.back[judge.GUARD : -judge.GUARD].reshape(held.inner.shape)
-
-    def touched(self) -> bool:
-        """Whether something outside was written to."""
-        if self._guarded is not None:
-            return self._guarded.touched()
-        edges = np.concatenate([self.back[: judge.GUARD], self.back[-judge.GUARD :]])
-        return bool((edges != self._sentinel).any())
 
 
 def _shapes(op: Op, cut: Cut, rng: np.random.Generator) -> Iterator[Shape]:

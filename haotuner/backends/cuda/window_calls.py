@@ -113,23 +113,17 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
     inputs, output = judge.draw(op, shape, rng), op.meaning.output
     x = judge.spaced(inputs["x"], GAP_BYTES // inputs["x"].itemsize)
     room = x.base if x.base is not None else x
-    written = judge.numpy_dtype(op.dtype_of(output))
-    size = op.operand_shape(output, shape)
-    edge = np.full(prod(size) + 2 * judge.GUARD, judge.Guarded((1,), op.dtype_of(output)).outer[0], written)
+    written = judge.Guarded(op.operand_shape(output, shape), op.dtype_of(output), gaps=False)
     with Held(native) as held:
         put = held.put
-        y = put(edge)
+        y = put(written.outer)
         at = {name: put(inputs[name]) for name in (*CHANNELS, "residual") if name in inputs}
-        at |= {"x": put(room), "weight": put(turned(inputs["weight"])), "y": y + judge.GUARD * written.itemsize}
+        at |= {"x": put(room), "weight": put(turned(inputs["weight"])), "y": y + judge.GUARD * written.outer.itemsize}
         made = WindowCall(op, op.extents(shape), loaded, at, room.shape[-1])
         native.run(made.call)
-        found = edge.copy()
-        native.get(y, found)
-    inner = found[judge.GUARD : -judge.GUARD].reshape(size)
-    verdict = judge.check(op, inputs, inner)
-    outside = np.concatenate([found[: judge.GUARD], found[-judge.GUARD :]])
-    strayed = not np.array_equal(outside, np.concatenate([edge[: judge.GUARD], edge[-judge.GUARD :]]))
-    if verdict.wrong or strayed:
+        native.get(y, written.outer)
+    verdict = judge.check(op, inputs, written.inner)
+    if verdict.wrong or written.touched():
         raise Refusal("verify", "wrong", f"{op.name} {shape}: {verdict if verdict.wrong else 'wrote outside its output'}")
     return verdict.worst
 
