@@ -29,6 +29,9 @@ RUN_LIMIT_S = 20.0  # 0.7 to 1.5 s on two cores; a host with many sockets touche
 BUSY_SPREAD = 0.10  # a one-core sample this far under the best says that others used the core meanwhile
 MAX_RUNS = 3  # a busy host is measured again by later processes, but not for ever
 MIB = 1 << 20
+WAYS = 5  # in which a round of read.h reads its bytes
+ROUNDS_ALONE, ROUNDS_EACH = 5, 12  # the best of so many counts, where caches are small
+READ_BYTES = 8192 * MIB  # of a thread in all rounds, but for one: a cache of 300 MB must not take half a minute
 ENTRY_LIMIT_BYTES = 1 << 16  # of a cached entry, which has half a kilobyte
 
 
@@ -153,6 +156,11 @@ def _sizes(topology: Topology) -> tuple[int, int]:
     return alone, max(MIB, min(max(4 * cache // topology.cores, 64 * MIB), room // topology.cores))
 
 
+def _rounds(size: int, most: int) -> int:
+    """How often a thread reads so many bytes in every way."""
+    return max(1, min(most, READ_BYTES // (WAYS * size)))
+
+
 def _run(source: bytes, *, isa: Isa, topology: Topology, compiler: str, limit_s: float) -> CpuPeak | NotMeasured:
     alone, each = _sizes(topology)
     cpus = ",".join(map(str, topology.cpus))
@@ -162,7 +170,8 @@ def _run(source: bytes, *, isa: Isa, topology: Topology, compiler: str, limit_s:
         built = _command([compiler, *loop_options(isa), str(text), "-o", str(program)], COMPILE_LIMIT_S)
         if isinstance(built, NotMeasured):
             return built
-        said = _command([str(program), str(topology.cores), str(alone), str(each), cpus], limit_s)
+        rounds = [str(_rounds(alone, ROUNDS_ALONE)), str(_rounds(each, ROUNDS_EACH))]
+        said = _command([str(program), str(topology.cores), str(alone), str(each), cpus, *rounds], limit_s)
     if isinstance(said, NotMeasured):
         return said
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from haotuner.cost.machine import Machine
-from haotuner.words.demand import Column, Demand, MatmulTile, Ring
+from haotuner.words.demand import Column, Demand, MatmulTile, Ring, Work
 
 FAR_LATENCY_US = 0.7  # of a load from memory: 500 to 900 ns by Jia et al. 2018 and later microbenchmarks
 OVERLAP = 4.0  # exponent of the norm: copies are asynchronous, so nearly all is hidden behind what takes longest
@@ -99,6 +99,11 @@ def ring_us(demand: Demand, m: Machine, resident: Column, spilled: Column, start
     bare = (tile.mid_bytes * tile.depth_block + ring.written_bytes) / m.mid_bytes
     start_us = (start_cycles + bare) / (m.clock_ghz * 1e3) + flow.latency_us
     return np.asarray(LAUNCH_US + total ** (1.0 / OVERLAP) + flow.rounds * start_us, np.float64)
+
+
+def apart_us(work: Work, m: Machine) -> Column:
+    """Expected microseconds of a launch that streams what it is given, beside nothing; shape ``(rows,)``."""
+    return np.asarray(LAUNCH_US + work.far_bytes / (m.memory_gbps * 1e3 * SUSTAINED), np.float64)
 
 
 def parts_of(demand: Demand) -> tuple[MatmulTile, Ring]:

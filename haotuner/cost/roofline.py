@@ -13,7 +13,7 @@ import numpy as np
 
 from haotuner.cost.counted import counted_us
 from haotuner.cost.machine import Machine, machine
-from haotuner.cost.ring import ring_us
+from haotuner.cost.ring import apart_us, ring_us
 from haotuner.cost.steps import Steps, steps_of
 from haotuner.words.demand import Column, CpuStream, Demand, Work
 from haotuner.words.device import Device
@@ -144,7 +144,8 @@ def worked_us(demand: Demand, m: Machine) -> Column:
         return np.maximum(counted_us(demand, m, demand.counted), arithmetic_us(demand.work, m))
     resident, _ = resident_tiles(demand, m)
     if demand.ring is not None:
-        return ring_us(demand, m, resident, spilled_registers(demand, m), start_cycles(demand, m))
+        tiles_us = ring_us(demand, m, resident, spilled_registers(demand, m), start_cycles(demand, m))
+        return tiles_us if demand.apart is None else tiles_us + apart_us(demand.apart, m)
     tiles, steps = tile_count(demand), steps_of(demand, m)
     stream = demand.stream or CpuStream.none(tiles)
     spread = np.ceil(tiles / m.units)  # tiles of the busiest unit

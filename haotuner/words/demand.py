@@ -174,6 +174,7 @@ class Demand:
     stream: CpuStream | None = None
     ring: Ring | None = None
     counted: Counted | None = None
+    apart: Work | None = None  # of another launch that the tiles wait for, or that waits for them; ``work`` leaves it out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

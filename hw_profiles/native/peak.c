@@ -1,9 +1,11 @@
 /* What one host can do at best: fp32 FMA rate, core clock, and read bandwidth from main memory.
  *
- *     peak THREADS BYTES_ONE BYTES_EACH CPU,CPU,...
+ *     peak THREADS BYTES_ONE BYTES_EACH CPU,CPU,... ROUNDS_ONE ROUNDS_EACH
  *
  * THREADS  threads of the all-core figures, thread i pinned to the i-th CPU of the list
  * BYTES_*  memory that one thread alone, and each thread together, reads; well over the last-level cache
+ *
+ * ROUNDS_* how often they are read in every way
  *
  * Prints one JSON object. Interference by other processes only lowers a rate, so every rate is the best of several
  * short samples; `spread` is (best - median) / best of the one-core FMA samples and tells a busy host.
@@ -58,7 +60,7 @@ static char *fresh(size_t bytes) {
 }
 
 typedef struct {
-    int index, cpu, threads;
+    int index, cpu, threads, passes;
     uint64_t rounds;
     size_t bytes;
     int failed;
@@ -99,7 +101,7 @@ static void *worker(void *argument) {
     }
     char *data = fresh(job->bytes);
     if (!data) job->failed = 1;
-    for (int repeat = 0; repeat < 12 * VARIANTS; repeat++) {
+    for (int repeat = 0; repeat < job->passes; repeat++) {
         pthread_barrier_wait(&barrier);
         started[job->index] = now();
         if (data) int_sink = read_pass(data, job->bytes, repeat % VARIANTS);
@@ -115,10 +117,11 @@ static int ascending(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) return fprintf(stderr, "usage: peak THREADS BYTES_ONE BYTES_EACH CPU,CPU,...\n"), 2;
-    int threads = atoi(argv[1]);
+    if (argc != 7) return fprintf(stderr, "usage: peak THREADS BYTES_ONE BYTES_EACH CPU,CPU,... ROUNDS_ONE ROUNDS_EACH\n"), 2;
+    int threads = atoi(argv[1]), passes_one = atoi(argv[5]) * VARIANTS, passes_each = atoi(argv[6]) * VARIANTS;
     size_t bytes_one = strtoull(argv[2], NULL, 10), bytes_each = strtoull(argv[3], NULL, 10);
     if (threads < 1 || threads > MAX_THREADS || bytes_one < 1 << 20 || bytes_each < 1 << 20) return 2;
+    if (passes_one < 1 || passes_each < 1) return 2;
 
     /* Wake the clock and the wide units for 30 ms, and learn how many rounds fill a slice. */
     double begin = now(), spent = 0;
@@ -143,7 +146,7 @@ int main(int argc, char **argv) {
 
     char *data = fresh(bytes_one);
     double best_read = 0;
-    for (int i = 0; data && i < 5 * VARIANTS; i++) {
+    for (int i = 0; data && i < passes_one; i++) {
         double start = now();
         int_sink = read_pass(data, bytes_one, i % VARIANTS);
         double rate = (double)bytes_one / (now() - start);
@@ -157,7 +160,7 @@ int main(int argc, char **argv) {
     char *list = argv[4];
     for (int i = 0; i < threads; i++) {
         char *next = list;
-        jobs[i] = (Job){.index = i, .threads = threads, .rounds = rounds * 7, .bytes = bytes_each};
+        jobs[i] = (Job){.index = i, .threads = threads, .passes = passes_each, .rounds = rounds * 7, .bytes = bytes_each};
         jobs[i].cpu = (int)strtol(list, &next, 10);
         list = *next == ',' ? next + 1 : next;
         if (pthread_create(&handles[i], NULL, worker, &jobs[i])) return fprintf(stderr, "no thread %d\n", i), 3;

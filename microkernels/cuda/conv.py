@@ -19,7 +19,7 @@ from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, WINDOW_FAMILIE
 from haotuner.microkernels.cuda.fused import fused, has_steps, stepped
 from haotuner.ops.convolution import is_convolution, lies_as_columns
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.demand import Asked, Demand, Expectation, Work
+from haotuner.words.demand import Asked, Column, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -129,18 +129,29 @@ class CudaConv:
         return tuple((name, of_product(law)) for name, law in self._inner.laws(self._product, device))
 
     def demand(self, asked: Asked) -> Demand:
-        """The product's, and image columns, where there are any, that are written and read once more."""
-        one = np.ones_like(asked.extents["b"])
-        found = {axis: one * value for axis, value in product_extents(self._op, asked.extents).items()}
-        product = self._inner.demand(replace(asked, extents=found))
-        if self._inner.windows or lies_as_columns(self._op.kind, dict(self._op.static), self._op.all_options()):
-            return product
+        """The product's, and the launch beside it: columns, the weight turned for windows, or what is gathered.
+
+        Windows overlap, so that the image is a part of its columns: a kernel that reads them where they lie brings no more
+        than the image from memory, and takes all of it from the L2.
+        """
+        e, one = asked.extents, np.ones_like(asked.extents["b"])
+        found = {axis: one * value for axis, value in product_extents(self._op, e).items()}
+        groups = int(self._op.option("groups"))
         if transposed(self._op):  # products in fp32 or int32, written and read once more
-            gathered = FP32_BYTES * found["b"] * found["m"] * found["n"]
-            return replace(product, work=product.work + Work.streamed(gathered, gathered))
-        pixels = asked.extents["b"] * asked.extents.get("p", one) * asked.extents["q"]
-        columns = asked.element_bytes * pixels * found["k"] * int(self._op.option("groups"))
-        return replace(product, work=product.work + Work.streamed(0 * columns, columns))
+            product = self._inner.demand(replace(asked, extents=found))
+            return replace(product, apart=_streamed(2 * FP32_BYTES * found["b"] * found["m"] * found["n"]))
+        columns = e["b"] * e.get("p", one) * e["q"] * found["k"] * groups
+        image = np.minimum(e["b"] * e.get("h", one) * e["w"] * e["c"], columns)
+        if self._inner.windows:
+            found["m_seen" if self._inner.windows == "last" else "n_seen"] = image / columns
+            weight = found["k"] * e["f"]
+            return replace(
+                self._inner.demand(replace(asked, extents=found)), apart=_streamed(2 * asked.element_bytes * weight)
+            )
+        product = self._inner.demand(replace(asked, extents=found))
+        if lies_as_columns(self._op.kind, dict(self._op.static), self._op.all_options()):
+            return product
+        return replace(product, apart=_streamed(asked.element_bytes * (image + columns)))
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""
@@ -153,6 +164,11 @@ class CudaConv:
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """The product's program."""
         return self._inner.schedule(kernel, symbol)
+
+
+def _streamed(moved: Column) -> Work:
+    """A launch that computes nothing."""
+    return Work.streamed(0 * moved, moved)
 
 
 def conv_families(op: Op) -> tuple[CudaConv | CudaDirect, ...]:

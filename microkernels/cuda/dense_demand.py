@@ -90,9 +90,13 @@ def _side_by_side(one: Demand, count: Any) -> Demand:
 
 
 def demand(asked: Asked, family: Told) -> Demand:
-    """``Y[m,n] = X[m,k] W[n,k]^T`` by blocks of ``bm x bn`` that stage ``bk`` elements of k of both operands at a time."""
+    """``Y[m,n] = X[m,k] W[n,k]^T`` by blocks of ``bm x bn`` that stage ``bk`` elements of k of both operands at a time.
+
+    Extents ``m_seen`` and ``n_seen`` say how much of an operand lies in memory where its rows overlap: a share of it.
+    """
     bm, bn, bk, v = (asked.param(name) for name in ("bm", "bn", "bk", "v"))
     m, n, k = (asked.extents[axis] for axis in ("m", "n", "k"))
+    m_seen, n_seen = (asked.extents.get(axis, 1.0) for axis in ("m_seen", "n_seen"))
     size, device = float(asked.element_bytes), asked.device
     threads = asked.each(lambda kernel: family.footprint(kernel).threads)
     shared = asked.each(lambda kernel: family.footprint(kernel).shared_bytes)
@@ -107,10 +111,11 @@ def demand(asked: Asked, family: Told) -> Demand:
     together = round_of_tiles(device, threads, shared, tiles)
     band = np.minimum(row_tiles, RASTER_ROWS)
     high, wide = np.minimum(together, band) * bm, np.minimum(np.ceil(together / band), np.ceil(n / bn)) * bn
-    least = (m * k + n * k) * size + m * n * written
-    walked = tiles / together * (high + wide) * k * size + m * n * written
+    operands = (m * m_seen + n * n_seen) * k * size
+    least = operands + m * n * written
+    walked = tiles / together * (high * m_seen + wide * n_seen) * k * size + m * n * written
     # What a later round reads again comes from the L2, as far as that holds both operands.
-    again = np.maximum(walked - least, 0.0) * np.maximum(1.0 - (device.l2_bytes or 0) / ((m + n) * k * size), 0.0)
+    again = np.maximum(walked - least, 0.0) * np.maximum(1.0 - (device.l2_bytes or 0) / operands, 0.0)
     near, mid = asked.each(family.near_bytes), (bm + bn) * size
     flops, none, one = 2.0 * m * n * k / rate, np.zeros_like(m), np.ones_like(m)
     return Demand(

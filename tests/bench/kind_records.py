@@ -8,12 +8,14 @@ goes on where the last one ended, and what the store has is not measured again.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Iterator
 
 import numpy as np
 
 from haotuner.backends.index import backend_for
+from haotuner.cli.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import start_of
 from haotuner.search.cells import expectation
@@ -48,6 +50,14 @@ def _conv(draw: np.random.Generator, kind: str) -> Drawn:
     return f"conv2d:c={c},f={f},r={taps},s={taps}{pad}{stride}{kind}{layout}", _images(draw, max(c, f))
 
 
+def _first(draw: np.random.Generator, kind: str) -> Drawn:
+    """Channels first, where three families compete, up to as many channels as nets end in."""
+    c, f, taps = _power(draw, 16, 1024, 16), _power(draw, 16, 1024, 16), int(draw.choice([1, 1, 3, 3, 5]))
+    pad = f",pad={taps // 2}" if taps > 1 else ""
+    stride = ",stride=2" if draw.random() < 0.3 else ""
+    return f"conv2d:c={c},f={f},r={taps},s={taps}{pad}{stride}{kind}", _images(draw, max(c, f))
+
+
 def _depthwise(draw: np.random.Generator, kind: str) -> Drawn:
     c, taps = _power(draw, 16, 512, 8), int(draw.choice([3, 5]))
     layout = "" if draw.random() < 0.5 else ",layout=nhwc"
@@ -65,14 +75,17 @@ def _dense(draw: np.random.Generator, kind: str) -> Drawn:
     return f"dense:n={n},k={k}{kind}", [{"m": _power(draw, 1, 512)} for _ in range(SHAPES)]
 
 
+PLAIN = (_first, _conv, _batch_matmul, _depthwise)  # dense fp32 has models of its own
+TYPED = (_conv, _batch_matmul, _dense)  # depthwise is measured in fp32
+
+
 def drawn(seed: int) -> Iterator[Drawn]:
     """Rounds without an end: in each an op of every kind and type."""
     draw, judged = np.random.default_rng(seed), {Op.parse(text).name for text, _ in OPS}
     while True:
         for kind in TYPES:
-            for made in (_conv(draw, kind), _batch_matmul(draw, kind), _dense(draw, kind), _depthwise(draw, kind)):
-                if kind == "" and made[0].startswith("dense") or kind and ",groups=" in made[0]:
-                    continue  # dense fp32 has models of its own; depthwise is measured in fp32
+            makers = TYPED if kind else PLAIN
+            for made in (maker(draw, kind) for maker in makers):
                 if Op.parse(made[0]).name not in judged:
                     yield made
 
@@ -84,7 +97,7 @@ def main() -> None:
     words.add_argument("--minutes", type=float, default=15.0)
     words.add_argument("--seed", type=int, default=0)
     asked = words.parse_args()
-    device, end = find_device("cpu", measure=True), time.monotonic() + 60 * asked.minutes
+    device, end = find_device("cpu", cache_dir=cache_folder(os.environ)), time.monotonic() + 60 * asked.minutes
     for text, sizes in drawn(asked.seed):
         if time.monotonic() > end:
             return

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.backends.index import backend_for
+from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.model import CostModel
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import start_of
@@ -65,7 +66,7 @@ def main() -> None:
     words.add_argument("--out", type=Path, default=Path("docs/results/kinds-search.md"))
     words.add_argument("--db", default="", help="a store that keeps the records, for kind_models")
     asked = words.parse_args()
-    device = find_device("cpu", measure=True)
+    device = find_device("cpu", cache_dir=cache_folder(os.environ))
     rows: list[str] = []
     for text in asked.ops:
         op, shapes = Op.parse(text), dict(OPS)[text]

@@ -48,6 +48,7 @@ SHARE = 0.98
 CLEAR = 0.10  # pairs closer than this are noise in half of the records: one median of 6 ms each, on a shared host
 # For one device only: the models that ship leave columns out that mislead on other devices, and are small enough to ship.
 LARGER = replace(SHIPPED_TREES, columns=NAMES, trees=600, leaves=127, rows_per_leaf=3, feature_share=0.8)
+OTHERS = "all others"
 ENOUGH = 100  # recorded kernels of an op, below which a search proves nothing
 
 
@@ -184,16 +185,16 @@ def _book(names: Sequence[str], us: Mapping[Trial, float], op: Op, device: Devic
     return book
 
 
-def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int) -> list[list[str]]:
-    """A row for each start: kernels measured, what they were needed for, loss."""
+def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int, asked: Sequence[str] = ()) -> list[list[str]]:
+    """A row for each start, or for those asked for: kernels measured, what they were needed for, loss."""
     cold = [case.search(None, seed) for seed in range(seeds)]
     full, usual = case.full(), float(np.mean([run.value() for run in cold]))
     count = float(np.mean([len(run.order) for run in cold]))
     tenth = max(1, round(count / 10))
     rows = [_row(case, "cold", cold, usual, full)]
     forests = {name: fit_without(source, case.op.name) for name, source in sources.items()}
-    starts: dict[str, Ranks] = {**forests, "all others": _others(case, sources, forests)}
-    for name, start in starts.items():
+    starts: dict[str, Ranks] = {**forests, OTHERS: _others(case, sources, forests)}
+    for name, start in ((name, start) for name, start in starts.items() if not asked or name in asked):
         runs = [case.search(start, seed) for seed in range(seeds)]
         row = _row(case, name, runs, usual, full)
         row[5] = f"{float(row[4]) / count:.2f}"
@@ -218,11 +219,11 @@ def _others(case: Case, sources: Mapping[str, OwnRecords], forests: Mapping[str,
     return shared_of_models(models, distances, Blend(models, priors_at(distances)))
 
 
-def _compared(records: Path, at: int, op: str, seeds: int) -> list[list[str]]:
+def _compared(records: Path, at: int, op: str, seeds: int, asked: Sequence[str]) -> list[list[str]]:
     """The same in a process of its own, which reads the records itself; nothing for an op with few of them."""
     owns = all_records(records)
     case = Case.of(owns[at], op)
-    return compared(case, {short(own.device): own for own in owns}, seeds) if len(case.kernels) >= ENOUGH else []
+    return compared(case, {short(own.device): own for own in owns}, seeds, asked) if len(case.kernels) >= ENOUGH else []
 
 
 def short(device: Device) -> str:
@@ -326,11 +327,13 @@ def main() -> None:
     words.add_argument("--ops", default=",".join(OPS))
     words.add_argument("--on", default="", help="only devices with this in their id; models of all are tried there")
     words.add_argument("--seeds", type=int, default=5)
+    words.add_argument("--starts", default="", help=f"only these, such as '{OTHERS}': a quarter of the time")
     words.add_argument("--out", type=Path, default=Path("docs/results"))
     asked = words.parse_args()
+    starts = asked.starts.split(",") if asked.starts else []
     owns = all_records(asked.records)
     places = [at for at, own in enumerate(owns) if asked.on in own.device.id]
-    wanted = [(asked.records, at, name, asked.seeds) for name in asked.ops.split(",") for at in places]
+    wanted = [(asked.records, at, name, asked.seeds, starts) for name in asked.ops.split(",") for at in places]
     rows = [HEAD]
     with ProcessPoolExecutor() as pool:
         for found in pool.map(_compared, *zip(*wanted, strict=True)):

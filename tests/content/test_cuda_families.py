@@ -222,9 +222,13 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
     pairs, found = [(point, Shape.of(b=8, h=56, w=56)) for point in points[:40]], []
     for family in (windows, columns):
         same = [(MicroKernel(family.name, point.params), shape) for point, shape in pairs]
-        found.append(family.demand(asked(device("sm_80"), plain, same, element_bytes=2, cold=True)).work)
+        found.append(family.demand(asked(device("sm_80"), plain, same, element_bytes=2, cold=True)))
     taken, laid_out = found
-    assert (laid_out.far_bytes + laid_out.mid_bytes > taken.far_bytes + taken.mid_bytes).all()
+    pixels, size = 8 * 56 * 56, 2.0
+    image, columns, weight = pixels * 96 * size, pixels * 864 * size, 864 * 64 * size
+    assert (laid_out.work.least_bytes - taken.work.least_bytes == columns - image).all(), "windows overlap in memory"
+    assert (laid_out.work.mid_bytes == taken.work.mid_bytes).all(), "each tile takes its windows from the L2"
+    assert (laid_out.apart.far_bytes == image + columns).all() and (taken.apart.far_bytes == 2 * weight).all()
     for words, families in (
         ("dtype=fp16,layout=nhwc,c=32", ("windows_mma_fp16", "batched_mma_fp16")),
         ("layout=nhwc,c=8", ("windows_simt_fp32", "batched_simt_fp32")),

@@ -116,7 +116,14 @@ def test_rates_are_those_of_a_real_core(measured):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["0", "2000000", "2000000", "0"], ["1", "10", "2000000", "0"], ["9999", "2000000", "2000000", "0"]]
+    "arguments",
+    [
+        [],
+        ["0", "2000000", "2000000", "0", "1", "1"],
+        ["1", "10", "2000000", "0", "1", "1"],
+        ["9999", "2000000", "2000000", "0", "1", "1"],
+        ["1", "2000000", "2000000", "0", "0", "1"],
+    ],
 )
 def test_the_program_refuses_what_it_cannot_run(tmp_path, arguments):
     compiler = find_compiler()
@@ -281,6 +288,20 @@ def test_a_program_that_hangs_is_ended(tmp_path):
     found = ask(tmp_path, compiler=compiler, limit_s=0.2)
     assert isinstance(found, NotMeasured)
     assert "did not end within 0.2 s" in found.reason
+
+
+@pytest.mark.parametrize(("l3_mib", "rounds"), [(32, (5, 12)), (300, (1, 2))])
+def test_a_large_cache_is_read_past_less_often(tmp_path, l3_mib, rounds):
+    """Four times 300 MB read 85 times would take half a minute."""
+    compiler, _ = compiler_of(tmp_path, f"echo $@ > {tmp_path}/asked; {says(CALM)}")
+    host = replace(
+        topology(machine(tmp_path / "machine", cpus=2)), l3_bytes=l3_mib << 20, l2_bytes=1 << 20, memory_bytes=64 << 30
+    )
+    info = parse_cpuinfo(EPYC)
+    peak_of(info=info, isa=ISAS[0], topology=host, compiler=compiler, cache_dir=None, measure=True)
+    _, alone, each, _, *asked = (tmp_path / "asked").read_text().split()
+    assert tuple(map(int, asked)) == rounds
+    assert min(int(alone), 2 * int(each)) >= 4 * (l3_mib << 20), "more than the caches hold"
 
 
 def test_a_known_result_survives_a_failing_second_run(tmp_path):

@@ -117,3 +117,15 @@ def test_image_columns_are_priced_where_they_are_laid_out():
         (expected[options],) = expected_us(device, demand(device, family, op, [(kernel, shape)]))
     assert expected[",layout=nhwc"] < 0.95 * expected[",layout=nhwc,stride=2"]
     assert expected[""] == pytest.approx(expected[",stride=2"], rel=0.02)
+
+
+def test_windows_of_a_large_image_are_cheaper_than_its_columns():
+    """Columns are nine times the image, and no product starts before they lie there."""
+    device, shape, least = find_device("h200", measure=False), Shape.of(b=8, h=112, w=112), []
+    op = Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1,layout=nhwc")
+    for family in conv_families(op):
+        pairs = [(kernel, shape) for kernel in family.points(op, device)]
+        least.append(expected_us(device, demand(device, family, op, pairs)).min())
+    windows, columns = least
+    written_us = 8 * 112 * 112 * 64 * 9 * 4 / (device.memory_gbps * 1e3)
+    assert windows < columns - 0.9 * written_us
