@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from haotuner.microkernels.cuda.conv import conv_families
@@ -225,10 +226,11 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
         found.append(family.demand(asked(device("sm_80"), plain, same, element_bytes=2, cold=True)))
     taken, laid_out = found
     pixels, size = 8 * 56 * 56, 2.0
-    image, columns, weight = pixels * 96 * size, pixels * 864 * size, 864 * 64 * size
-    assert (laid_out.work.least_bytes - taken.work.least_bytes == columns - image).all(), "windows overlap in memory"
-    assert (laid_out.work.mid_bytes == taken.work.mid_bytes).all(), "each tile takes its windows from the L2"
-    assert (laid_out.apart.far_bytes == image + columns).all() and (taken.apart.far_bytes == 2 * weight).all()
+    image, seen, weight = pixels * 96 * size, pixels * 864 * size, 864 * 64 * size
+    assert np.all(laid_out.work.least_bytes - taken.work.least_bytes == seen - image), "windows overlap in memory"
+    assert np.all(laid_out.work.mid_bytes == taken.work.mid_bytes), "each tile takes its windows from the L2"
+    assert laid_out.apart is not None and taken.apart is not None
+    assert np.all(laid_out.apart.far_bytes == image + seen) and np.all(taken.apart.far_bytes == 2 * weight)
     for words, families in (
         ("dtype=fp16,layout=nhwc,c=32", ("windows_mma_fp16", "batched_mma_fp16")),
         ("layout=nhwc,c=8", ("windows_simt_fp32", "batched_simt_fp32")),

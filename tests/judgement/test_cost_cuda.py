@@ -127,5 +127,6 @@ def test_windows_of_a_large_image_are_cheaper_than_its_columns():
         pairs = [(kernel, shape) for kernel in family.points(op, device)]
         least.append(expected_us(device, demand(device, family, op, pairs)).min())
     windows, columns = least
+    assert device.memory_gbps is not None
     written_us = 8 * 112 * 112 * 64 * 9 * 4 / (device.memory_gbps * 1e3)
     assert windows < columns - 0.9 * written_us
