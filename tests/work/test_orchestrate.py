@@ -349,7 +349,7 @@ def test_what_has_no_elements_is_not_read_by_a_concatenation():
 
 def test_products_meet_no_subnormal_weights():
     """Trained nets hold hundreds of thousands of them (PP-OCR's detector); some CPUs take 100 cycles for each."""
-    given = np.float32([[0.0, 1e-39, -1e-40, 1.2e-38], [2.0, -1.2e-38, np.nan, -np.inf]])
+    given = np.array([[0.0, 1e-39, -1e-40, 1.2e-38], [2.0, -1.2e-38, np.nan, -np.inf]], np.float32)
     g = GraphBuilder()
     x = g.input("x", (B, 4))
     graph = g.finish(g.add("contract", x, g.constant(given.T.copy()), labels="bk,kn->bn"))
