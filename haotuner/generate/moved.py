@@ -134,7 +134,7 @@ class Moved:
                 mask = _at(access.mask, at)
                 shape = np.broadcast_shapes(code.shape, mask.shape)
                 code = np.broadcast_to(code, shape)[np.broadcast_to(mask, shape)]
-            self._sets[key] = self._interned(np.unique(code))
+            self._sets[key] = self._interned(_ascending(code))
         return self._sets[key]
 
     def _whole(self, count: int) -> Set:
@@ -150,7 +150,9 @@ class Moved:
             return max(whole, key=len)
         key = tuple(sorted({id(one) for one in sets}))
         if key not in self._joins:
-            self._joins[key] = self._interned(np.unique(np.concatenate([one for one in sets if not isinstance(one, Whole)])))
+            self._joins[key] = self._interned(
+                _ascending(np.concatenate([one for one in sets if not isinstance(one, Whole)]))
+            )
         return self._joins[key]
 
     def _counted(self, distinct: Sequence[_Row]) -> int:
@@ -236,12 +238,20 @@ def _groups(accesses: Sequence[Access], fixed: int) -> list[tuple[int, ...]]:
     return [tuple(axis for axis in range(rank) if group[axis] == name) for name in dict.fromkeys(group)]
 
 
+def _ascending(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each value once, in order. Most come in order, in one run or a few: numpy's own hashes every value."""
+    flat = places.ravel()
+    if (flat[1:] < flat[:-1]).any():
+        flat = np.sort(flat, kind="stable")  # takes runs as they are
+    return flat[np.append(True, flat[1:] != flat[:-1])] if len(flat) else flat
+
+
 def _classes(sets: Sequence[Set]) -> dict[int, int]:
     """How many values lie in exactly which of some sets."""
     if isinstance(sets[0], Whole):  # then all are
         return {(1 << len(sets)) - 1: len(sets[0])}
     arrays = [one for one in sets if not isinstance(one, Whole)]
-    values = np.unique(np.concatenate(arrays))
+    values = _ascending(np.concatenate(arrays))
     member = np.zeros(len(values), np.int64)
     for place, one in enumerate(arrays):
         member |= np.isin(values, one, assume_unique=True).astype(np.int64) << place

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ MOST_CELLS = 1024  # of a table, 4 bytes each
 NEAR = 4  # timed shapes that have a say in a cell, the nearer the more
 TIE = 0.015  # a gain under it is noise: fewer micro-kernels win
 
+Places: TypeAlias = NDArray[np.float64]  # logarithms of extents, a row a shape
 Times = Mapping[Shape, Mapping[Composition, float]]  # microseconds; every composition that is compared, at every shape
 
 
@@ -54,15 +56,47 @@ class CellTable:
         return self.entries[cell]
 
 
-def cell_table(threads: int, axes: Sequence[str], times: Times, shares: Mapping[Shape, float]) -> CellTable:
-    """The table from what was timed. ValueError if nothing was."""
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How threads share a call where that differs between compositions by more than their times at a few shapes tell."""
+
+    threads: int
+    rows: Collection[str] = ()  # axes of which each thread has a part, if there are as many
+    staged: Collection[Composition] = ()  # whose threads all have something to do, however few rows there are
+
+    def part(self, one: Composition, extents: Mapping[str, float]) -> float:
+        """Of the work, the share that the busiest thread has."""
+        if one in self.staged:
+            return 1.0 / self.threads
+        return float(np.ceil(extents[one.share] / self.threads) / extents[one.share]) if one.share in self.rows else 1.0
+
+    def parts(self, compositions: Sequence[Composition], axes: Sequence[str], places: Places) -> NDArray[np.float64]:
+        """Logarithm of that share, of shape ``(places, compositions)``; ``places``: logarithms of extents."""
+        every = [dict(zip(axes, np.round(np.exp(place), 6).tolist(), strict=True)) for place in places]
+        return np.log([[self.part(one, extents) for one in compositions] for extents in every])
+
+
+def cell_table(
+    threads: int, axes: Sequence[str], times: Times, shares: Mapping[Shape, float], sharing: Sharing | None = None
+) -> CellTable:
+    """The table from what was timed. ValueError if nothing was.
+
+    A cell has what loses least at the timed shapes around it. With ``sharing`` that is put right for how many threads have
+    something to do there: what two rows take says nothing of one row otherwise.
+    """
     if not times:
         raise ValueError("no shape was timed, so there is no plan")
     shapes, compositions = list(times), sorted({one for found in times.values() for one in found})
     places = np.log([[shape[axis] for axis in axes] for shape in shapes])
     slower = np.array([[np.log(times[s].get(c, np.inf) / min(times[s].values())) for c in compositions] for s in shapes])
-    bounds = {axis: _bounds(sorted({shape[axis] for shape in shapes}), len(axes)) for axis in axes}
-    chosen = [_of_cell(np.array(centre), places, slower) for centre in product(*(_centres(bounds[axis]) for axis in axes))]
+    few = {axis: threads for axis in sharing.rows} if sharing is not None else {}
+    bounds = {axis: _bounds(sorted({shape[axis] for shape in shapes}), len(axes), few.get(axis, 1)) for axis in axes}
+    centres = np.array(list(product(*(_centres(bounds[axis]) for axis in axes))))
+    there = np.zeros((len(centres), len(compositions)))
+    if sharing is not None:
+        slower -= sharing.parts(compositions, axes, places)
+        there = sharing.parts(compositions, axes, centres)
+    chosen = [_of_cell(centre, places, slower, own) for centre, own in zip(centres, there, strict=True)]
     table = CellTable(threads=threads, bounds=bounds, entries=tuple(compositions[place] for place in chosen), measured=times)
     lost = {shape: times[shape].get(table.at(shape), np.inf) / min(times[shape].values()) - 1 for shape in shapes}
     total = sum(shares.get(shape, 0.0) for shape in shapes) or 1.0
@@ -77,13 +111,17 @@ def cell_table(threads: int, axes: Sequence[str], times: Times, shares: Mapping[
     )
 
 
-def _bounds(extents: Sequence[int], axes: int) -> tuple[int, ...]:
-    """Largest extents of cells that have about as many timed extents each: midpoints in log space, then the last one."""
+def _bounds(extents: Sequence[int], axes: int, few: int) -> tuple[int, ...]:
+    """Largest extents of cells that have about as many timed extents each: midpoints in log space, then the last one.
+
+    Powers of two under ``few`` are bounds, too, as far as they lie between.
+    """
     most = max(1, int(MOST_CELLS ** (1 / axes)))
     picks = np.unique(np.round(np.linspace(0, len(extents) - 1, min(most, len(extents)))).astype(int)).tolist()
     kept = [extents[place] for place in picks]
     middles = [int(np.floor(np.sqrt(a * b))) for a, b in zip(kept, kept[1:], strict=False)]
-    return tuple(sorted({*middles, kept[-1]}))
+    powers = {1 << power for power in range((few - 1).bit_length())}
+    return tuple(sorted({*middles, kept[-1], *(power for power in powers if kept[0] <= power < kept[-1])}))
 
 
 def _centres(bounds: Sequence[int]) -> list[float]:
@@ -92,10 +130,10 @@ def _centres(bounds: Sequence[int]) -> list[float]:
     return [float(np.log(np.sqrt(low * high))) for low, high in zip(lower, bounds, strict=True)]
 
 
-def _of_cell(centre: NDArray[np.float64], places: NDArray[np.float64], slower: NDArray[np.float64]) -> int:
-    """The composition that loses least at the timed shapes around a cell, weighed by nearness."""
+def _of_cell(centre: NDArray[np.float64], places: Places, slower: NDArray[np.float64], there: NDArray[np.float64]) -> int:
+    """The composition that loses least at the timed shapes around a cell, weighed by nearness, and in the cell itself."""
     distance = np.linalg.norm(places - centre, axis=1)
     near = np.argsort(distance, kind="stable")[:NEAR]
     weight = 1.0 / (distance[near] + 0.1) ** 2
-    loss = weight @ slower[near] / weight.sum()
+    loss = weight @ slower[near] / weight.sum() + there
     return int(np.flatnonzero(loss <= loss.min() + TIE)[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,14 @@ from haotuner.errors import HaotunerError, NothingLegal, UsageError
 from haotuner.generate.kinds import has_graph
 from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign
-from haotuner.plan.cells import CellTable, cell_table
+from haotuner.plan.cells import CellTable, Sharing, cell_table
 from haotuner.plan.cover import MAX_KEPT
 from haotuner.search.clock import Clock, now
 from haotuner.search.compared import compared, of_a_call
 from haotuner.search.explore import Explorable, explored
 from haotuner.search.stages import Sharers
 from haotuner.search.task import Task, Tuned, Watch
-from haotuner.select.funnel import Funnel, select
+from haotuner.select.funnel import Funnel, joined, select
 from haotuner.words.composition import SERIAL, Composition
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
@@ -82,8 +82,8 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
         funnel=funnel,
         kernels=tuple(kept),
         tables=tables,
-        measured=len({composition.parts for composition, found in race.us.items() if found}),
-        timings=sum(len(found) for found in race.us.values()),
+        measured=len({composition.parts for us in race.every() for composition, found in us.items() if found}),
+        timings=sum(len(found) for us in race.every() for found in us.values()),
         seconds=now() - begin,
         stopped="signal" if clock.given_up else "budget" if clock.expired else stopped,
         regret=regret,
@@ -178,7 +178,8 @@ class Race:
         }
         self.us: Us = {composition: {} for composition in self.candidates}
         self.failed: set[str] = set()
-        self._sharers: list[Composition] = []
+        self._of_many: dict[int, Us] = {}  # by threads
+        self._staged: Mapping[Composition, Mapping[Shape, float]] = {}  # on all threads
 
     def _shares(self) -> dict[Shape, float]:
         """Share of the traffic that each shape of the race stands for: that of the shapes nearest to it."""
@@ -215,6 +216,14 @@ class Race:
             self._kernel(one) for one in compositions if any(self.lab.known(self._trial(one, s)) is None for s in shapes)
         ]
 
+    def every(self) -> list[Us]:
+        """All times, those of one thread first."""
+        return [self.us, *self._of_many.values()]
+
+    def _times(self, threads: int) -> Us:
+        """What was timed on so many threads."""
+        return self.us if threads == 1 else self._of_many.setdefault(threads, {})
+
     def _trial(self, one: Composition, shape: Shape, threads: int = 1) -> Trial:
         return Trial.of(self.task.op.name, one, shape, threads=threads, cache=self.task.cache)
 
@@ -238,29 +247,21 @@ class Race:
     ) -> None:
         """Time what has no time yet, a few at every shape and then the next; ``whatever``: even when the time is up."""
         goes_on = self.clock.not_given_up if whatever else self.clock.goes_on
-        every = list(compositions)
+        every, us = list(compositions), self._times(threads)
         turns = [every[at : at + TURN] for at in range(0, len(every), TURN)]
         for one, shape in ((one, shape) for turn in turns for shape in shapes for one in turn):
-            if shape in self.us.get(one, {}) or self._kernel(one) in self.failed:
+            if shape in us.get(one, {}) or self._kernel(one) in self.failed:
                 continue
-            if not whatever and ((one, shape) in self._hopeless or self._lost(one, every)):
+            if not whatever and ((one, shape) in self._hopeless or _lost(one, every, us)):
                 continue
-            self._note(one, self.lab.measure([self._trial(one, shape, threads)], goes_on))
+            self._note(one, self.lab.measure([self._trial(one, shape, threads)], goes_on), us)
             if self.clock.given_up or (self.clock.expired and not whatever):
                 return
 
-    def _lost(self, one: Composition, among: Iterable[Composition]) -> bool:
-        """Whether a candidate was far behind the best wherever it was timed."""
-        own = self.us.get(one, {})
-        if len(own) < 2:
-            return False
-        best = {shape: min(self.us[other].get(shape, np.inf) for other in among if other in self.us) for shape in own}
-        return all(us > LOST * best[shape] for shape, us in own.items())
-
-    def _note(self, composition: Composition, records: Sequence[Record]) -> None:
+    def _note(self, composition: Composition, records: Sequence[Record], us: Us) -> None:
         for record in records:
             if isinstance(record.outcome, Timed):
-                self.us.setdefault(composition, {})[record.trial.shape] = record.outcome.median_us
+                us.setdefault(composition, {})[record.trial.shape] = record.outcome.median_us
             else:
                 self.failed.add(self._kernel(composition))
 
@@ -309,18 +310,10 @@ class Race:
     def beside(self, sharers: Sharers, clock: Clock) -> None:
         """Choose and time what all threads share in stages, beside the race of single threads."""
         self.clock, most = clock, max(self.task.threads)
-        if not sharers.kernels or not clock.goes_on():
-            return
-        self.lab.prepare([kernel.name for kernel in sharers.kernels], clock.within(BUILDING))
-        best = sharers.best(self.shapes, self.task.op, lambda some, at: self._time(some, at, most), self.us)
-        self._sharers = [sharers.composition(kernel) for kernel in best]
-        self._time(self._sharers, self.shapes, most)
-
-    def _beside(self, threads: int) -> Us:
-        """The same for a table, if it was timed at every shape with its threads: parts of a row are as many as all have."""
-        if threads != max(self.task.threads):
-            return {}
-        return {one: found for one in self._sharers if len(found := self.us.get(one, {})) == len(self.shapes)}
+        if sharers.kernels and clock.goes_on():
+            self.lab.prepare([kernel.name for kernel in sharers.kernels], clock.within(BUILDING))
+            time = partial(self._time, threads=most)
+            self._staged = sharers.timed(self.shapes, self.task.op, time, self._times(most))
 
     def table(self, kept: Sequence[MicroKernel], threads: int, clock: Clock) -> CellTable:
         """The plan of one thread count, from times where there was time for them, else from one thread's."""
@@ -329,20 +322,26 @@ class Race:
         if threads > 1 and clock.goes_on():
             self.lab.gather([kernel.name for kernel in kept])
         alone = {kernel: Composition.of(kernel.name, share=SERIAL) for kernel in kept}
+        self._time(alone.values(), self.shapes, 1)  # a plan compares what was timed with no guess, as far as there is time
         filled = dict(zip(alone, self._filled(list(alone.values())), strict=True))
         times: dict[Shape, dict[Composition, float]] = {}
-        beside = self._beside(threads)
+        us, staged = self._times(threads), self._staged if threads == max(self.task.threads) else {}
         for at, shape in enumerate(self.shapes):
             asked = {way: [Composition.of(kernel.name, share=way) for kernel in kept] for way in ways}
             for compositions in (asked[way] for way in ways if way != SERIAL):
                 self._time(compositions, [shape], threads)
             found = {alone[kernel]: float(filled[kernel][at]) for kernel in kept} if SERIAL in ways else {}
             shared = [c for way in ways if way != SERIAL for c in asked[way]]
-            complete = all(shape in self.us.get(c, {}) for c in shared)
-            found |= {c: self.us[c][shape] for c in shared if complete}
-            found |= {c: us[shape] for c, us in beside.items() if complete}
+            if shared and all(shape in us.get(c, {}) for c in shared):
+                found |= {c: us[c][shape] for c in shared}
             times[shape] = found
-        return cell_table(threads, self.task.op.dynamic, _comparable(times), self.shares)
+        times = _comparable(times)
+        for shape, found in times.items() if staged and ways != (SERIAL,) else ():
+            found |= {c: own[shape] for c, own in staged.items() if shape in own and len(found) > len(kept)}
+        rows = [way for way in ways if way in self.task.op.dynamic]
+        return cell_table(
+            threads, self.task.op.dynamic, times, self.shares, Sharing(threads, rows, staged) if staged else None
+        )
 
 
 def beside(family: Family, task: Task) -> bool:
@@ -367,24 +366,18 @@ def _funnels(
             yield select(task.op, one, device, task.traffic, expectation(task, one, device, task.others.get(one.name)))
 
 
+def _lost(one: Composition, among: Iterable[Composition], us: Us) -> bool:
+    """Whether a candidate was far behind the best wherever it was timed."""
+    own = us.get(one, {})
+    if len(own) < 2:
+        return False
+    best = {shape: min(us[other].get(shape, np.inf) for other in among if other in us) for shape in own}
+    return all(taken > LOST * best[shape] for shape, taken in own.items())
+
+
 def _most(task: Task) -> int:
     """Kernels that a plan may have: one where bits may not depend on the cell, and kernels differ in the order of terms."""
     return 1 if task.one_order and has_graph(task.op.meaning) else MAX_KEPT
-
-
-def joined(funnels: Sequence[Funnel]) -> Funnel:
-    """The candidates of several families, those of the first ahead."""
-    first, *others = funnels
-    refused = dict(first.refused)
-    for one in others:
-        refused |= {law: refused.get(law, 0) + count for law, count in one.refused.items()}
-    return replace(
-        first,
-        points=sum(one.points for one in funnels),
-        legal=sum(one.legal for one in funnels),
-        kept=tuple(candidate for one in funnels for candidate in one.kept),
-        refused=refused,
-    )
 
 
 def _hope(expected: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -394,7 +387,7 @@ def _hope(expected: NDArray[np.float64]) -> NDArray[np.bool_]:
     return hope
 
 
-def _comparable(times: Mapping[Shape, Mapping[Composition, float]]) -> dict[Shape, Mapping[Composition, float]]:
+def _comparable(times: Mapping[Shape, dict[Composition, float]]) -> dict[Shape, dict[Composition, float]]:
     """Only shapes at which as much was timed as anywhere: the best of a few is not the best."""
     most = max((len(found) for found in times.values()), default=0)
     return {shape: found for shape, found in times.items() if len(found) == most and found}

@@ -58,14 +58,18 @@ class Sharers:
         """A call of one."""
         return Composition.of(kernel.name, share=self.along)
 
-    def best(self, shapes: Sequence[Shape], op: Op, time: Timing, us: Us) -> list[MicroKernel]:
-        """The fastest where rows are few and long; none where none could be timed."""
-        if not self.kernels:
-            return []
-        few = max(shapes, key=lambda shape: self._length(op, shape))
-        time([self.composition(kernel) for kernel in self.kernels], [few])
-        timed = [kernel for kernel in self.kernels if few in us.get(self.composition(kernel), {})]
-        return sorted(timed, key=lambda kernel: us[self.composition(kernel)][few])[:1]
+    def timed(self, shapes: Sequence[Shape], op: Op, time: Timing, us: Us) -> Us:
+        """Times of the one that is fastest where rows are fewest and longest, at every shape that there is time for.
+
+        Few long rows come first: there it may win. Empty where none could be timed.
+        """
+        first, *others = sorted(shapes, key=lambda shape: -self._length(op, shape))
+        every = [self.composition(kernel) for kernel in self.kernels]
+        time(every, [first])
+        found = sorted((us[one][first], one) for one in every if first in us.get(one, {}))[:1]
+        for _, best in found:
+            time([best], others)
+        return {best: us[best] for _, best in found}
 
     def _length(self, op: Op, shape: Shape) -> float:
         """A row's length over how many rows there are."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -118,3 +118,18 @@ def _frontier(
         ledger.refuse(candidate.kernel, "frontier", rank, most)
     kept = [Candidate(kernel=c.kernel, footprint=c.footprint, score=value) for _, value, _, c in places[:most]]
     return tuple(sorted(kept, key=lambda c: (-c.score, c.kernel.name)))
+
+
+def joined(funnels: Sequence[Funnel]) -> Funnel:
+    """The candidates of several families, those of the first ahead."""
+    first, *others = funnels
+    refused = dict(first.refused)
+    for one in others:
+        refused |= {law: refused.get(law, 0) + count for law, count in one.refused.items()}
+    return replace(
+        first,
+        points=sum(one.points for one in funnels),
+        legal=sum(one.legal for one in funnels),
+        kept=tuple(candidate for one in funnels for candidate in one.kept),
+        refused=refused,
+    )

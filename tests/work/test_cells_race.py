@@ -17,6 +17,7 @@ from haotuner.search.cells import predicted_us
 from haotuner.search.compared import LEAST_LIMIT_US, compared
 from haotuner.search.task import Tuned, Watch
 from haotuner.tuning import Task, tune
+from haotuner.words.composition import SERIAL, Composition
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Trial
@@ -104,6 +105,38 @@ def test_few_long_rows_are_planned_in_stages_on_all_threads(search: str) -> None
         lab = Staged(CORE)
         assert all("_pt" not in kernel.name for kernel in tune(alone, lab.as_lab(), family).kernels)
         assert not [name for name in lab.prepared if "_pt" in name]
+
+
+class Shared(FakeLab):
+    """Softmax as it was timed: rows as one 183 ns a thousand elements, in stages 265 and 3 us for two handoffs more."""
+
+    def true_us(self, trial: Trial) -> float:
+        return self.us(trial.composition, trial.shape, trial.threads)
+
+    def us(self, one: Composition, shape: Shape, threads: int) -> float:
+        rows, thousands = shape["m"], shape["n"] / 1000
+        if "_pt" in one.parts[0].kernel:
+            return 1 + 1.5 * threads + 0.265 * thousands * rows / threads
+        handoff = 1.5 if rows > 1 and one.share == "m" else 0.0
+        return 1 + handoff + 0.183 * thousands * (-(-rows // threads) if one.share == "m" else rows)
+
+
+def test_each_cell_of_few_long_rows_has_what_is_faster_for_as_many_rows() -> None:
+    """What two rows lose in stages says nothing of one row, nor two threads' times of four's."""
+    traffic = Traffic.of_range(ShapeRange.parse("m=1..8;n=8192..500000"))
+    asked = Task(op=SOFTMAX, traffic=traffic, budget_s=3600.0, cache="hot", threads=(1, 2, 4))
+    lab = Shared(CORE)
+    tuned = tune(asked, lab.as_lab(), families_for(SOFTMAX, "cpu")[0])
+    ways = [Composition.of(kernel.name, share="n" if "_pt" in kernel.name else "m") for kernel in tuned.kernels]
+    *_, table = tuned.tables
+    assert isinstance(table, CellTable) and table.threads == 4
+    for m, n in ((m, n) for m in (1, 2, 3, 4, 8) for n in (30_000, 100_000, 300_000, 500_000)):
+        shape = Shape.of(m=m, n=n)
+        best = min(lab.us(one, shape, 4) for one in ways)
+        assert lab.us(table.at(shape), shape, 4) <= 1.12 * best, (shape, table.at(shape))
+    for shape, found in table.measured.items():
+        for one, us in ((one, us) for one, us in found.items() if one.share != SERIAL):
+            assert us == pytest.approx(lab.us(one, shape, 4), rel=0.02), "timed on as many threads"
 
 
 class Filtering(FakeLab):

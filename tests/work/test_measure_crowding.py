@@ -161,8 +161,17 @@ def test_the_crowd_is_taken_out_before_the_drift() -> None:
     assert samples == pytest.approx((100.0,) * 3) and factor == pytest.approx(1.95)
 
 
-def test_the_worker_looks_at_all_threads_at_once(tmp_path) -> None:
-    seen = TimerProcess().time(job(mutant_library(tmp_path), threads=2, split=1, most=5, least=5))
+def test_what_one_thread_computed_alone_is_not_put_right_nor_says_what_the_machine_gives(clock: Clock) -> None:
+    patience, alone = Patience(), {**answer(1.0, 90.0), "together_us": [0.0] * 3}
+    assert patience.least_crowded(Trials(clock, alone)) == (alone, 1.0)
+    trials = Trials(clock, answer(1.7), answer(1.6))
+    assert patience.least_crowded(trials)[1] == 1.0, "where cores are always shared that is still to be learnt"
+
+
+def test_the_worker_looks_at_all_threads_at_once_where_they_share_a_call(tmp_path) -> None:
+    library, timer = mutant_library(tmp_path), TimerProcess()
+    assert not any(timer.time(job(library, threads=2, split=0))["together_us"]), "the caller's alone"
+    seen = timer.time(job(library, threads=2, split=1, most=5, least=5))
     assert len(seen["together_us"]) == len(seen["samples_us"]) == 5
     assert min(seen["together_us"]) > min(seen["compute_us"]) / 2
     assert crowding(seen) > 0.5

@@ -72,8 +72,11 @@ def test_a_kernel_is_verified_whole_and_cut_and_timed_cold_and_hot(kind: OpKind,
     for index in range(len(kernels)):
         assert 0 <= timer.verify(job(kind, path, index))["max_error"] < 1
     shape = {axis: 24 for axis in op.dynamic}
-    for more in ({}, {"cold_bytes": 1 << 16}, {"threads": 2, "axis": op.axes.index(op.parallel[0])}):
-        found = timer.time(job(kind, path, 1, shape=shape, **more))
+    two: dict[str, Any] = {"threads": 2, "axis": op.axes.index(op.parallel[0])}
+    one_row = {**two, "shape": {**shape, op.parallel[0]: 1}}
+    for more in ({}, {"cold_bytes": 1 << 16}, two, one_row):
+        found = timer.time(job(kind, path, 1, **{"shape": shape, **more}))
+        assert any(found["together_us"]) == (more is two), "one row is one thread's: others' cores do not matter"
         assert len(found["samples_us"]) >= 3 and min(found["samples_us"]) > 0
         assert ("cold_bytes" in more) == (min(found["memory_us"]) > 0) or sum(shape.values()) < 1 << 20
 

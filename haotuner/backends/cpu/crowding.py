@@ -54,8 +54,10 @@ class Patience:
 
     def least_crowded(self, time_once: Callable[[], Answer]) -> tuple[Answer, float]:
         """What is clean of the first answer that has enough of it, or the least crowded one; and how crowded it is."""
-        begin = time.monotonic()
-        found, pause = self._seen(time_once()), PAUSE_S
+        begin, first = time.monotonic(), time_once()
+        if not any(first.get("together_us", ())):  # one thread's alone, whatever it was given: it says nothing of the others
+            return first, 1.0
+        found, pause = self._seen(first), PAUSE_S
         self._left_s = min(self._left_s + SHARE * (time.monotonic() - begin), MOST_S)
         while crowding(found) > CROWDED * self._least and self._left_s > 0:
             begin = time.monotonic()

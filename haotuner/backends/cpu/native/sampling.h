@@ -45,6 +45,13 @@ __attribute__((unused)) static double together(int threads) {
   return (double)least;
 }
 
+static int sharers; /* threads that the call under watch is shared by at most */
+
+static void count_sharers(void (*body)(void*, int64_t), void* arg, int64_t chunks, int threads) {
+  if (threads > sharers) sharers = threads;
+  for (int64_t i = 0; i < chunks; ++i) body(arg, i);
+}
+
 typedef struct { /* how to time: a call computes on one of `copies` sets of operands, which lie `stride` bytes apart from `first` on */
   int (*call)(void* arg, int64_t copy); /* 0, or not when a micro-kernel refused its arguments */
   void* arg;
@@ -56,11 +63,23 @@ typedef struct { /* how to time: a call computes on one of `copies` sets of oper
   int threads;
 } ht_timing;
 
+/* The first call, on the caller alone. Returns whether it would be shared: a row that cannot be cut is one thread's, whatever it is
+ * given. -1: refused. */
+__attribute__((unused)) static int is_shared(const ht_timing* t) {
+  sharers = 1;
+  ht_pool_inject(count_sharers);
+  int failed = t->call(t->arg, 0);
+  ht_pool_inject(NULL);
+  return failed != 0 ? -1 : sharers > 1;
+}
+
 /* Take at most `room` samples into [4, room]: ns per call; ns of a read of memory, with several copies, of multiply-adds, and of
- * these on all threads at once, if there are several. No room: one bare call. Returns how many were taken, -1 with an error set. */
+ * these on all threads at once, if a call is shared by several: else nobody else's core is of concern. No room: one bare call.
+ * Returns how many were taken, -1 with an error set. */
 __attribute__((unused)) static int64_t take_samples(const ht_timing* t, double* samples, int64_t room) {
   int64_t turn = 0, taken = 0, bytes = t->copies * t->stride;
-  if (t->call(t->arg, turn) != 0) return refused();
+  int watched = room > 0 && t->threads > 1, shared = watched ? is_shared(t) : 0;
+  if (shared < 0 || (!watched && t->call(t->arg, turn) != 0)) return refused();
   int64_t begin = now_ns(), batch = 1, once = 0, seen = 0;
   while (room > 0 && once == 0) { /* how many calls make a sample */
     for (int64_t i = 0; i < batch; ++i) {
@@ -80,7 +99,7 @@ __attribute__((unused)) static int64_t take_samples(const ht_timing* t, double* 
       turn = turn + 1 == t->copies ? 0 : turn + 1;
     }
     samples[taken] = (double)(now_ns() - start) / (double)batch;
-    if (t->threads > 1) samples[3 * room + taken] = together(t->threads);
+    if (shared) samples[3 * room + taken] = together(t->threads);
     /* A long sample is looked at longer: one look is a moment. */
     int64_t looks = (now_ns() - start) / t->sample_ns;
     looks = looks < 1 ? 1 : looks > MOST_LOOKS ? MOST_LOOKS : looks;
