@@ -54,16 +54,15 @@ static int64_t run_of(const ht_phase* ph, int joined, int64_t pixel, int64_t mos
 static void turn_in(const job* j, const float* from, int64_t some, int64_t count, float* to, int64_t row) {
   const int lanes = j->conv->lanes;
   const int64_t right = j->call->xc, gap = j->call->xw;
-  for (int64_t p = 0; p < count; p += lanes, from += lanes * gap, to += lanes * row) {
-    const int64_t now = least(lanes, count - p);
-    for (int64_t c = 0; c < some; c += lanes) {
-      const int64_t few = least(lanes, some - c);
-      if (gap == 1) ht_square(lanes, from + c * right, right, few, now, to + c, row, few);
-      else {
-        ht_conv_strip(lanes, square_memory, lanes, from + c * right, right, gap, few, now);
-        ht_square(lanes, square_memory, lanes, few, now, to + c, row, few);
+  for (int64_t c = 0; c < some; c += lanes, from += lanes * right) {
+    const int64_t few = least(lanes, some - c);
+    if (gap == 1) ht_square(lanes, from, right, few, count, to + c, row, few);
+    else
+      for (int64_t p = 0; p < count; p += lanes) {
+        const int64_t now = least(lanes, count - p);
+        ht_conv_strip(lanes, square_memory, lanes, from + p * gap, right, gap, few, now);
+        ht_square(lanes, square_memory, lanes, few, now, to + p * row + c, row, few);
       }
-    }
   }
 }
 
@@ -153,16 +152,16 @@ static int put(const job* j, const ht_phase* ph, box at, int64_t stride) {
     run = run_of(ph, j->y_joined, pixel, at.pixels - done);
     const float* from = result_memory + done * stride;
     float* y = call->y + b * call->yb + first * call->yf + p * call->yh + q * call->yw;
-    for (int64_t i = 0; i < run; i += lanes)
-      for (int64_t f = 0; f < at.features; f += lanes) {
-        const int64_t now = least(lanes, run - i), few = least(lanes, at.features - f);
-        float* to = y + f * call->yf + i * gap;
-        if (gap == 1) ht_square(lanes, from + i * stride + f, stride, now, few, to, call->yf, now);
-        else {
-          ht_square(lanes, from + i * stride + f, stride, now, few, square_memory, lanes, now);
-          ht_conv_spread(lanes, to, call->yf, gap, square_memory, lanes, few, now);
-        }
+    for (int64_t i = 0, now; i < run; i += now) {
+      if (run >= lanes && run - i < lanes) i = run - lanes; /* whole vectors: some pixels again */
+      now = least(lanes, run - i);
+      if (gap == 1) ht_square(lanes, from + i * stride, stride, now, at.features, y + i, call->yf, now);
+      for (int64_t f = 0; f < at.features && gap != 1; f += lanes) {
+        const int64_t few = least(lanes, at.features - f);
+        ht_square(lanes, from + i * stride + f, stride, now, few, square_memory, lanes, now);
+        ht_conv_spread(lanes, y + f * call->yf + i * gap, call->yf, gap, square_memory, lanes, few, now);
       }
+    }
     const ht_conv_part part = {b, first, p, q, at.features, run, wide->step};
     rc = ht_conv_finish(j->conv, j->kernel, call, &part);
   }

@@ -123,9 +123,7 @@ static void lay_out(const job* j, spot at, int64_t c, int64_t some, int64_t wide
         memcpy(line + p * lanes, from, (size_t)some * sizeof *line);
         if (some < lanes) memset(line + p * lanes + some, 0, (size_t)(lanes - some) * sizeof *line);
       }
-    else
-      for (int64_t p = low; p < high; p += lanes, from += lanes)
-        ht_square((int)lanes, from, call->xc, some, least(lanes, high - p), line + p * lanes, lanes, lanes);
+    else ht_square((int)lanes, from, call->xc, some, high - low, line + low * lanes, lanes, lanes);
     memset(line + high * lanes, 0, (size_t)((wide - high) * lanes) * sizeof *line);
   }
 }
