@@ -75,47 +75,50 @@ static reach reach_of(const ht_side* side, int64_t first, int64_t last) {
   return (reach){begin + (far < 0 ? far : 0), end - begin + (far < 0 ? -far : far) + 1};
 }
 
-/* A band of `some` channels: lines of pixels, each its channels; zeros around the image. */
-static void fill_band(const job* j, const float* image, reach down, reach across, int64_t some) {
+/* Line y of `some` channels: pixels one after the other, each its channels; zeros around the image. */
+static void fill_line(const job* j, const float* image, int64_t y, reach across, int64_t some, float* to) {
   const ht_conv_call* call = j->call;
-  const int64_t low = least(across.count, across.low < 0 ? -across.low : 0), line = across.count * some;
+  const int64_t low = least(across.count, across.low < 0 ? -across.low : 0);
   const int64_t room = call->w - across.low, high = room < low ? low : least(across.count, room);
-  for (int64_t i = 0; i < down.count; ++i) {
-    float* to = band_memory + i * line;
-    const int64_t y = down.low + i;
-    if (y < 0 || y >= call->h) {
-      memset(to, 0, (size_t)line * sizeof *to);
-      continue;
-    }
-    memset(to, 0, (size_t)(low * some) * sizeof *to);
-    turn_in(j, image + y * call->xh + (across.low + low) * call->xw, some, high - low, to + low * some, some);
-    memset(to + high * some, 0, (size_t)((across.count - high) * some) * sizeof *to);
+  if (y < 0 || y >= call->h) {
+    memset(to, 0, (size_t)(across.count * some) * sizeof *to);
+    return;
   }
+  memset(to, 0, (size_t)(low * some) * sizeof *to);
+  turn_in(j, image + y * call->xh + (across.low + low) * call->xw, some, high - low, to + low * some, some);
+  memset(to + high * some, 0, (size_t)((across.count - high) * some) * sizeof *to);
 }
 
 /* Windows of `count` pixels of one image from `pixel` on, channels [first, first + some) of a group, to rows from `to` on; of as many
- * pixels as a band finds room for, which are returned. */
+ * pixels as a band finds room for, which are returned. The band is a ring of the lines that a row of outputs sees: they are copied out of
+ * L1, and lines that two rows of outputs see are turned once. */
 static int64_t windows(const job* j, int64_t group, int64_t pixel, int64_t count, int64_t first, int64_t some, float* to) {
   const ht_side *tall = &j->phase[0].tall, *wide = &j->phase[0].wide;
   const int64_t q_count = wide->count, b = pixel / q_count / tall->count, row = pixel / q_count % tall->count;
-  reach down, across;
+  const reach down = reach_of(tall, row, row);
+  reach across;
   for (;; count = up(count, 2)) {
     const int64_t last = (pixel % q_count + count - 1) / q_count;
-    down = reach_of(tall, row, row + last);
     across = last == 0 ? reach_of(wide, pixel % q_count, pixel % q_count + count - 1) : reach_of(wide, 0, q_count - 1);
     if (down.count * across.count * CHANNELS <= BAND_FLOATS || count == 1) break;
   }
   const float* image = j->call->x + b * j->call->xb + group * j->channels * j->call->xc;
   for (int64_t c = first; c < first + some; c += CHANNELS, to += tall->taps * wide->taps * CHANNELS) {
-    const int64_t few = least(CHANNELS, first + some - c), below = tall->by * across.count * few, length = wide->taps * few;
-    fill_band(j, image + c * j->call->xc, down, across, few);
-    int64_t p = row, q = pixel % q_count;
-    for (int64_t i = 0; i < count; ++i, ++q == q_count ? (q = 0, ++p) : 0) {
-      const float* from = band_memory + ((p * tall->move + tall->at - down.low) * across.count + q * wide->move + wide->at - across.low) * few;
-      float* terms = to + i * j->row;
-      if (wide->by == 1) ht_conv_lines(j->conv->lanes, terms, length, from, below, tall->taps, length);
-      else
-        for (int64_t t = 0; t < tall->taps; ++t) ht_conv_lines(j->conv->lanes, terms + t * length, few, from + t * below, wide->by * few, wide->taps, few);
+    const int64_t few = least(CHANNELS, first + some - c), line = across.count * few, length = wide->taps * few;
+    int64_t low = down.low, there = low; /* lines before `there` have been turned */
+    for (int64_t i = 0, q = pixel % q_count, p = row, run; i < count; i += run, q = 0, ++p, low += tall->move) {
+      run = least(q_count - q, count - i);
+      for (there = there < low ? low : there; there < low + down.count; ++there)
+        fill_line(j, image + c * j->call->xc, there, across, few, band_memory + (there - down.low) % down.count * line);
+      for (int64_t t = 0; t < tall->taps; ++t) {
+        const int64_t y = p * tall->move + tall->at + t * tall->by - down.low, x = q * wide->move + wide->at - across.low;
+        const float* from = band_memory + y % down.count * line + x * few;
+        float* terms = to + i * j->row + t * length;
+        if (wide->by == 1) ht_conv_lines(j->conv->lanes, terms, j->row, from, wide->move * few, run, length);
+        else
+          for (int64_t u = 0; u < wide->taps; ++u, from += wide->by * few, terms += few)
+            ht_conv_lines(j->conv->lanes, terms, j->row, from, wide->move * few, run, few);
+      }
     }
   }
   return count;
