@@ -29,6 +29,7 @@ from tests.bench.kind_search import OPS, times
 Drawn = tuple[str, list[dict[str, int]]]
 SHAPES = 4
 MORE = 12  # random points beside those that selection keeps
+ROWS = ((1, 2, 4, 6), (12, 24, 36), (48, 60, 72, 120), (168, 240, 360))  # that whole tiles of many heights cover
 TYPES = ("", ",dtype=bf16", ",dtype=int8")
 
 
@@ -72,7 +73,7 @@ def _batch_matmul(draw: np.random.Generator, kind: str) -> Drawn:
 
 def _dense(draw: np.random.Generator, kind: str) -> Drawn:
     n, k = _power(draw, 64, 2048, 16), _power(draw, 64, 2048, 16)
-    return f"dense:n={n},k={k}{kind}", [{"m": _power(draw, 1, 512)} for _ in range(SHAPES)]
+    return f"dense:n={n},k={k}{kind}", [{"m": int(draw.choice(rows))} for rows in ROWS]
 
 
 PLAIN = (_first, _conv, _batch_matmul, _depthwise)  # dense fp32 has models of its own

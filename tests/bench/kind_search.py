@@ -37,13 +37,14 @@ from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
 
 _IMAGES = ({"b": 1, "h": 14, "w": 14}, {"b": 2, "h": 20, "w": 31}, {"b": 1, "h": 45, "w": 45})
+_ROWS = ({"m": 12}, {"m": 60}, {"m": 300})  # whole tiles of 1, 2, 3, 4, 6 and 12 rows cover them
 OPS = (
     ("conv2d:c=32,f=48,r=3,s=3,pad=1", _IMAGES),
     ("conv2d:c=96,f=32,r=1,s=1,layout=nhwc", _IMAGES),
     ("conv2d:c=32,f=48,r=3,s=3,pad=1,dtype=bf16,layout=nhwc", _IMAGES),
     ("conv2d:c=48,f=40,r=3,s=3,pad=1,dtype=int8,layout=nhwc", _IMAGES),
-    ("dense:n=700,k=300,dtype=int8", ({"m": 5}, {"m": 60}, {"m": 300})),
-    ("dense:n=700,k=300,dtype=bf16", ({"m": 5}, {"m": 60}, {"m": 300})),
+    ("dense:n=700,k=300,dtype=int8", _ROWS),
+    ("dense:n=700,k=300,dtype=bf16", _ROWS),
     ("batch_matmul:k=48,layout=nt", ({"b": 4, "m": 9, "n": 9}, {"b": 8, "m": 60, "n": 60}, {"b": 4, "m": 200, "n": 200})),
 )
 RANDOM, ORDERS = 24, 401  # further points of the space; random orders

@@ -3,10 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from haotuner.cost.roofline import roofline_us
 from haotuner.errors import UsageError
 from haotuner.transfer.fit import fit_model
 from haotuner.transfer.reading import read_records, retold, table_of
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 from haotuner.words.record import Failed, Timed, Trial
 from haotuner.words.shape import Shape
 from tests.judgement.transfer_examples import COUSIN, KERNELS, OP, SHAPES, WIDE, find_device, read, record, records, tables
@@ -63,6 +65,21 @@ def test_times_in_another_unit_are_refused(factor: float) -> None:
     wrong = [record(r.trial, Timed(samples_us=(r.outcome.median_us * factor,)), "wide") for r in GOOD]  # type: ignore[union-attr]
     with pytest.raises(UsageError, match="microseconds"):
         read_records(wrong, find_device)
+
+
+def test_operands_in_caches_come_faster_than_memory_brings_them() -> None:
+    """One row, weights hot: a core whose memory is slow reads its caches thirty times as fast. Cold that is another unit."""
+    slow = replace(WIDE, memory_gbps=1.0)
+    least_us = float(roofline_us(slow, Op.parse(OP), [Shape.of(m=1)])[0])
+    for weights, right in (("hot", True), ("cold", False)):
+        trial = replace(TRIAL, shape=Shape.of(m=1), weights=weights)
+        fast = [record(trial, Timed(samples_us=(least_us / 30,)), "wide")]
+        if right:
+            (table,) = read_records(fast, lambda _: slow).tables
+            assert table.labels == pytest.approx(np.log(30), rel=0.01)
+            continue
+        with pytest.raises(UsageError, match="microseconds"):
+            read_records(fast, lambda _: slow)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
