@@ -63,8 +63,43 @@ def _scatter(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callab
     return found
 
 
+def _infer_suppress(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> TensorType:
+    boxes, scores, order = types[:3]
+    if boxes.rank != 3 or scores.rank != 3 or order.dtype != "int64" or boxes.dtype != "fp32" or scores.dtype != "fp32":
+        raise UsageError(f"suppress: boxes {boxes} and scores {scores}; expected fp32 of three axes")
+    return TensorType(scores.shape, "bool")
+
+
+def _suppress(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable[[Extent], int]) -> Any:
+    """Which places of the order are kept: at most ``most``, of scores above ``least``, overlapping no kept one more."""
+    boxes, scores, order, most, overlap, least = (np.asarray(one) for one in arrays)
+    kept = np.zeros(order.shape, bool)
+    for batch in range(order.shape[0]):
+        for of_class in range(order.shape[1]):
+            chosen: list[int] = []
+            for place, box in enumerate(order[batch, of_class]):
+                if len(chosen) >= most[0] or not scores[batch, of_class, box] > least[0]:
+                    break
+                if all(overlaps(boxes[batch, box], boxes[batch, one]) <= overlap[0] for one in chosen):
+                    kept[batch, of_class, place] = True
+                    chosen.append(int(box))
+    return kept
+
+
+def overlaps(one: Any, other: Any) -> float:
+    """The share of both boxes' area that they have in common; 0 where one has no area."""
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    high = min(one[2], other[2]) - max(one[0], other[0])
+    wide = min(one[3], other[3]) - max(one[1], other[1])
+    if min(*areas, high, wide) <= 0:
+        return 0.0
+    common = np.float32(high) * np.float32(wide)
+    return float(common / (areas[0] + areas[1] - common))
+
+
 ORDERED = (
     ("arg_sort", _infer_arg_sort, _arg_sort),
     ("scan", _infer_scan, _scan),
     ("scatter", _infer_scatter, _scatter),
+    ("suppress", _infer_suppress, _suppress),
 )

@@ -9,6 +9,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.types import FLOATS
+from haotuner.importing import curves
 from haotuner.importing.aten_call import Aten, Rule
 from haotuner.importing.aten_indexing import INDEXING
 from haotuner.importing.aten_places import PLACES
@@ -235,7 +236,8 @@ ATEN: Mapping[str, Rule] = {
         ("erf", "Erf"),
         ("sin", "Sin"), ("cos", "Cos"), ("abs", "Abs"), ("floor", "Floor"), ("ceil", "Ceil"), ("round", "Round"),
         ("reciprocal", "Reciprocal"), ("relu", "Relu"), ("sign", "Sign"), ("tan", "Tan"), ("sinh", "Sinh"), ("cosh", "Cosh"),
-        ("asinh", "Asinh"), ("acosh", "Acosh"), ("atanh", "Atanh"))},
+        ("asinh", "Asinh"), ("acosh", "Acosh"), ("atanh", "Atanh"), ("asin", "Asin"), ("acos", "Acos"), ("atan", "Atan"))},
+    "atan2.default": lambda a: curves.atan2(a.g, *(a.cast(a.at(place), a.dtype) for place in (0, 1))),
     "rsqrt.default": lambda a: a.g.map("rsqrt", a.at(0)),
     "silu.default": lambda a: a.g.map("mul", a.at(0), a.g.map("sigmoid", a.at(0))),
     "gelu.default": lambda a: a.onnx("Gelu", a.at(0), approximate=a.named.get("approximate", "none")),
@@ -244,9 +246,9 @@ ATEN: Mapping[str, Rule] = {
     "trunc.default": lambda a: truncated(a, a.at(0)), "isnan.default": lambda a: a.g.map("isnan", a.at(0)),
     "isinf.default": lambda a: a.g.map("isinf", a.at(0)), "logical_xor.default": _binary("xor"),
     "bitwise_xor.Tensor": _binary("xor"), "bitwise_and.Scalar": _binary("and"), "bitwise_or.Scalar": _binary("or"),
-    "expm1.default": lambda a: a.g.map("sub", a.g.map("exp", a.cast(a.at(0), a.dtype)), 1),
+    "expm1.default": lambda a: curves.expm1(a.g, a.cast(a.at(0), a.dtype)),
     "exp2.default": lambda a: a.g.map("exp", a.g.map("mul", a.cast(a.at(0), a.dtype), float(np.log(2)))),
-    "log1p.default": lambda a: a.g.map("log", a.g.map("add", a.cast(a.at(0), a.dtype), 1)),
+    "log1p.default": lambda a: curves.log1p(a.g, a.cast(a.at(0), a.dtype)),
     **{f"log{base}.default": _logarithm(base) for base in (2, 10)},
     "fill.Scalar": lambda a: a.g.add("broadcast", a.cast(a.at(1), a.dtype), shape=a.shape()),
     "hardtanh.default": _clamped, "clamp.default": _clamped, "clamp.Tensor": _clamped,

@@ -70,7 +70,14 @@ def _shares(a: Aten, extent: Extent, count: int, dtype: str) -> str:
     return g.map("select", within, share, g.constant(0, dtype))
 
 
+def _sampled(a: Aten) -> str:
+    mode = ("bilinear", "nearest", "bicubic")[a.at(2, 0)]
+    edge = ("zeros", "border", "reflection")[a.at(3, 0)]
+    return a.onnx("GridSample", a.at(0), a.at(1), mode=mode, padding_mode=edge, align_corners=int(a.at(4, False)))
+
+
 RESIZE: Mapping[str, Rule] = {
+    **{f"{name}.default": _sampled for name in ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")},
     **{f"upsample_{name}.{kind}": _resized(mode) for kind in ("vec", "default") for name, mode in
        (("nearest1d", "nearest"), ("nearest2d", "nearest"), ("nearest3d", "nearest"), ("linear1d", "linear"),
         ("bilinear2d", "linear"), ("trilinear3d", "linear"), ("bicubic2d", "cubic"))},

@@ -16,7 +16,8 @@ from haotuner.ops.host_steps import nonzero
 _SEEDS = 1 << 32
 
 
-def _nonzero(c: Call) -> str:
+def places_of(c: Call) -> str:
+    """Indices of what is not 0: (rank, how many)."""
     known = c.g.known(c.tensor(0))
     if known is not None and known.dtype != object:
         return c.g.constant(nonzero(known))
@@ -51,7 +52,7 @@ def _shaped(law: str) -> Rule:
 
 
 DATA: Mapping[str, Rule] = {
-    "NonZero": _nonzero,
+    "NonZero": places_of,
     "RandomNormal": _shaped("normal"),
     "RandomNormalLike": _like("normal"),
     "RandomUniform": _shaped("uniform"),

@@ -153,27 +153,6 @@ def _tan(c: Call) -> str:
     return c.g.map("div", c.g.map("sin", c.tensor(0)), c.g.map("cos", c.tensor(0)))
 
 
-def _half_exponentials(sign: str) -> Rule:
-    """(exp(x) + exp(-x)) / 2, or with a minus."""
-    return lambda c: c.g.map(
-        "mul", c.g.map(sign, c.g.map("exp", c.tensor(0)), c.g.map("exp", c.g.map("neg", c.tensor(0)))), 0.5
-    )
-
-
-def _area(of_square: float) -> Rule:
-    """log(x + sqrt(x^2 + 1)), or with - 1."""
-    return lambda c: c.g.map(
-        "log",
-        c.g.map("add", c.tensor(0), c.g.map("sqrt", c.g.map("add", c.g.map("mul", c.tensor(0), c.tensor(0)), of_square))),
-    )
-
-
-def _atanh(c: Call) -> str:
-    one = c.g.constant(1, c.type().dtype)
-    ratio = c.g.map("div", c.g.map("add", one, c.tensor(0)), c.g.map("sub", one, c.tensor(0)))
-    return c.g.map("mul", c.g.map("log", ratio), 0.5)
-
-
 def _floats_only(rule: Rule) -> Rule:
     """A function of real numbers of whole ones, as their own type: what changes nothing of them."""
     return lambda c: rule(c) if c.type().dtype in FLOATS else c.tensor(0)
@@ -213,9 +192,4 @@ ELEMENTWISE: Mapping[str, Rule] = {
     "Identity": lambda c: c.tensor(0),
     "Dropout": _dropout,
     "Tan": _tan,
-    "Sinh": _half_exponentials("sub"),
-    "Cosh": _half_exponentials("add"),
-    "Asinh": _area(1.0),
-    "Acosh": _area(-1.0),
-    "Atanh": _atanh,
 }

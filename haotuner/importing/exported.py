@@ -23,6 +23,7 @@ SUFFIX = ".pt2"
 NAMES = "haotuner_dimensions.txt"  # beside the program in its file: a line for each symbol, with its name
 KEPT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "roll.default", "instance_norm.default",
         "group_norm.default", "rms_norm.default", "pixel_shuffle.default", "unbind.int", "adaptive_avg_pool2d.default",
+        "grid_sampler.default", "grid_sampler_2d.default", "grid_sampler_3d.default",
         *(f"{kind}_pad{rank}d.default" for kind in ("reflection", "replication") for rank in (1, 2, 3)),
         *(f"upsample_{name}.{how}" for how in ("vec", "default") for name in
           ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")),

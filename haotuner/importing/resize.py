@@ -10,6 +10,7 @@ import sympy
 from haotuner.graph.composites import extent_value
 from haotuner.graph.extents import Extent, canonical, floor_division, same
 from haotuner.importing.call import Call, Rule
+from haotuner.importing.folding import Folding
 from haotuner.importing.layout import reshaped
 
 PRECISE = "fp64"  # of coordinates: a rounding error there takes another neighbour
@@ -155,7 +156,7 @@ def _weighted(c: Call, x: str, axis: int, line: str, extent: Extent, out: Extent
     for tap in range(1 - reach, reach + 1):
         place = g.map("add", low, float(tap))
         away = g.map("div", g.map("abs", g.map("sub", line, place)), stretch)
-        weight = _linear(c, away) if mode == "linear" else _cubic(c, away, c.attribute("cubic_coeff_a", -0.75))
+        weight = _linear(c, away) if mode == "linear" else keys_cubic(g, away, c.attribute("cubic_coeff_a", -0.75))
         if c.attribute("exclude_outside", 0):
             here = g.map("and", g.map("less_equal", g.constant(0.0, PRECISE), place),
                          g.map("less", place, _number(c, extent)))  # fmt: skip
@@ -180,9 +181,8 @@ def _linear(c: Call, away: str) -> str:
     return c.g.map("max", c.g.map("sub", c.g.constant(1.0, PRECISE), away), 0.0)
 
 
-def _cubic(c: Call, s: str, a: float) -> str:
-    """Keys' convolution kernel (1981) with parameter ``a``."""
-    g = c.g
+def keys_cubic(g: Folding, s: str, a: float) -> str:
+    """Keys' convolution kernel (1981) with parameter ``a`` at the distances ``s``."""
     near = g.map("add", g.map("mul", g.map("mul", g.map("sub", g.map("mul", s, a + 2), a + 3), s), s), 1.0)
     far = g.map("mul", g.map("sub", g.map("mul", g.map("add", g.map("mul", g.map("sub", s, 5.0), s), 8.0), s), 4.0), a)
     return g.map("select", g.map("less_equal", s, 1.0), near, g.map("select", g.map("less", s, 2.0), far, 0.0))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from haotuner.importing.boxes import BOXES
 from haotuner.importing.call import Rule
 from haotuner.importing.convolutions import CONVOLUTIONS
+from haotuner.importing.curves import CURVES
 from haotuner.importing.data import DATA
 from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.indexing import INDEXING
@@ -17,9 +19,11 @@ from haotuner.importing.quantised import QUANTISED
 from haotuner.importing.recurrent import RECURRENT
 from haotuner.importing.reductions import REDUCTIONS
 from haotuner.importing.resize import RESIZE
+from haotuner.importing.sampled import SAMPLED
 
 RULES: Mapping[str, Rule] = {
     **ELEMENTWISE,
+    **CURVES,
     **REDUCTIONS,
     **LAYOUT,
     **PRODUCTS,
@@ -27,9 +31,11 @@ RULES: Mapping[str, Rule] = {
     **POOLING,
     **NORMS,
     **RESIZE,
+    **SAMPLED,
     **INDEXING,
     **RECURRENT,
     **DATA,
+    **BOXES,
     **QUANTISED,
 }
 MAIN = ("", "ai.onnx")  # the domain of ONNX's own operators, in both spellings

@@ -14,7 +14,7 @@ from haotuner.graph.graph import Graph, Node
 from haotuner.orchestrate.c_math import HALVES, MEMORY_TYPES, joined, loaded, stored
 from haotuner.orchestrate.c_recurrent import recurrent_lines
 
-ORDERED = ("arg_sort", "scan", "scatter", "recurrent")
+ORDERED = ("arg_sort", "scan", "scatter", "suppress", "recurrent")
 
 Found = tuple[list[str], tuple[Extent, ...]]  # lines of the body; extents of the loops that threads share
 
@@ -126,6 +126,35 @@ def _scatter(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
     ], (1,)
 
 
+def _suppress(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
+    """A box is compared with those that are kept before it."""
+    batch, classes, count = graph.types[node.output].shape
+    return [
+        f"  const int64_t n = {wide(count)}, classes = {wide(classes)};",
+        "  for (int64_t b = lo[0]; b < hi[0]; ++b)",
+        "    for (int64_t c = lo[1]; c < hi[1]; ++c) {",
+        "      const float *score = x1 + (b * classes + c) * n, *boxes = x0 + b * n * 4;",
+        "      const int64_t* order = x2 + (b * classes + c) * n;",
+        "      uint8_t* kept = y + (b * classes + c) * n;",
+        "      memset(kept, 0, (size_t)n);",
+        "      int64_t found = 0;",
+        "      for (int64_t k = 0; k < n && found < x3[0] && score[order[k]] > x5[0]; ++k) {",
+        "        const float *p = boxes + order[k] * 4, own = (p[2] - p[0]) * (p[3] - p[1]);",
+        "        int over = 0;",
+        "        for (int64_t j = 0; j < k && !over; ++j) {",
+        "          const float *q = boxes + order[j] * 4, area = (q[2] - q[0]) * (q[3] - q[1]);",
+        "          const float high = (p[2] < q[2] ? p[2] : q[2]) - (p[0] > q[0] ? p[0] : q[0]);",
+        "          const float across = (p[3] < q[3] ? p[3] : q[3]) - (p[1] > q[1] ? p[1] : q[1]);",
+        "          const float common = high * across;",
+        "          over = kept[j] && high > 0 && across > 0 && own > 0 && area > 0 && common / (own + area - common) > x4[0];",
+        "        }",
+        "        kept[k] = !over;",
+        "        found += !over;",
+        "      }",
+        "    }",
+    ], (batch, classes)
+
+
 def _recurrent(graph: Graph, node: Node, wide: Callable[[Extent], str], block: int = 0) -> Found:
     tokens, batch, _ = graph.types[node.inputs[0]].shape
     return recurrent_lines(node.attributes, graph.types[node.output].dtype, wide(tokens), wide(batch), block), (batch,)
@@ -135,5 +164,6 @@ _WRITERS: dict[str, Callable[[Graph, Node, Callable[[Extent], str]], Found]] = {
     "arg_sort": _arg_sort,
     "scan": _scan,
     "scatter": _scatter,
+    "suppress": _suppress,
     "recurrent": _recurrent,
 }

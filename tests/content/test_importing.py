@@ -33,6 +33,9 @@ FAMILIES = (
     "Gelu",
     "Einsum",
     "NonZero",
+    "GridSample",
+    "NonMaxSuppression",
+    "Acos",
 )
 
 

@@ -39,6 +39,15 @@ def scatters() -> Graph:
     return g.finish(*(g.add("scatter", x, at, new, how=how) for how in WRITES))
 
 
+def boxes() -> Graph:
+    """Places that are kept of boxes in two classes; some overlap, and some have no area."""
+    g = GraphBuilder()
+    x, scores = g.input("x", (B, T, 4)), g.input("scores", (B, 2, T))
+    order = g.add("arg_sort", scores, axis=2, falling=True)
+    limits = [g.constant(np.array([one], kind)) for one, kind in ((9, np.int64), (0.1, np.float32), (-0.8, np.float32))]
+    return g.finish(g.add("suppress", x, scores, order, *limits))
+
+
 def recurrent(kind: str, names: tuple[str, ...], width: int = H, **options: Any) -> Graph:
     g = GraphBuilder()
     gates = GATES[kind]
@@ -57,6 +66,7 @@ ALL = tuple(ACTIVATIONS)
 GRAPHS = {
     "sorts": sorts(),
     "scatters": scatters(),
+    "boxes": boxes(),
     "lstm": recurrent("lstm", ("sigmoid", "tanh", "tanh"), reverse=False),
     "lstm_back": recurrent("lstm", ("hardsigmoid", "softsign", "elu"), reverse=True, coupled=True, clip=0.7),
     "gru": recurrent("gru", ("sigmoid", "tanh"), reverse=False, linear_before_reset=True),

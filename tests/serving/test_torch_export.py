@@ -107,3 +107,20 @@ def test_a_file_that_is_none_is_refused_in_words(tmp_path):
     (tmp_path / "m.pt2").write_bytes(b"PK nothing")
     with pytest.raises(UsageError, match="no program of torch.export"):
         read_exported(tmp_path / "m.pt2")
+
+
+def test_samples_of_an_image_and_logarithms_near_1():
+    from haotuner.torch import export
+
+    class Warp(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, grid: Any) -> Any:
+            bent = torch.atan2(grid, grid.flip(-1)) / 3
+            found = nn.functional.grid_sample(x, bent, padding_mode="reflection", align_corners=False)
+            return found, torch.log1p(grid * 1e-6) * 1e6, torch.expm1(grid * 1e-6) * 1e6
+
+    auto = torch.export.Dim.AUTO
+    graph = export(Warp(), (torch.randn(2, 3, 5, 7), torch.randn(2, 4, 6, 2)), ({2: auto, 3: auto}, {1: auto, 2: auto}))
+    given = torch.randn(2, 3, 9, 4), torch.randn(2, 8, 3, 2)
+    found = interpret(graph, {name: value.numpy() for name, value in zip(graph.inputs, given, strict=True)})
+    for mine, theirs in zip(found.values(), Warp()(*given), strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=2e-5, atol=2e-5)
