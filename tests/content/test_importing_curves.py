@@ -43,7 +43,7 @@ def test_a_curve_keeps_its_digits(name: str, kind: str, tolerance: float) -> Non
     with np.errstate(all="ignore"):
         x = given.astype(kind)
         expected = reference(x.astype(np.float64))
-        least = np.finfo(kind).tiny
+        least = float(np.finfo(kind).tiny)
         np.testing.assert_allclose(
             computed(getattr(curves, name), x), expected.astype(kind), rtol=tolerance, atol=least, equal_nan=True
         )
