@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -81,16 +82,23 @@ def _large_simt(kernel: MicroKernel) -> bool:
     return kernel["tm"] * kernel["tn"] == 64 and kernel["v"] == 4 and kernel["bk"] >= 16 and tile >= 64 * 128
 
 
-def proposed(device: str, most: int | None, ops: Sequence[str] = OPS) -> list[MicroKernel]:
-    """What selection keeps for the device, of each op all or so many by seed."""
+def proposed(device: str, each: int | None, ops: Sequence[str] = OPS) -> list[MicroKernel]:
+    """What selection keeps for the device, of each op all or, by seed, so many of each family."""
     kernels: list[MicroKernel] = []
     for op in ops:
         command = [sys.executable, "-m", "haotuner", "candidates", "--op", op, "--shapes", "m=1..4096", "--device", device]
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300, check=True)
-        names = json.loads(done.stdout)["kept"]
-        kept = names if most is None else random.Random(0).sample(names, min(most, len(names)))
-        kernels += [MicroKernel.parse(name) for name in kept]
+        kept = [MicroKernel.parse(name) for name in json.loads(done.stdout)["kept"]]
+        kernels += kept if each is None else some_of_each_family(kept, each)
     return kernels
+
+
+def some_of_each_family(kernels: Sequence[MicroKernel], each: int) -> list[MicroKernel]:
+    """So many of each family, or all of a small one, by seed."""
+    draw, families = random.Random(0), defaultdict(list)
+    for kernel in kernels:
+        families[kernel.family].append(kernel)
+    return [one for _, members in sorted(families.items()) for one in draw.sample(members, min(each, len(members)))]
 
 
 def checked(kernels: Sequence[MicroKernel], arch: str, folder: Path) -> dict[str, list[str]]:

@@ -11,9 +11,9 @@ from haotuner.backends.cuda.unit import device_unit
 from haotuner.microkernels.cuda.fused import stepped
 from haotuner.words.kernel import MicroKernel
 from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA, grouped
-from tests.content.cuda_gates import DEVICES, broken, checked, proposed
+from tests.content.cuda_gates import DEVICES, broken, checked, proposed, some_of_each_family
 
-EVERY = 40  # of each dtype and device, by seed; `python -m tests.bench.cuda_gates FOLDER` takes all
+EACH = 3  # of each family and device, by seed; `python -m tests.bench.cuda_gates FOLDER` takes all
 KERNELS = {
     "sm_90a": (
         WGMMA.kernel(bm=128, bn=256, st=4),
@@ -61,7 +61,7 @@ def test_finding_the_group_or_matrix_of_a_block_leaves_main_loops_as_they_are(ar
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.usefixtures("tools")
 def test_what_selection_proposes_keeps_to_the_gates(device, tmp_path):
-    assert checked(proposed(device, EVERY), DEVICES[device], tmp_path) == {}
+    assert checked(proposed(device, EACH), DEVICES[device], tmp_path) == {}
 
 
 @pytest.fixture
@@ -70,6 +70,14 @@ def tools():
         pytest.skip("nvcc: no CUDA toolkit")
     if find_nvdisasm() is None:
         pytest.skip("nvdisasm: not in the toolkit, and no wheel nvidia-cuda-nvdisasm")
+
+
+def test_some_of_each_family_are_taken_whatever_its_share():
+    many = [WGMMA.kernel(bm=128, bn=128, st=stages) for stages in (2, 3, 4, 5)]
+    few = [GEMV.kernel(bm=8, c=4, wn=4, wk=2, v=8)]
+    taken = some_of_each_family([*many, *few], 3)
+    assert set(few) < set(taken) and len(set(taken)) == 4
+    assert taken == some_of_each_family([*many, *few], 3), "by seed"
 
 
 def code(*loop: str, after: tuple[str, ...] = ("STG.E.128 desc[UR4][R2.64], R4",)) -> Code:

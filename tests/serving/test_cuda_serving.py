@@ -224,8 +224,8 @@ def test_what_no_server_should_do_is_said_and_leaves_nothing_behind(folder, pick
 
 
 OF_ALL_KINDS = (SIMT, GROUPED_FP32, PRODUCT_FP16, CONV_FIRST, GENERATED_PICKS[0])
-AND_MORE = (FUSED_FP16, WINDOW_PICKS[0], DIRECT_PICKS[0], TRANSPOSED_PICKS[2], BYTE_PICKS[0], BYTE_PRODUCTS[1], PARTS_PICK,
-            ATTENTION_PICK)  # fmt: skip
+AND_MORE = (FUSED_FP16, WINDOW_PICKS[0], *IMAGE_PICKS, DIRECT_PICKS[0], TRANSPOSED_PICKS[2], BYTE_PICKS[0], BYTE_PRODUCTS[1],
+            PARTS_PICK, ATTENTION_PICK)  # fmt: skip
 
 
 @pytest.mark.parametrize(
