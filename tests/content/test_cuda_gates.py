@@ -6,8 +6,10 @@ import shutil
 
 import pytest
 
+from haotuner.backends.cuda.device_code import build_cubin
 from haotuner.backends.cuda.sass import Code, Loop, find_nvdisasm
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped
 from haotuner.words.kernel import MicroKernel
 from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA, grouped
@@ -70,6 +72,21 @@ def tools():
         pytest.skip("nvcc: no CUDA toolkit")
     if find_nvdisasm() is None:
         pytest.skip("nvdisasm: not in the toolkit, and no wheel nvidia-cuda-nvdisasm")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89", "sm_90a"])
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc: no CUDA toolkit")
+def test_kernels_beside_a_product_s_spill_nothing(arch, tmp_path):
+    """Columns of images, results gathered from them, and sums of shares."""
+    of_batches = {"fp32": "cuda_batched_simt_fp32", "int8": "cuda_batched_simt_int8"}
+    families = [one for one in CUDA_FAMILIES if one.name in of_batches.values()]
+    small = {"bm": 32, "bn": 64, "bk": 32, "tm": 4, "tn": 4, "v": 1}
+    programs = {kernel.name: (one, kernel) for one in families for kernel in [one.kernel(**small)]}
+    resources = build_cubin(programs, tmp_path / "unit.cubin", arch=arch, reduces=tuple(of_batches)).resources
+    beside = {name: facts["spill_bytes"] for name, facts in resources.items() if name not in programs}
+    assert {f"haotuner_{what}_{dtype}" for what in ("unfold", "fold", "reduce") for dtype in of_batches} <= set(beside)
+    assert not any(beside.values()), beside
 
 
 def test_some_of_each_family_are_taken_whatever_its_share():

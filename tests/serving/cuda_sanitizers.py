@@ -17,8 +17,11 @@ from pathlib import Path
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.backends.toolchain import Toolchain
+from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
+from tests.serving.cuda_beside_packs import ARCH as BESIDE_ARCH
+from tests.serving.cuda_beside_packs import beside_pack
 from tests.serving.cuda_model_packs import GRAPHS, model_pack
 from tests.serving.cuda_packs import PICKS, Pick, build_pack, document, packed_op
 from tests.serving.cuda_variant_lists import MORE
@@ -89,6 +92,17 @@ def kinds(folder: Path, name: str) -> Iterator[tuple[str, str]]:
         for scenario in scenarios:
             command = [sys.executable, "-m", "tests.serving.cuda_scenarios", scenario, str(pack)]
             yield f"{pick.arch} {pick.op} {scenario}", _run(folder, pick, command, preload=RUNTIMES[name])
+
+
+def beside(folder: Path, name: str) -> Iterator[tuple[str, str]]:
+    """Groups whose outputs one launch writes, from Python and from C: the host code of their pack, and the client's."""
+    pack, pick = folder / f"beside_{name}", replace(PICKS[0], arch=BESIDE_ARCH)
+    cubin = beside_pack(pack, folder / "code", linker(folder, name))
+    command = [sys.executable, "-m", "tests.serving.cuda_beside", str(pack), str(cubin)]
+    yield "outputs of one launch", _run(folder, pick, command, preload=RUNTIMES[name])
+    (op,) = (one.name for one in read_manifest(pack).ops if one.name.startswith("group_maps"))
+    program = cc([HERE / "drive_beside.c", *LIBRARY], folder / f"drive_beside_{name}", *BUILDS[name])
+    yield "drive_beside", _run(folder, pick, [str(program), str(pack), op])
 
 
 def linker(folder: Path, name: str) -> Toolchain:
@@ -167,7 +181,7 @@ def main() -> None:
             for what, why in runs(folder, name, pick):
                 print(f"{name} {pick.arch} {what}: {why or 'clean'}", flush=True)
                 bad += bool(why)
-        others = (kinds, models) if name == "address" else (models,)
+        others = (kinds, models, beside) if name == "address" else (models,)
         for what, why in (one for of in others for one in of(folder, name)):
             print(f"{name} {what}: {why or 'clean'}", flush=True)
             bad += bool(why)

@@ -36,8 +36,8 @@ HT_DEVICE void ht_fold(const ht_cuda_args& a, const ht_cuda_fold& f) {
         const int image = (int)(o / lines), which = (int)(o % lines);
         for (uint32_t at = blockIdx.x * blockDim.x + threadIdx.x; at < inner; at += gridDim.x * blockDim.x) {
             const int across = (int)(at % side), down = (int)(at / side);
-            if (last) ht_fold_one<T, SUM>(a, f, image, across, which, down);
-            else ht_fold_one<T, SUM>(a, f, image, which, down, across);
+            // Called at one place: of two, each inlined, ptxas spills for sm_80 and sm_90a.
+            ht_fold_one<T, SUM>(a, f, image, last ? across : which, last ? which : down, last ? down : across);
         }
     }
 }
