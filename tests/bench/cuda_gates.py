@@ -5,6 +5,7 @@ gates of ``tests/content/cuda_gates.py`` off the machine code. Kernels that diff
 against bf16 alone are a class: their main loops differ in constants. ``--classes`` reads one of each class, and of every
 eighth class all, whose loops are compared: a class of unlike loops is said and counts as broken. Of each architecture and
 family a few are read in their build for steps, too (``fused.py``), and what these cost the loop is said.
+``--convolutions N`` reads what is proposed for ``CONV_OPS`` instead, N of each architecture and family by seed.
 
 It goes on where it stopped: FOLDER keeps verdicts and code for as long as the kernels' sources are the same. The order is by
 seed and takes families in turn, so what is done is a sample of the rest. ``--part I OF``: parts may run side by side.
@@ -31,7 +32,7 @@ from haotuner.backends.cuda.sass import find_nvdisasm, mix, read
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped
 from haotuner.words.kernel import MicroKernel
-from tests.content.cuda_gates import DEVICES, OPS, broken, proposed
+from tests.content.cuda_gates import CONV_OPS, CONV_SHAPES, DEVICES, OPS, SHAPES, broken, proposed
 
 KN_OPS = tuple(f"{op},weight=kn" for op in OPS)
 WHOLE_CLASSES = 8
@@ -54,6 +55,18 @@ spills.
 
 | architecture | family | proposals | classes | kernels read | classes read |
 |---|---|---|---|---|---|"""
+CONV_HEAD = f"""# Gates of what selection proposes for convolutions on GPUs
+
+By `python -m tests.bench.cuda_gates FOLDER --convolutions N --page docs/results/cuda-gates-convolutions.md`, N of each
+architecture and family by seed: those of a family differ in tiles, not in how windows are read. Proposals are those of
+`haotuner candidates` for {CONV_SHAPES.replace(";", ", ")} and
+{"".join(chr(10) + "- `" + op + "`" for op in CONV_OPS)}
+
+for h200, a100, l40s and rtx-4090. The gates: at most 1.16 instructions per FFMA in large tiles; no local loads and no
+division in a main loop, no spills, whole stores. Kernels of bytes must multiply by IMMA or IDP; their loops have no limit.
+
+| architecture | family | proposals | classes | kernels read | classes read |
+|---|---|---|---|---|---|"""
 UNIT = 12  # kernels compiled together: nvcc starts once for them, half the time of units of four
 STEPPED = 4  # of an architecture and family
 HAOTUNER = Path(__file__).parents[2] / "haotuner"
@@ -71,11 +84,11 @@ def digest(paths: tuple[Path, ...]) -> str:
     return every.hexdigest()[:16]
 
 
-def wanted(folder: Path) -> list[tuple[str, str]]:
-    """(architecture, kernel) of all devices and ops, each once; kept until selection changes."""
-    kept = folder / f"proposed-{digest(SELECT)}.json"
+def wanted(folder: Path, ops: Sequence[str], shapes: str) -> list[tuple[str, str]]:
+    """(architecture, kernel) of all devices and these ops, each once; kept until selection changes."""
+    kept = folder / f"proposed-{hashlib.sha256(repr(ops).encode()).hexdigest()[:8]}-{digest(SELECT)}.json"
     if not kept.exists():
-        found = {(DEVICES[device], kernel.name) for device in DEVICES for kernel in proposed(device, None, (*OPS, *KN_OPS))}
+        found = {(DEVICES[device], kernel.name) for device in DEVICES for kernel in proposed(device, None, ops, shapes)}
         kept.write_text(json.dumps(sorted(found)))
     return [(arch, name) for arch, name in json.loads(kept.read_text())]
 
@@ -103,11 +116,16 @@ def in_families(every: Sequence[tuple[str, str]]) -> dict[tuple[str, str], list[
     return groups
 
 
+def some(every: Sequence[tuple[str, str]], each: int, seed: int) -> list[tuple[str, str]]:
+    """So many of each architecture and family, by seed."""
+    draw = random.Random(seed)
+    groups = sorted(in_families(every).items())
+    return [(arch, name) for (arch, _), names in groups for name in draw.sample(names, min(each, len(names)))]
+
+
 def for_steps(every: Sequence[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
     """Of each architecture and family some, by seed, in both builds."""
-    draw = random.Random(seed)
-    some = {key: draw.sample(names, min(STEPPED, len(names))) for key, names in sorted(in_families(every).items())}
-    return [(arch, one) for (arch, _), names in some.items() for name in names for one in (name, with_steps(name))]
+    return [(arch, one) for arch, name in some(every, STEPPED, seed) for one in (name, with_steps(name))]
 
 
 def with_steps(name: str) -> str:
@@ -190,14 +208,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="from 0")
     parser.add_argument("--classes", action="store_true", help="one of each class, of every eighth all")
+    parser.add_argument("--convolutions", type=int, metavar="N", help="what is proposed for convolutions, N of each family")
     parser.add_argument("--page", type=Path, help="write what was read as a page")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     end = time.monotonic() + given.seconds
     given.folder.mkdir(parents=True, exist_ok=True)
-    proposals, sources = wanted(given.folder), digest(GENERATE)
+    convolutions, sources = given.convolutions, digest(GENERATE)
+    ops, shapes = ((*OPS, *KN_OPS), SHAPES) if convolutions is None else (CONV_OPS, CONV_SHAPES)
+    proposals = wanted(given.folder, ops, shapes)
     every = of_classes(proposals, given.seed) if given.classes else proposals
-    beside = for_steps(every, given.seed)
+    if convolutions is not None:
+        every = some(proposals, convolutions, given.seed)
+    beside = for_steps(every, given.seed) if convolutions is None else []
     every = sorted({*every, *beside})
     done = seen(given.folder, sources)
     journal = given.folder / f"verdicts-{given.part[0]}-{given.part[1]}.jsonl"
@@ -220,11 +243,12 @@ def main() -> None:
     said.append(f"{len(found)} of {len(every)} kernels looked at, {len(broken_ones) + len(other)} break a gate")
     print("\n".join([*broken_ones, *other, *said]))
     if given.page is not None:
-        given.page.write_text(page(proposals, loops, [*broken_ones, *other]) + of_steps(longer(read_loops)))
+        head, steps = (HEAD, of_steps(longer(read_loops))) if convolutions is None else (CONV_HEAD, "")
+        given.page.write_text(page(head, proposals, loops, [*broken_ones, *other]) + steps)
     sys.exit(1 if broken_ones or other else 0 if len(found) == len(every) else 3)
 
 
-def page(proposals: Sequence[tuple[str, str]], loops: Mapping[tuple[str, str], Any], bad: Sequence[str]) -> str:
+def page(head: str, proposals: Sequence[tuple[str, str]], loops: Mapping[tuple[str, str], Any], bad: Sequence[str]) -> str:
     """What was read, by architecture and family, as a page."""
     rows: dict[tuple[str, str], list[set[tuple[str, str]]]] = defaultdict(lambda: [set(), set(), set(), set()])
     for key in proposals:
@@ -241,7 +265,7 @@ def page(proposals: Sequence[tuple[str, str]], loops: Mapping[tuple[str, str], A
     total = " | ".join(str(len(set().union(*(sets[at] for sets in rows.values())))) for at in range(4))
     return "\n".join(
         [
-            HEAD,
+            head,
             *lines,
             f"| all | | {total} |",
             "",

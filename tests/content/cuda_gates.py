@@ -19,6 +19,14 @@ from haotuner.words.kernel import MicroKernel
 
 DEVICES = {"h200": "sm_90a", "a100-80gb": "sm_80", "l40s": "sm_89", "rtx-4090": "sm_89"}
 OPS = ("dense:n=2304,k=768", "dense:n=2304,k=768,dtype=fp16", "dense:n=2304,k=768,dtype=bf16")
+# Convolutions: windows by CUDA cores, of channels last and first; bytes, and a transposed one of them.
+CONV_OPS = (
+    "conv2d:c=64,f=64,r=3,s=3,pad=1,layout=nhwc",
+    "conv2d:c=64,f=64,r=3,s=3,pad=1",
+    "conv2d:c=64,f=64,r=3,s=3,pad=1,layout=nhwc,dtype=int8",
+    "conv_transpose2d:c=64,f=64,r=2,s=2,stride=2,layout=nhwc,dtype=int8",
+)
+SHAPES, CONV_SHAPES = "m=1..4096", "b=1..8;h=56;w=56"
 UNIT = 8  # kernels
 MATRIX = {
     "cuda_wgmma": "HGMMA",
@@ -28,6 +36,9 @@ MATRIX = {
     "cuda_simt": "FFMA",
     "cuda_gemv": "FFMA",
 }
+OF_BYTES = {"cuda_mma": "IMMA", "cuda_simt": "IDP"}
+# Groups, matrices of a batch, and windows of an image are found before the main loop.
+FOUND_BEFORE = ("grouped_", "batched_", "windows_", "images_")
 # Instructions of the main loop for each of its matrix instructions or FFMAs, on tiles that have enough of them.
 HGMMA_LIMIT, HMMA_LIMIT, FFMA_LIMIT = 13.0, 3.0, 1.16
 NARROW_STORES = 2  # of Y in single elements, and of partial sums, each in a loop
@@ -37,13 +48,15 @@ NARROW_OF_STEPS = 4  # of Y in single elements of each of three types
 def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Iterator[str]:
     """The gates that a kernel's code breaks, in words. Builds for steps may have longer loops: see ``fused.py``."""
     with_steps = is_stepped(kernel)
-    # Groups and matrices of a batch are found before the main loop.
-    kind = family.name.rpartition("_")[0].replace("cuda_grouped_", "cuda_").replace("cuda_batched_", "cuda_")
-    loop = code.main_loop(MATRIX[kind])
-    count = loop.count(MATRIX[kind])
+    kind = family.name.rpartition("_")[0]
+    for found in FOUND_BEFORE:
+        kind = kind.replace(f"cuda_{found}", "cuda_")
+    multiplies = (OF_BYTES if family.dtype == "int8" else MATRIX)[kind]
+    loop = code.main_loop(multiplies)
+    count = loop.count(multiplies)
     share = len(loop.instructions) / max(count, 1)
     if not count:
-        yield f"no {MATRIX[kind]} in a loop"
+        yield f"no {multiplies} in a loop"
     if loop.count("MUFU"):  # of a reciprocal: nothing else in a main loop needs one
         yield "a division in the main loop"
     for spill in ("LDL", "STL"):
@@ -54,9 +67,9 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
             yield f"{loop.count('R2UR')} R2UR in the main loop"
         if share > HGMMA_LIMIT and not with_steps:
             yield f"{share:.1f} instructions per HGMMA"
-    if kind == "cuda_mma" and _large_mma(kernel) and share > HMMA_LIMIT and not with_steps:
+    if multiplies == "HMMA" and kind == "cuda_mma" and _large_mma(kernel) and share > HMMA_LIMIT and not with_steps:
         yield f"{share:.2f} instructions per HMMA"
-    if kind == "cuda_simt" and share > FFMA_LIMIT and _large_simt(kernel) and not with_steps:
+    if multiplies == "FFMA" and kind == "cuda_simt" and share > FFMA_LIMIT and _large_simt(kernel) and not with_steps:
         yield f"{share:.3f} instructions per FFMA"
     if kind != "cuda_gemv":
         stores = code.stores()
@@ -82,11 +95,11 @@ def _large_simt(kernel: MicroKernel) -> bool:
     return kernel["tm"] * kernel["tn"] == 64 and kernel["v"] == 4 and kernel["bk"] >= 16 and tile >= 64 * 128
 
 
-def proposed(device: str, each: int | None, ops: Sequence[str] = OPS) -> list[MicroKernel]:
+def proposed(device: str, each: int | None, ops: Sequence[str] = OPS, shapes: str = SHAPES) -> list[MicroKernel]:
     """What selection keeps for the device, of each op all or, by seed, so many of each family."""
     kernels: list[MicroKernel] = []
     for op in ops:
-        command = [sys.executable, "-m", "haotuner", "candidates", "--op", op, "--shapes", "m=1..4096", "--device", device]
+        command = [sys.executable, "-m", "haotuner", "candidates", "--op", op, "--shapes", shapes, "--device", device]
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300, check=True)
         kept = [MicroKernel.parse(name) for name in json.loads(done.stdout)["kept"]]
         kernels += kept if each is None else some_of_each_family(kept, each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ def tools():
 def test_kernels_beside_a_product_s_spill_nothing(arch, tmp_path):
     """Columns of images, results gathered from them, and sums of shares."""
     of_batches = {"fp32": "cuda_batched_simt_fp32", "int8": "cuda_batched_simt_int8"}
-    families = [one for one in CUDA_FAMILIES if one.name in of_batches.values()]
+    families: list[Any] = [one for one in CUDA_FAMILIES if one.name in of_batches.values()]
     small = {"bm": 32, "bn": 64, "bk": 32, "tm": 4, "tn": 4, "v": 1}
     programs = {kernel.name: (one, kernel) for one in families for kernel in [one.kernel(**small)]}
     resources = build_cubin(programs, tmp_path / "unit.cubin", arch=arch, reduces=tuple(of_batches)).resources
