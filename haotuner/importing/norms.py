@@ -133,6 +133,7 @@ NORMS: Mapping[str, Rule] = {
     "GroupNormalization": _group_norm,
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _rms_norm,
+    "SimplifiedLayerNormalization": _rms_norm,  # ONNX Runtime's name
     "LRN": _local_response,
     "MeanVarianceNormalization": _mean_variance,
     "LpNormalization": _lp_norm,

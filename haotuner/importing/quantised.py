@@ -37,7 +37,7 @@ def _spread(c: Call, x: str, rank: int, axis: int) -> str:
     return reshaped(c, x, (count[0], *[1] * (rank - 1 - axis)))
 
 
-def _quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: int) -> str:
+def quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: int) -> str:
     """Rounded to the nearest, to even where two are as near, and kept in the range of the bytes."""
     g, rank = c.g, c.g.types[x].rank
     own = g.types[scale].dtype
@@ -54,7 +54,7 @@ def _quantise(c: Call) -> str:
     dtype = c.type(2).dtype if zero is not None else dtype_of_onnx(asked, c.op) if asked else "uint8"
     if dtype in FLOATS:
         raise c.bad(f"to {dtype}; bytes and 16-bit whole numbers are known")
-    return _quantised(c, c.tensor(0), c.tensor(1), zero, dtype, _axis(c))
+    return quantised(c, c.tensor(0), c.tensor(1), zero, dtype, _axis(c))
 
 
 def _moved(c: Call, x: str, zero: str | None, axis: int) -> str:
@@ -66,17 +66,20 @@ def _moved(c: Call, x: str, zero: str | None, axis: int) -> str:
 
 
 def _dequantise(c: Call) -> str:
-    g, x, scale, rank = c.g, c.tensor(0), c.tensor(1), c.type().rank
-    axis = _axis(c)
-    known = [g.known(one) for one in (x, scale, *([c.tensor(2)] if c.given(2) else []))]
+    return dequantised(c, c.tensor(0), c.tensor(1), c.maybe(2), _axis(c))
+
+
+def dequantised(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str:
+    """The real numbers that bytes stand for; of weights a constant."""
+    g, rank = c.g, c.g.types[x].rank
+    known = [g.known(one) for one in (x, scale, *([] if zero is None else [zero]))]
     factor = _spread(c, scale, rank, axis)
     if all(one is not None and one.dtype != object for one in known):  # weights: as many bytes more as it may be
-        shapes = [x, factor, *([_spread(c, c.tensor(2), rank, axis)] if c.given(2) else [])]
-        stored, scales, *zero = (np.asarray(g.known(one)) for one in shapes)
-        moved = stored.astype(np.int32) - (zero[0].astype(np.int32) if zero else 0)
+        shapes = [x, factor, *([] if zero is None else [_spread(c, zero, rank, axis)])]
+        stored, scales, *moved_by = (np.asarray(g.known(one)) for one in shapes)
+        moved = stored.astype(np.int32) - (moved_by[0].astype(np.int32) if moved_by else 0)
         return g.constant((moved * scales.astype(np.float32)).astype(numpy_dtype(g.types[scale].dtype)))
-    moved_x = _moved(c, x, c.maybe(2), axis)
-    return g.map("mul", g.add("cast", moved_x, dtype=g.types[scale].dtype), factor)
+    return g.map("mul", g.add("cast", _moved(c, x, zero, axis), dtype=g.types[scale].dtype), factor)
 
 
 def _sums(c: Call, x: int, w: int, x_zero: int, w_zero: int) -> str:
@@ -92,7 +95,7 @@ def _requantised(c: Call, sums: str, scales: tuple[int, int, int], zero: int, ax
     wide = [g.add("cast", c.tensor(place), dtype="fp32") for place in scales]
     one, other = (_spread(c, tensor, rank, axis) for tensor in wide[:2])
     real = g.map("mul", g.add("cast", sums, dtype="fp32"), g.map("mul", one, other))
-    return _quantised(c, real, wide[2], c.tensor(zero), c.type(zero).dtype, axis)
+    return quantised(c, real, wide[2], c.tensor(zero), c.type(zero).dtype, axis)
 
 
 def _convolution(c: Call) -> str:
@@ -112,7 +115,7 @@ def _product(c: Call) -> str:
     return _requantised(c, found, (1, 4, 6), 7, c.g.types[found].rank - 1)
 
 
-def _dynamic(c: Call) -> list[str]:
+def dynamic(c: Call) -> list[str]:
     """The scale and zero point are those of the tensor's own range, 0 in it."""
     g, x, axes = c.g, c.tensor(0), tuple(range(c.type().rank))
     high, low = (
@@ -125,13 +128,13 @@ def _dynamic(c: Call) -> list[str]:
     empty = g.map("equal", scale, 0.0)
     zero = g.add("cast", g.map("select", empty, 0.0, zero), dtype="uint8")
     divisor = g.map("select", empty, 1.0, scale)
-    return [_quantised(replace(c, attributes={}), x, divisor, zero, "uint8", 0), scale, zero]
+    return [quantised(replace(c, attributes={}), x, divisor, zero, "uint8", 0), scale, zero]
 
 
 QUANTISED: Mapping[str, Rule] = {
     "QuantizeLinear": _quantise,
     "DequantizeLinear": _dequantise,
-    "DynamicQuantizeLinear": _dynamic,
+    "DynamicQuantizeLinear": dynamic,
     "ConvInteger": lambda c: _sums(c, 0, 1, 2, 3),
     "QLinearConv": _convolution,
     "QLinearMatMul": _product,

@@ -18,7 +18,7 @@ from haotuner.importing.call import Call
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in
-from haotuner.importing.table import MAIN, RULES
+from haotuner.importing.table import MAIN, rule_of
 from haotuner.importing.types import dtype_of_onnx
 
 DEEPEST = 16  # bodies inside bodies
@@ -111,8 +111,8 @@ def _refuse_unknown(graph: Any, opset: int, own: Mapping[tuple[str, str], Any]) 
         if depth > DEEPEST:
             raise UsageError(f"graphs nested more than {DEEPEST} deep")
         for number, node in enumerate(nodes):
-            known = node.domain in MAIN and (node.op_type in RULES or node.op_type in ("Constant", "If"))
-            if not known and not can_be_taken_apart(node, version, own):
+            known = node.domain in MAIN and node.op_type in ("Constant", "If")
+            if not known and rule_of(node.domain, node.op_type) is None and not can_be_taken_apart(node, version, own):
                 name = f"{node.domain}.{node.op_type}" if node.domain not in MAIN else node.op_type
                 count[name] += 1
                 where[name].append(node.name or f"node {number}")
@@ -181,9 +181,10 @@ class Reader:
         if node.domain in MAIN and node.op_type == "If":
             return self._branch(node, inputs, names, opset, depth)
         asked = max((place + 1 for place, one in enumerate(node.output) if one), default=0)
-        if node.domain in MAIN and node.op_type in RULES and (node.domain, node.op_type) not in self.own:
+        rule = rule_of(node.domain, node.op_type)
+        if rule is not None and (node.domain, node.op_type) not in self.own:
             attributes = {one.name: self._attribute(one) for one in node.attribute}
-            found = RULES[node.op_type](Call(self.g, node.op_type, inputs, attributes, opset, asked))
+            found = rule(Call(self.g, node.op_type, inputs, attributes, opset, asked))
             return [found] if isinstance(found, str) else found
         body = body_of(node, opset, [None if one is None else self.g.types[one] for one in inputs], self.own)
         if body is None:

@@ -12,6 +12,7 @@ from haotuner.importing.data import DATA
 from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.indexing import INDEXING
 from haotuner.importing.layout import LAYOUT
+from haotuner.importing.microsoft import MICROSOFT
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
 from haotuner.importing.products import PRODUCTS
@@ -39,3 +40,10 @@ RULES: Mapping[str, Rule] = {
     **QUANTISED,
 }
 MAIN = ("", "ai.onnx")  # the domain of ONNX's own operators, in both spellings
+
+
+def rule_of(domain: str, op: str) -> Rule | None:
+    """The rule of an operator of ONNX's own domain or of com.microsoft, which ONNX Runtime's optimisers write."""
+    if domain in MAIN:
+        return RULES.get(op)
+    return MICROSOFT.get(op) if domain == "com.microsoft" else None
