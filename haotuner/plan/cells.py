@@ -130,10 +130,15 @@ def _centres(bounds: Sequence[int]) -> list[float]:
     return [float(np.log(np.sqrt(low * high))) for low, high in zip(lower, bounds, strict=True)]
 
 
-def _of_cell(centre: NDArray[np.float64], places: Places, slower: NDArray[np.float64], there: NDArray[np.float64]) -> int:
-    """The composition that loses least at the timed shapes around a cell, weighed by nearness, and in the cell itself."""
+def nearest(places: Places, centre: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Which of the places, a row each, have a say in what is at ``centre``, and the weight of each."""
     distance = np.linalg.norm(places - centre, axis=1)
     near = np.argsort(distance, kind="stable")[:NEAR]
-    weight = 1.0 / (distance[near] + 0.1) ** 2
+    return near, 1.0 / (distance[near] + 0.1) ** 2
+
+
+def _of_cell(centre: NDArray[np.float64], places: Places, slower: NDArray[np.float64], there: NDArray[np.float64]) -> int:
+    """The composition that loses least at the timed shapes around a cell, weighed by nearness, and in the cell itself."""
+    near, weight = nearest(places, centre)
     loss = weight @ slower[near] / weight.sum() + there
     return int(np.flatnonzero(loss <= loss.min() + TIE)[0])

@@ -1,4 +1,4 @@
-"""What a tuned op's calls are expected to take at any shape: what was timed near it, carried on by the roofline."""
+"""What a tuned op's calls are expected to take at any shape: what was timed near it, carried on by the analysis."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from haotuner.cost.features import features
+from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import roofline_us
-from haotuner.plan.cells import CellTable
+from haotuner.microkernels.index import family_named
+from haotuner.plan.cells import CellTable, nearest
 from haotuner.plan.table import PlanTable
+from haotuner.search.compared import of_a_call
 from haotuner.search.task import Tuned
 from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape
 
 
@@ -21,8 +26,12 @@ def table_of(tuned: Tuned, threads: int) -> PlanTable:
 
 
 def calls_us(tuned: Tuned, shapes: Sequence[Shape], device: Device, threads: int = 1) -> list[float]:
-    """Microseconds of a call at each shape. Of shapes without a time: those of the nearest with one, by their rooflines."""
-    table, op = table_of(tuned, threads), tuned.task.op
+    """Microseconds of a call at each shape.
+
+    A shape without a time takes what the analysis expects of the kernel that serves it, times how far that is off at the
+    shapes around it that have one.
+    """
+    table = table_of(tuned, threads)
     if not isinstance(table, CellTable):
         limit, found = len(table.entries), []
         for shape in shapes:
@@ -35,15 +44,28 @@ def calls_us(tuned: Tuned, shapes: Sequence[Shape], device: Device, threads: int
         known = {shape: min(times.values()) for shape, times in table.measured.items() if times}
     if not known:
         return [math.inf] * len(shapes)
-    near = list(known)
-    least = dict(zip([*near, *shapes], roofline_us(device, op, [*near, *shapes]).tolist(), strict=True))
+    near, every = list(known), list({*known, *shapes})
+    expected = dict(zip(every, _expected_us(tuned, table, every, device), strict=True))
     places = np.log([[extent for _, extent in shape.axes] for shape in near])
+    off = np.log([known[shape] / expected[shape] for shape in near])
     found = []
     for shape in shapes:
-        own = np.log([extent for _, extent in shape.axes])
-        nearest = near[int(np.linalg.norm(places - own, axis=1).argmin())]
-        found.append(known[shape] if shape in known else known[nearest] * least[shape] / least[nearest])
+        around, weight = nearest(places, np.log([extent for _, extent in shape.axes]))
+        usual = math.exp(weight @ off[around] / weight.sum())
+        found.append(known[shape] if shape in known else expected[shape] * usual)
     return found
+
+
+def _expected_us(tuned: Tuned, table: CellTable, shapes: Sequence[Shape], device: Device) -> list[float]:
+    """What the analysis expects of the kernel that serves each shape, on one thread: tiles, full or not, and traffic."""
+    one, op = of_a_call(device), tuned.task.op
+    pairs = [(MicroKernel.parse(table.at(shape).parts[0].kernel), shape) for shape in shapes]
+    found = np.asarray(roofline_us(one, op, shapes), np.float64)
+    for name in {kernel.family for kernel, _ in pairs}:
+        own = [place for place, (kernel, _) in enumerate(pairs) if kernel.family == name]
+        frame = features(one, family_named(name), op, [pairs[place] for place in own], weights=tuned.task.cache)
+        found[own] /= np.exp(Analytic().predict(frame))
+    return [float(us) for us in found]
 
 
 def traffic_us(tuned: Tuned, device: Device, threads: int = 1) -> float:

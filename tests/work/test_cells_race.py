@@ -10,9 +10,11 @@ import pandas as pd
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
+from haotuner.cost.roofline import roofline_us
 from haotuner.measure.laboratory import GoesOn
 from haotuner.microkernels.index import families_for
 from haotuner.plan.cells import CellTable
+from haotuner.search.call_times import calls_us
 from haotuner.search.cells import predicted_us
 from haotuner.search.compared import LEAST_LIMIT_US, compared
 from haotuner.search.task import Tuned, Watch
@@ -158,6 +160,34 @@ def test_two_families_race_and_each_shape_gets_the_faster() -> None:
     assert chosen == {"cpu_conv_fp32", "cpu_conv_winograd_fp32"} and {kernel.family for kernel in tuned.kernels} == chosen
     for alone in (replace(asked, one_order=True), replace(asked, budget_s=0.0)):  # bits of one order; predictions alone
         assert {kernel.family for kernel in tune(alone, Filtering(CORE).as_lab(), families).kernels} == {"cpu_conv_fp32"}
+
+
+class Slower(FakeLab):
+    """Everything takes half as long again as the analysis expects, small images twice as long."""
+
+    def true_us(self, trial: Trial) -> float:
+        op = Op.parse(trial.op)
+        (family,) = [one for one in families_for(op, "cpu") if one.name == "cpu_conv_fp32"]
+        kernel = MicroKernel.parse(trial.composition.parts[0].kernel)
+        us = predicted_us(task(op, "b=1;h=8;w=8", 1.0), family, self.device, None, [kernel], [trial.shape])[0, 0]
+        return float(us) * (1.5 if trial.shape["h"] > 20 else 2.0)
+
+
+def test_calls_at_shapes_without_a_time_take_what_the_analysis_is_off_at_those_around_them() -> None:
+    """By the roofline an image of two rows would take a third of what its tiles take."""
+    op = Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1")
+    (family,) = [one for one in families_for(op, "cpu") if one.name == "cpu_conv_fp32"]
+    lab = Slower(CORE)
+    tuned = tune(task(op, "b=1;h=8,12,40,60;w=h", 3600.0), lab.as_lab(), family)
+    timed, between, small = (Shape.of(b=1, h=h, w=h) for h in (40, 45, 2))
+    found = calls_us(tuned, [timed, between, small, between], CORE)
+    (table,) = tuned.tables
+    assert isinstance(table, CellTable)
+    assert found[0] == table.measured[timed][table.at(timed)] and found[1] == found[3]
+    plan = [Trial.of(op.name, table.at(shape), shape, threads=1, cache="hot") for shape in (between, small)]
+    np.testing.assert_allclose(found[1:3], [lab.true_us(one) for one in plan], rtol=0.1)
+    least = roofline_us(CORE.with_units(1), op, [timed, small])
+    assert found[2] > 2 * found[0] * least[1] / least[0]
 
 
 class Unmeasured(FakeLab):
