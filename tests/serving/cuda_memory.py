@@ -116,9 +116,10 @@ class Device:
         return tensor
 
     def put(self, tensor: Any, values: Any) -> None:
-        """Copy values into a tensor, row by row."""
-        for row, at in self._rows(tensor, values.itemsize):
-            data = np.ascontiguousarray(values.reshape(-1, values.shape[-1])[row])
+        """Copy values into a tensor, rows that lie one behind the other at once."""
+        flat = values.reshape(-1, values.shape[-1])
+        for first, count, at in self._runs(tensor, values.itemsize):
+            data = np.ascontiguousarray(flat[first : first + count])
             self.inside(
                 "cuMemcpyHtoD_v2", ctypes.c_uint64(at), ctypes.c_void_p(data.ctypes.data), ctypes.c_size_t(data.nbytes)
             )
@@ -127,12 +128,11 @@ class Device:
         """The values of a tensor, after all work on the legacy stream."""
         found = np.zeros(tuple(tensor.shape), dtype)
         flat = found.reshape(-1, found.shape[-1])
-        for row, at in self._rows(tensor, found.itemsize):
-            line = np.zeros(found.shape[-1], dtype)
+        for first, count, at in self._runs(tensor, found.itemsize):
+            data = flat[first : first + count]
             self.inside(
-                "cuMemcpyDtoH_v2", ctypes.c_void_p(line.ctypes.data), ctypes.c_uint64(at), ctypes.c_size_t(line.nbytes)
+                "cuMemcpyDtoH_v2", ctypes.c_void_p(data.ctypes.data), ctypes.c_uint64(at), ctypes.c_size_t(data.nbytes)
             )
-            flat[row] = line
         return found
 
     def stream(self) -> int:
@@ -161,10 +161,17 @@ class Device:
         self.inside("cuGraphLaunch", graph, ctypes.c_void_p(stream))
         self.wait(stream)
 
-    def _rows(self, tensor: Any, size: int) -> list[tuple[int, int]]:
+    def _runs(self, tensor: Any, size: int) -> list[tuple[int, int, int]]:
+        """First row, number of rows and address of rows that lie one behind the other."""
         shape, strides = tuple(tensor.shape), tuple(tensor.strides)
-        outer = list(np.ndindex(*shape[:-1])) if shape[-1] else []
+        if 0 in shape:
+            return []
+        offsets = np.zeros(1, np.int64)
+        for extent, stride in zip(shape[:-1], strides[:-1], strict=True):
+            offsets = (offsets[:, None] + np.arange(extent) * stride).reshape(-1)
+        firsts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - shape[-1] - 1) != shape[-1])
+        counts = np.diff(firsts, append=len(offsets))
         return [
-            (row, tensor.data_ptr() + size * int(np.dot(index, strides[:-1]) if index else 0))
-            for row, index in enumerate(outer)
+            (int(first), int(count), tensor.data_ptr() + size * int(offsets[first]))
+            for first, count in zip(firsts, counts, strict=True)
         ]

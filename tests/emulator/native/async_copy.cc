@@ -103,12 +103,6 @@ void barrier_wait(uint32_t address, int parity) {
     wait_until([=] { return barrier_at(address).phase != parity; });
 }
 
-// The XOR of the TMA swizzle modes (CUDA driver API, CUtensorMapSwizzle): 16-byte chunks by the 128-byte row.
-uint32_t swizzled(uint32_t address, int mode) {
-    const uint32_t rows[] = {0, 1, 3, 7};
-    return address ^ ((address >> 7 & rows[mode]) << 4);
-}
-
 void tensor_load(uint32_t to, const void* map, const int* corner, uint32_t barrier) {
     TensorMap tensor;
     std::memcpy(&tensor, map, sizeof tensor);

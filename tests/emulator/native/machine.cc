@@ -43,11 +43,6 @@ constexpr size_t kStackBytes = 128 * 1024;   // generated kernels keep a few KB 
 constexpr int kMaxThreads = 1024;
 constexpr unsigned kHoldOneIn = 4;  // one warp in four runs a round: a warp gets some dozens of steps ahead of another
 
-struct Rendezvous {
-    int arrived = 0;
-    long generation = 0;
-};
-
 alignas(1024) unsigned char g_shared[kSharedBytes];
 std::vector<Fiber*> g_fibers;
 Fiber* g_current = nullptr;
@@ -58,7 +53,8 @@ dim3 g_block_extent, g_grid_extent;
 int g_threads = 0;
 unsigned g_multiprocessors = 1, g_block_number = 0;
 std::mt19937 g_random(1);
-std::map<int, Rendezvous> g_rendezvous;
+std::map<int, Rendezvous> g_rendezvous;  // named barriers, and lanes of a mask
+Rendezvous g_all_threads, g_warps[kMaxThreads / 32];
 bool g_late = true;
 
 void fiber_main() {
@@ -73,8 +69,14 @@ void start(Fiber* fiber, int id) {
     fiber->thread.index = {id % g_block_extent.x, id / g_block_extent.x % g_block_extent.y,
                            id / (g_block_extent.x * g_block_extent.y)};
     fiber->done = false;
+    fiber->meeting = nullptr;
     fiber->ready = nullptr;
-    fiber->async = {};
+    Async& async = fiber->async;  // cleared, for new ones would ask for memory
+    async.copies.clear();
+    async.copy_groups.clear();
+    async.multiplies.clear();
+    async.multiply_groups.clear();
+    async.multiply_commits = 0;
     auto top = reinterpret_cast<uintptr_t>(fiber->stack + kStackBytes) & ~uintptr_t{15};
     auto* frame = reinterpret_cast<void**>(top) - 8;  // six registers, the entry, and one word that keeps the ABI's alignment
     std::memset(frame, 0, 8 * sizeof(void*));
@@ -85,6 +87,8 @@ void start(Fiber* fiber, int id) {
 void run_block() {
     std::memset(g_shared, 0xff, sizeof g_shared);  // NaN in every format: reading what nobody wrote shows
     g_rendezvous.clear();
+    g_all_threads = {};
+    for (Rendezvous& meeting : g_warps) meeting = {};
     async_reset();
     std::vector<int> order(g_threads);
     for (int i = 0; i < g_threads; i++) {
@@ -99,8 +103,14 @@ void run_block() {
         bool progress = false;
         for (int i : order) {
             Fiber* fiber = g_fibers[i];
-            if (held[i / 32] || fiber->done || (fiber->ready && !fiber->ready())) continue;
-            fiber->ready = nullptr;
+            if (held[i / 32] || fiber->done) continue;
+            if (fiber->meeting) {
+                if (fiber->meeting->generation == fiber->generation) continue;
+                fiber->meeting = nullptr;
+            } else if (fiber->ready) {
+                if (!fiber->ready()) continue;
+                fiber->ready = nullptr;
+            }
             g_current = fiber;
             emu_switch(&g_scheduler_stack, fiber->stack_pointer);
             progress = true;
@@ -138,30 +148,31 @@ void wait_until(std::function<bool()> ready) {
     emu_switch(&g_current->stack_pointer, g_scheduler_stack);
 }
 
-void rendezvous(int key, int members) {
-    Rendezvous& meeting = g_rendezvous[key];
-    const long generation = meeting.generation;
+// Most of what a fiber waits for: a number is looked at, no function called.
+static void meet(Rendezvous& meeting, int members) {
     if (++meeting.arrived == members) {
         meeting.arrived = 0;
         meeting.generation++;
         return;
     }
-    wait_until([&meeting, generation] { return meeting.generation != generation; });
+    g_current->meeting = &meeting;
+    g_current->generation = meeting.generation;
+    emu_switch(&g_current->stack_pointer, g_scheduler_stack);
 }
 
-void syncthreads() { rendezvous(-1, g_threads); }
+void syncthreads() { meet(g_all_threads, g_threads); }
 // All lanes of the warp, or those of a mask: each mask that a kernel names is a meeting of its own.
 void syncwarp(uint32_t mask) {
     const int warp = g_current->thread.id / 32, lanes = std::min(32, g_threads - warp * 32);
     if (lanes < 32) mask &= (1u << lanes) - 1;
-    if (mask == (lanes < 32 ? (1u << lanes) - 1 : 0xffffffffu)) return rendezvous(warp, lanes);
+    if (mask == (lanes < 32 ? (1u << lanes) - 1 : 0xffffffffu)) return meet(g_warps[warp], lanes);
     if (!(mask >> g_current->thread.id % 32 & 1)) die("a lane names a mask without itself");
-    rendezvous(64 + warp * 32 + __builtin_ctz(mask), __builtin_popcount(mask));
+    meet(g_rendezvous[warp * 32 + __builtin_ctz(mask)], __builtin_popcount(mask));
 }
 
 void sync_some(int barrier, int threads) {
     if (barrier < 1 || barrier > 15 || threads < 32 || threads % 32 || threads > g_threads) die("bar.sync out of range");
-    rendezvous(-1 - barrier, threads);
+    meet(g_rendezvous[-barrier], threads);
 }
 
 uint64_t from_lane(uint64_t value, int lane, int width, uint32_t mask) {

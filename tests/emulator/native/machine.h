@@ -28,14 +28,22 @@ struct Async {
     long multiply_commits = 0;
 };
 
+struct Rendezvous {
+    int arrived = 0;
+    long generation = 0;
+};
+
 struct Fiber {
     Thread thread;
     bool done;
-    std::function<bool()> ready;  // empty: may run
+    const Rendezvous* meeting;    // may run once its generation is another; null: nobody is waited for
+    long generation;
+    std::function<bool()> ready;  // of other waits; empty: may run
     void* stack_pointer;
     unsigned char* stack;
     uint64_t exchange;
     uint32_t fragment[8];
+    float values[24];  // of a fragment of halves
     Async async;
 };
 
@@ -48,7 +56,12 @@ void execute(const dim3& grid, const dim3& extent, size_t dynamic_bytes, unsigne
              const std::function<void()>& body);
 void async_reset();
 bool async_step();  // performs one pending TMA request; false when there is none
-uint32_t swizzled(uint32_t address, int mode);
+
+// The XOR of the TMA swizzle modes (CUDA driver API, CUtensorMapSwizzle): 16-byte chunks by the 128-byte row.
+inline uint32_t swizzled(uint32_t address, int mode) {
+    const uint32_t rows[] = {0, 1, 3, 7};
+    return address ^ ((address >> 7 & rows[mode]) << 4);
+}
 
 }  // namespace emu
 

@@ -6,40 +6,50 @@ namespace emu {
 namespace {
 
 float to_float(uint16_t bits, bool bf16) {
-    if (bf16) {
-        const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-        float value;
+    uint32_t wide = static_cast<uint32_t>(bits) << 16;
+    float value;
+    if (!bf16) {  // the digits in place, the exponent by a product: exact for subnormal halves, too
+        wide = static_cast<uint32_t>(bits & 0x7fff) << 13;
         std::memcpy(&value, &wide, 4);
-        return value;
+        value *= 0x1p112f;
+        std::memcpy(&wide, &value, 4);
+        if ((bits & 0x7c00) == 0x7c00) wide |= 0x7f800000;  // infinite, or no number
+        wide |= static_cast<uint32_t>(bits & 0x8000) << 16;
     }
-    __half_raw raw;
-    raw.x = bits;
-    return __half2float(__half(raw));
+    std::memcpy(&value, &wide, 4);
+    return value;
 }
 
-// One element of a 128-byte-swizzled shared operand: start, leading and stride offsets in 16-byte units, layout in bits 62-63.
-float operand(uint64_t descriptor, int index, int k, bool transposed, bool bf16) {
-    const uint32_t start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4,
-                   stride = (descriptor >> 32 & 0x3fff) << 4;
-    if (descriptor >> 62 != 1) die("only the 128-byte swizzle of wgmma descriptors is emulated");
-    const uint32_t address = transposed
-                                 ? start + index / 64 * leading + k / 8 * stride + k % 8 * 128 + index % 64 * 2
-                                 : start + index / 8 * stride + index % 8 * 128 + k * 2;
-    uint16_t bits;
-    std::memcpy(&bits, shared_pointer(swizzled(address, 3)), 2);
-    return to_float(bits, bf16);
-}
+// A 128-byte-swizzled shared operand: start, leading and stride offsets in 16-byte units, layout in bits 62-63.
+struct Operand {
+    Operand(uint64_t descriptor, bool transposed, bool bf16)
+        : start((descriptor & 0x3fff) << 4), leading((descriptor >> 16 & 0x3fff) << 4), stride((descriptor >> 32 & 0x3fff) << 4),
+          transposed(transposed), bf16(bf16), shared(shared_memory()) {
+        if (descriptor >> 62 != 1) die("only the 128-byte swizzle of wgmma descriptors is emulated");
+    }
+    float at(int index, int k) const {
+        const uint32_t address = transposed
+                                     ? start + index / 64 * leading + k / 8 * stride + k % 8 * 128 + index % 64 * 2
+                                     : start + index / 8 * stride + index % 8 * 128 + k * 2;
+        uint16_t bits;
+        std::memcpy(&bits, shared + swizzled(address, 3), 2);
+        return to_float(bits, bf16);
+    }
+    const uint32_t start, leading, stride;
+    const bool transposed, bf16;
+    const unsigned char* const shared;
+};
 
 void perform(const WarpgroupMultiply& work) {
     const int id = current()->thread.id % 128, warp = id / 32, lane = id % 32;
+    const Operand of_a(work.a, work.a_transposed, work.bf16), of_b(work.b, work.b_transposed, work.bf16);
     float a[2][16];
     for (int half = 0; half < 2; half++)
-        for (int k = 0; k < 16; k++)
-            a[half][k] = operand(work.a, warp * 16 + half * 8 + lane / 4, k, work.a_transposed, work.bf16);
+        for (int k = 0; k < 16; k++) a[half][k] = of_a.at(warp * 16 + half * 8 + lane / 4, k);
     for (int j = 0; j < work.n / 8; j++)
         for (int x = 0; x < 2; x++) {
             float b[16];
-            for (int k = 0; k < 16; k++) b[k] = operand(work.b, j * 8 + lane % 4 * 2 + x, k, work.b_transposed, work.bf16);
+            for (int k = 0; k < 16; k++) b[k] = of_b.at(j * 8 + lane % 4 * 2 + x, k);
             for (int half = 0; half < 2; half++) {
                 float* d = work.d[j * 4 + half * 2 + x];
                 double sum = work.add ? *d : 0.0;
@@ -86,8 +96,9 @@ void load_matrices(int count, bool transposed, uint32_t** registers, uint32_t ad
 }
 
 void multiply_168(int depth, bool bf16, float** d, const uint32_t* a, const uint32_t* b, const float* c) {
-    std::copy(a, a + depth / 4, current()->fragment);
-    std::copy(b, b + depth / 8, current()->fragment + 4);
+    float* mine = current()->values;  // each half is converted once, by its own lane
+    for (int x = 0; x < depth / 2; x++) mine[x] = to_float(a[x / 2] >> x % 2 * 16, bf16);
+    for (int x = 0; x < depth / 4; x++) mine[16 + x] = to_float(b[x / 2] >> x % 2 * 16, bf16);
     syncwarp();
     const int id = current()->thread.id, first = id / 32 * 32, lane = id % 32;
     float result[4];
@@ -95,9 +106,9 @@ void multiply_168(int depth, bool bf16, float** d, const uint32_t* a, const uint
         const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
         double sum = c[e];
         for (int k = 0; k < depth; k++) {
-            const uint32_t a_pair = fiber(first + row % 8 * 4 + k % 8 / 2)->fragment[k / 8 * 2 + row / 8];
-            const uint32_t b_pair = fiber(first + column * 4 + k % 8 / 2)->fragment[4 + k / 8];
-            sum += static_cast<double>(to_float(a_pair >> k % 2 * 16, bf16)) * to_float(b_pair >> k % 2 * 16, bf16);
+            const float of_a = fiber(first + row % 8 * 4 + k % 8 / 2)->values[(k / 8 * 2 + row / 8) * 2 + k % 2];
+            const float of_b = fiber(first + column * 4 + k % 8 / 2)->values[16 + k / 8 * 2 + k % 2];
+            sum += static_cast<double>(of_a) * of_b;
         }
         result[e] = static_cast<float>(sum);
     }
