@@ -123,6 +123,8 @@ def _check(graph: Graph, what: str) -> None:
     for node in graph.nodes:
         if node.attributes.get("function") in OF_INTEGERS and graph.types[node.output].dtype in FLOATS:
             raise UsageError(f"{what}: {node.output} is a remainder of {graph.types[node.output]}, which has no program")
+        if str(node.attributes.get("function")).startswith("bit"):
+            raise UsageError(f"{what}: {node.output} is of the bits of whole numbers, which have no program")
         if node.primitive in ("reduce", "arg_reduce") and not _folded_extents(graph, node):
             raise UsageError(f"{what}: {node.output} reduces over no axis; leave it out")
         if node.primitive in ("reduce", "arg_reduce") and 0 in _folded_extents(graph, node):

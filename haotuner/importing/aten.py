@@ -39,6 +39,15 @@ def _binary(function: str, *, compares: bool = False) -> Rule:
     return rule
 
 
+def _bits(function: str) -> Rule:
+    """Of booleans, or of every bit of whole numbers."""
+    return lambda a: _binary(function if a.dtype == "bool" else f"bit{function}")(a)
+
+
+def _turned(a: Aten) -> str:
+    return a.onnx("Not" if a.dtype == "bool" else "BitwiseNot", a.at(0))
+
+
 _EQUAL = _binary("equal", compares=True)
 
 
@@ -229,8 +238,9 @@ ATEN: Mapping[str, Rule] = {
        for kind in ("Tensor", "Scalar")},
     "ne.Tensor": _unequal, "ne.Scalar": _unequal,
     "maximum.default": _binary("max"), "minimum.default": _binary("min"),
-    "logical_and.default": _binary("and"), "logical_or.default": _binary("or"), "bitwise_and.Tensor": _binary("and"),
-    "bitwise_or.Tensor": _binary("or"), "logical_not.default": _unary("Not"), "bitwise_not.default": _unary("Not"),
+    "logical_and.default": _binary("and"), "logical_or.default": _binary("or"),
+    **{f"bitwise_{name}.{kind}": _bits(name) for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar")},
+    "logical_not.default": _unary("Not"), "bitwise_not.default": _turned,
     **{f"{name}.default": _unary(op) for name, op in
        (("neg", "Neg"), ("exp", "Exp"), ("log", "Log"), ("sqrt", "Sqrt"), ("tanh", "Tanh"), ("sigmoid", "Sigmoid"),
         ("erf", "Erf"),
@@ -245,7 +255,6 @@ ATEN: Mapping[str, Rule] = {
     "elu.default": _elu, "fmod.Tensor": _binary("fmod"), "fmod.Scalar": _binary("fmod"),
     "trunc.default": lambda a: truncated(a, a.at(0)), "isnan.default": lambda a: a.g.map("isnan", a.at(0)),
     "isinf.default": lambda a: a.g.map("isinf", a.at(0)), "logical_xor.default": _binary("xor"),
-    "bitwise_xor.Tensor": _binary("xor"), "bitwise_and.Scalar": _binary("and"), "bitwise_or.Scalar": _binary("or"),
     "expm1.default": lambda a: curves.expm1(a.g, a.cast(a.at(0), a.dtype)),
     "exp2.default": lambda a: a.g.map("exp", a.g.map("mul", a.cast(a.at(0), a.dtype), float(np.log(2)))),
     "log1p.default": lambda a: curves.log1p(a.g, a.cast(a.at(0), a.dtype)),
@@ -282,7 +291,7 @@ ATEN: Mapping[str, Rule] = {
     "zeros.default": _full(0), "ones.default": _full(1),
     "scalar_tensor.default": lambda a: a.cast(a.at(0), a.dtype),
     "arange.default": _counted, "arange.start": _counted, "arange.start_step": _counted,
-    "empty.memory_format": _full(0), "empty_like.default": _full(0),
+    "empty.memory_format": _full(0), "empty_like.default": _full(0), "empty_permuted.default": _full(0),
     "constant_pad_nd.default": _padded, "where.self": _where,
     **INDEXING, **PLACES, **ROWS, **RESIZE, **RECURRENT,
 }  # fmt: skip

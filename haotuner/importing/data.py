@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from haotuner.graph.extents import Extent
+from haotuner.graph.extents import Extent, product
 from haotuner.importing.call import Call, Rule
+from haotuner.importing.layout import reshaped
 from haotuner.importing.lengths import new_dimension
 from haotuner.importing.types import dtype_of_onnx
 from haotuner.ops.host_steps import nonzero
@@ -23,6 +25,15 @@ def places_of(c: Call) -> str:
         return c.g.constant(nonzero(known))
     same = (one.output for one in c.g.nodes if one.primitive == "nonzero" and one.inputs == (c.tensor(0),))
     return next(same, None) or c.g.plain("nonzero", c.tensor(0), extent=new_dimension(c.g, "count"))
+
+
+def _compress(c: Call) -> str:
+    """The places of an axis, or of the flat tensor, where a condition holds."""
+    x, flat = c.tensor(0), "axis" not in c.attributes
+    x = reshaped(c, x, (product(c.shape()),)) if flat else x
+    places = places_of(replace(c, inputs=(c.tensor(1),), attributes={}))
+    chosen = reshaped(c, places, (c.g.types[places].shape[1],))
+    return c.g.add("gather", x, chosen, axis=0 if flat else c.axis(c.attributes["axis"]))
 
 
 def _random(c: Call, law: str, shape: Sequence[Extent], dtype: str) -> str:
@@ -53,6 +64,7 @@ def _shaped(law: str) -> Rule:
 
 DATA: Mapping[str, Rule] = {
     "NonZero": places_of,
+    "Compress": _compress,
     "RandomNormal": _shaped("normal"),
     "RandomNormalLike": _like("normal"),
     "RandomUniform": _shaped("uniform"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 
+import numpy as np
+
 from haotuner.graph import composites
-from haotuner.graph.types import FLOATS
+from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.types import dtype_of_onnx
 
@@ -153,6 +155,26 @@ def _tan(c: Call) -> str:
     return c.g.map("div", c.g.map("sin", c.tensor(0)), c.g.map("cos", c.tensor(0)))
 
 
+def every_bit_turned(c: Call) -> str:
+    """Each bit of a whole number the other way: -1 has all of them."""
+    kind = numpy_dtype(c.type().dtype)
+    return c.g.map("bitxor", c.tensor(0), c.g.constant(np.array(-1).astype(kind), c.type().dtype))
+
+
+def _shift(c: Call) -> str:
+    """Times or over a power of 2; of unsigned numbers nothing is left of what is shifted out."""
+    kind = c.type().dtype
+    if not kind.startswith("uint"):
+        known = c.g.known(c.tensor(1))
+        if known is None or np.min(known, initial=0) < 0 or np.max(known, initial=0) > np.iinfo(kind).bits - 2:
+            raise c.bad(f"{kind} by numbers that are not known now, or not from 0 to {np.iinfo(kind).bits - 2}")
+    power = c.g.map("pow", c.g.constant(2, kind), c.tensor(1))
+    if c.required("direction") == "LEFT":
+        return c.g.map("mul", c.tensor(0), power)
+    gone = c.g.map("equal", power, 0)  # 2 to a power that the type does not hold
+    return c.g.map("select", gone, 0, c.g.map("floordiv", c.tensor(0), c.g.map("select", gone, 1, power)))
+
+
 def _floats_only(rule: Rule) -> Rule:
     """A function of real numbers of whole ones, as their own type: what changes nothing of them."""
     return lambda c: rule(c) if c.type().dtype in FLOATS else c.tensor(0)
@@ -163,6 +185,7 @@ _DIRECT = {
     "Tanh": "tanh", "Sigmoid": "sigmoid", "Sin": "sin", "Cos": "cos", "Sign": "sign", "Not": "not", "IsNaN": "isnan",
     "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Equal": "equal", "Less": "less", "LessOrEqual": "less_equal",
     "Greater": "greater", "GreaterOrEqual": "greater_equal", "And": "and", "Or": "or", "Xor": "xor",
+    "BitwiseAnd": "bitand", "BitwiseOr": "bitor", "BitwiseXor": "bitxor",
 }  # fmt: skip
 ELEMENTWISE: Mapping[str, Rule] = {
     **{op: _direct(function) for op, function in _DIRECT.items()},
@@ -192,4 +215,6 @@ ELEMENTWISE: Mapping[str, Rule] = {
     "Identity": lambda c: c.tensor(0),
     "Dropout": _dropout,
     "Tan": _tan,
+    "BitwiseNot": every_bit_turned,
+    "BitShift": _shift,
 }

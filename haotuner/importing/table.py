@@ -21,6 +21,7 @@ from haotuner.importing.recurrent import RECURRENT
 from haotuner.importing.reductions import REDUCTIONS
 from haotuner.importing.resize import RESIZE
 from haotuner.importing.sampled import SAMPLED
+from haotuner.importing.spectra import SPECTRA
 
 RULES: Mapping[str, Rule] = {
     **ELEMENTWISE,
@@ -33,6 +34,7 @@ RULES: Mapping[str, Rule] = {
     **NORMS,
     **RESIZE,
     **SAMPLED,
+    **SPECTRA,
     **INDEXING,
     **RECURRENT,
     **DATA,

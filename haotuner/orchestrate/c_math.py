@@ -121,7 +121,7 @@ INLINE int32_t whole(float f) {{ int32_t i; memcpy(&i, &f, 4); return i; }}
 {FUNCTIONS}"""
 
 _BINARY = {"add": "+", "sub": "-", "mul": "*", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
-           "greater_equal": ">=", "and": "&&", "or": "||"}  # fmt: skip
+           "greater_equal": ">=", "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
 _EXACT = ("neg", "abs", "max", "min", "select", "sign", "floor", "ceil", "round")  # of halves: their results are halves
 _SINGLE = {"exp": "ht_exp", "tanh": "ht_tanh", "erf": "ht_erf", "sigmoid": "ht_sigmoid", "log": "logf", "sqrt": "sqrtf",
            "sin": "sinf", "cos": "cosf", "floor": "floorf", "ceil": "ceilf", "round": "rintf", "abs": "fabsf", "pow": "powf",

@@ -36,6 +36,10 @@ FAMILIES = (
     "GridSample",
     "NonMaxSuppression",
     "Acos",
+    "DFT",
+    "STFT",
+    "BitwiseNot",
+    "Compress",
 )
 
 

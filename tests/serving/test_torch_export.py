@@ -124,3 +124,16 @@ def test_samples_of_an_image_and_logarithms_near_1():
     found = interpret(graph, {name: value.numpy() for name, value in zip(graph.inputs, given, strict=True)})
     for mine, theirs in zip(found.values(), Warp()(*given), strict=True):
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=2e-5, atol=2e-5)
+
+
+def test_bits_of_whole_numbers_are_not_taken_for_booleans():
+    from haotuner.torch import export
+
+    class Bits(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return (x & 6) | 1, x ^ 5, ~x, (x > 2) & (x < 9), ~(x > 2)
+
+    graph = export(Bits(), (torch.arange(8),), ({0: torch.export.Dim.AUTO},))
+    given = torch.arange(-5, 12)
+    for mine, theirs in zip(interpret(graph, {graph.inputs[0]: given.numpy()}).values(), Bits()(given), strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())

@@ -1,0 +1,90 @@
+"""Rules of Fourier transforms of a known length: products with a matrix of cosines and sines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from haotuner.graph.types import numpy_dtype
+from haotuner.importing.call import Call, Rule
+from haotuner.importing.layout import reshaped, transposed
+
+_LONGEST = 8192  # of a transform: its matrix is of this size squared
+
+
+def _turns(c: Call, given: int, length: int, kept: int, dtype: str) -> Any:
+    """(given, kept, 2): cosines and minus sines; what lies beyond ``length`` is cut, what lacks is 0."""
+    if length > _LONGEST:
+        raise c.bad(f"a transform of {length} elements; up to {_LONGEST} are products with a matrix")
+    times = np.outer(np.arange(given), np.arange(kept)) % length * (2 * np.pi / length)
+    found = np.stack([np.cos(times), -np.sin(times)], -1)
+    found[length:] = 0
+    return found.astype(numpy_dtype(dtype))
+
+
+def _fixed(c: Call, place: int) -> int:
+    return int(c.whole(place)[0])
+
+
+def _fourier(c: Call) -> str:
+    """Along one axis; real and imaginary parts lie on the last one."""
+    rank, shape = c.type().rank, c.shape()
+    asked = _fixed(c, 2) if c.given(2) else c.attribute("axis", 1 if c.opset < 20 else -2)
+    axis = asked + rank if asked < 0 else asked
+    extent = shape[axis]
+    if not isinstance(extent, int):
+        raise c.bad("along an axis whose extent depends on the request")
+    length = _fixed(c, 1) if c.given(1) else extent
+    inverse, half, dtype = c.attribute("inverse", 0), c.attribute("onesided", 0), c.type().dtype
+    if inverse and half:
+        length = _fixed(c, 1) if c.given(1) else 2 * (extent - 1)
+        return _along(c, axis, _real_signal(c, extent, length, dtype))
+    turns = _turns(c, extent, length, length // 2 + 1 if half else length, dtype)
+    cos, sin = turns[..., 0], turns[..., 1]
+    if inverse:
+        cos, sin = cos / length, -sin / length
+    of_real = np.stack([cos, sin], -1)
+    of_both = of_real[:, None] if shape[-1] == 1 else np.stack([of_real, np.stack([-sin, cos], -1)], 1)
+    return _along(c, axis, of_both)
+
+
+def _real_signal(c: Call, extent: int, length: int, dtype: str) -> Any:
+    """(extent, 2, length, 1): of half of the frequencies back to real numbers; the other half mirrors them."""
+    turns = _turns(c, length, length, extent, "fp64").transpose(1, 0, 2)  # cosines and minus sines by frequency and time
+    twice = np.full(extent, 2.0)
+    twice[[place for place in (0, length - length // 2) if place < extent and 2 * place % length == 0]] = 1.0
+    found = (turns * twice[:, None, None] / length).transpose(0, 2, 1)[..., None]
+    return found.astype(numpy_dtype(dtype))
+
+
+def _along(c: Call, axis: int, matrix: Any) -> str:
+    """The product along one axis; parts of numbers lie on the last one."""
+    g, rank = c.g, c.type().rank
+    order = [*(one for one in range(rank - 1) if one != axis), axis, rank - 1]
+    lead = "".join(chr(ord("a") + place) for place in range(rank - 2))
+    held = g.constant(np.ascontiguousarray(matrix.astype(numpy_dtype(c.type().dtype))))
+    found = g.add("contract", transposed(c, c.tensor(0), order), held, labels=f"{lead}tp,tpfq->{lead}fq")
+    return transposed(c, found, [order.index(one) for one in range(rank)])
+
+
+def _short_fourier(c: Call) -> str:
+    """Of parts of a real signal, each times a window: batch x parts x frequencies x 2."""
+    g, step = c.g, _fixed(c, 1)
+    if c.type().rank == 3 and c.shape()[-1] != 1:
+        raise c.bad("of complex signals")
+    batch, samples = c.shape()[:2]
+    size = _fixed(c, 3) if c.given(3) else c.shape(2)[0]
+    if not isinstance(size, int):
+        raise c.bad("parts whose length depends on the request")
+    parts = g.add(
+        "window", reshaped(c, c.tensor(0), (batch, samples)), axes=(1,), sizes=(size,), strides=(step,), dilations=(1,)
+    )
+    parts = g.map("mul", parts, c.tensor(2)) if c.given(2) else parts
+    kept = size // 2 + 1 if c.attribute("onesided", 1) else size
+    matrix = g.constant(_turns(c, size, size, kept, c.type().dtype))
+    return g.add("contract", parts, matrix, labels="bpt,tfq->bpfq")
+
+
+SPECTRA: Mapping[str, Rule] = {"DFT": _fourier, "STFT": _short_fourier}
