@@ -42,6 +42,7 @@ FOUND_BEFORE = ("grouped_", "batched_", "windows_", "images_")
 # Instructions of the main loop for each of its matrix instructions or FFMAs, on tiles that have enough of them.
 HGMMA_LIMIT, HMMA_LIMIT, FFMA_LIMIT = 13.0, 3.0, 1.16
 NARROW_STORES = 2  # of Y in single elements, and of partial sums, each in a loop
+NARROW_OF_BYTES = 3  # of sums as they are, with what is added, and of partial sums
 NARROW_OF_STEPS = 4  # of Y in single elements of each of three types
 
 
@@ -78,7 +79,7 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
         narrow = sum(stores.values()) - stores["128"] - stores["64"]  # of 8 bytes: partial sums, by four threads 32
         # Operands changed over, eight threads store 32 bytes of partial sums, each element by an instruction.
         across = kernel["wr"] * kernel["bm"] // 2 if kind == "cuda_wgmmas" else 0
-        single = NARROW_OF_STEPS if with_steps else NARROW_STORES
+        single = NARROW_OF_STEPS if with_steps else NARROW_OF_BYTES if family.dtype == "int8" else NARROW_STORES
         if narrow > single * (kernel["wr"] if across else 1) + across:
             yield f"stores {dict(stores)}"
 

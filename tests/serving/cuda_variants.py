@@ -72,6 +72,8 @@ from tests.standin import ROOT, environment
 from tests.standin.forking import Forking
 from tests.standin.patience import ended
 
+MODELS_MEMORY = 4 << 30  # of a device: 256 streams keep 4 MiB each for the op beside a pack's models
+
 
 @dataclass(frozen=True)
 class Swapped:
@@ -276,7 +278,8 @@ class Variants:
             told: dict[str, Any] = {"linker": tools, "others": others, "beside": [packed(PARTS_PICK)]}
             made["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, **told)
         words = scenario, str(made["model"])
-        return self._forking.call(module, "run", *words, environment=self._where(SIMT), seconds=seconds)
+        where = self._where(SIMT, memory_bytes=MODELS_MEMORY)
+        return self._forking.call(module, "run", *words, environment=where, seconds=seconds)
 
     def _timed(self, made: dict[str, Path], name: str, mutant: Path, pick: Pick, scenario: str, seconds: float) -> str:
         if "timing" not in made:
@@ -348,11 +351,12 @@ class Variants:
         return cubin
 
     def _where(
-        self, pick: Pick, *, noise: float = 0.01, bare: bool = False, execute: bool = True, fail: str = ""
-    ) -> dict[str, str]:
+        self, pick: Pick, *, noise: float = 0.01, bare: bool = False, execute: bool = True, fail: str = "",
+        memory_bytes: int | None = None,
+    ) -> dict[str, str]:  # fmt: skip
         return environment(
             self.folder / "images", device=pick.arch, more_devices=(pick.arch,), sources=self.folder / "code", noise=noise,
-            bare=bare, execute=execute, fail=fail,
+            bare=bare, execute=execute, fail=fail, memory_bytes=memory_bytes,
         )  # fmt: skip
 
     def _whole(self, source: Path, out: Path, *, watched: bool = False) -> Path:
