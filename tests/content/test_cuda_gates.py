@@ -123,6 +123,26 @@ def test_a_broken_gate_is_named(kernel, found, words):
     assert any(words in why for why in broken(FAMILIES[kernel.family], kernel, "sm_80", found))
 
 
+@pytest.mark.parametrize(
+    ("name", "multiplies"),
+    [
+        ("cuda_windows_mma_int8__bm64_bn64_bk64_wm2_wn4_st3_v16_kn0", "IMMA"),
+        ("cuda_batched_simt_int8__bm64_bn64_bk64_tm4_tn8_v16_kn0", "IDP"),
+        ("cuda_images_simt_fp32__bm32_bn64_bk8_tm4_tn4_v4_kn1", "FFMA"),
+    ],
+)
+def test_kernels_of_windows_and_bytes_have_gates(name, multiplies):
+    kernel = MicroKernel.parse(name)
+    (family,) = (one for one in CUDA_FAMILIES if one.name == kernel.family)
+    stores = ("STG.E.128 [R2], R4", *["STG.E [R2], R4"] * 2)
+    assert list(broken(family, kernel, "sm_80", code(f"{multiplies}.X R1, R2, R3, R4", after=stores))) == []
+    assert list(broken(family, kernel, "sm_80", code("HMMA.16816.F32 R4, R8, R12, R4", after=stores)))[0] == (
+        f"no {multiplies} in a loop"
+    )
+    many = code(f"{multiplies}.X R1, R2, R3, R4", after=(*stores, *["STG.E [R2], R4"] * 2))
+    assert any("stores" in why for why in broken(family, kernel, "sm_80", many))
+
+
 def test_the_bound_of_resident_blocks_can_be_left_out():
     kernel = KERNELS["sm_80"][1]
     programs = {"dense": (SIMT, kernel)}

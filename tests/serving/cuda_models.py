@@ -88,6 +88,13 @@ def loops(path: str) -> None:
             server.ask(batch, seq)
 
 
+def sequences(path: str) -> None:
+    """A block of threads goes along a sequence, however few there are."""
+    server = Server(path, name="gru")
+    for batch, seq in ((1, 2), (3, 7)):
+        server.ask(batch, seq)
+
+
 def empty(path: str) -> None:
     """Nothing is read of what has no elements, which lies where nobody may read; outputs without elements go there, too."""
     server = Server(path, name=empty_models.NAME)
@@ -378,7 +385,7 @@ def devices(path: str) -> None:
         second.model.run(tensors, out=second.outputs(2, 7), stream=second.stream)
 
 
-ALL = (numbers, loops, empty, steady, captured, streams, many, refusals, faults, doors, driven, freed, devices)
+ALL = (numbers, loops, empty, steady, captured, streams, many, refusals, faults, doors, driven, freed, devices, sequences)
 SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
 
 

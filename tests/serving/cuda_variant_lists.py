@@ -88,7 +88,7 @@ WITH_MODELS = ("loaded.c",)  # what packs with whole models have beside the rest
 OF_MODELS = {
     "tests.serving.cuda_model_faults": ("repeated", "walked", "loaded", "opened", "damaged", "starved", "timed"),
     "tests.serving.cuda_models": ("numbers", "empty", "steady", "refusals", "faults", "doors", "driven", "freed", "captured",
-                                  "streams", "devices", "many"),
+                                  "streams", "devices", "many", "sequences"),
 }  # fmt: skip
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
