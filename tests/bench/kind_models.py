@@ -23,8 +23,9 @@ from haotuner.cost.columns import versions
 from haotuner.hw_profiles.find import find_device
 from haotuner.records import open_store
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.transfer.models_shipped import folder
+from haotuner.transfer.models_shipped import folder, near
 from haotuner.transfer.reading import read_records
+from haotuner.transfer.saved_model import load_model
 from haotuner.words.record import Record, Timed, Trial
 from tests.bench.ship_models import fit, held_out, ops_of, scored, ship_text, tasks_of
 
@@ -90,6 +91,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("stores", nargs="+")
     words.add_argument("--out", type=Path, default=folder())
+    words.add_argument("--judge", action="store_true", help="ship nothing: say how what ships ranks these kernels")
     asked = words.parse_args()
     records = records_of(asked.stores)
     date = datetime.fromtimestamp(max(record.when for record in records), UTC).date().isoformat()
@@ -97,6 +99,12 @@ def main() -> None:
     for table in read.tables:
         if table.family == DENSE or len(table) < LEAST_ROWS or len(set(ops_of(table))) < LEAST_OPS or not tasks_of(table):
             print(table.family, len(table), "rows: too few")
+            continue
+        if asked.judge:
+            analytic = np.asarray(table.frame["expected_log"], np.float64)
+            print(table.family, "analytic", scored(table, analytic))
+            for one in near(table.device, table.family).models:
+                print(f"  {one.name} ({one.distance:.1f} away)", scored(table, load_model(one.path).predict(table.frame)))
             continue
         facts = ship(table, date, asked.out)
         what = f"{facts['model']} {facts['rows']} rows" if "model" in facts else f"{facts['family']} not shipped:"
