@@ -13,7 +13,12 @@ from haotuner.importing.exported import NAMES, SUFFIX, graph_of_program, symbols
 
 
 def export(
-    module: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any = None, *, out: str | Path | None = None
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    dynamic_shapes: Any = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
 ) -> Graph:
     """The graph of a module in evaluation mode; dimensions have the names that are given.
 
@@ -21,13 +26,15 @@ def export(
         module: the model.
         args: example inputs.
         dynamic_shapes: as ``torch.export.export`` takes it: for each input the dimensions by axis, each a
-            ``torch.export.Dim`` or, as ``torch.onnx.export`` takes it, a name.
+            ``torch.export.Dim`` or, as ``torch.onnx.export`` takes it, a name. With ``kwargs``: by the names of the arguments.
+        kwargs: example inputs that the module takes by name, as models of transformers do.
         out: a file to write, ``NAME.pt2``: `haotuner tune NAME.pt2 --shapes "batch=1..8"` tunes it.
 
     Raises:
         UsageError: operators without a rule; all of them are listed.
     """
-    program = torch.export.export(module.eval(), args, dynamic_shapes=_without_names(dynamic_shapes))
+    named = dict(kwargs or {})
+    program = torch.export.export(module.eval(), args, named or None, dynamic_shapes=_without_names(dynamic_shapes))
     names = _names(program, dynamic_shapes)
     graph = graph_of_program(program, names)
     if out is not None:

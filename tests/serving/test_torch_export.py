@@ -86,10 +86,13 @@ def test_a_graph_computes_what_the_module_does_at_any_size(kind, tmp_path):
                 np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_dimensions_may_only_be_named():
+def test_dimensions_may_only_be_named_and_inputs_be_given_by_name():
     from haotuner.torch import export
 
-    assert set(export(Encoder(), ids(2, 7), ({0: "people", 1: "words"},) * 2).dimensions) == {"people", "words"}
+    words, mask = ids(2, 7)
+    axes = {0: "people", 1: "words"}
+    graph = export(Encoder(), (words,), {"ids": axes, "mask": axes}, kwargs={"mask": mask})
+    assert set(graph.dimensions) == {"people", "words"} and graph.inputs == ("ids", "mask")
 
 
 def test_every_operator_without_a_rule_is_listed():
