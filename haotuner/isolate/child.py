@@ -21,7 +21,7 @@ from haotuner.isolate.answers import Crashed, Job, Refused, TimedOut, Unanswered
 from haotuner.isolate.group import Group
 from haotuner.isolate.limits import Limits
 
-START_LIMIT_S = 300.0  # importing tvm took 5 s from a cold disk, a first CUDA context 30 s; a crowd of 20 on 2 cores makes 100 of 5
+START_LIMIT_S = 300.0  # importing tvm took 5 s from a cold disk, a first CUDA context 30 s; in a crowd twenty times that
 GLANCE_S = 0.25  # how often a silent child is looked at
 # The child sees what its parent sees: the same import path, whether from a checkout, a wheel, a bundle or a test.
 BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); from haotuner.isolate.program import main; main()"

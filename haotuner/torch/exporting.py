@@ -26,7 +26,7 @@ def export(
         module: the model.
         args: example inputs.
         dynamic_shapes: as ``torch.export.export`` takes it: for each input the dimensions by axis, each a
-            ``torch.export.Dim`` or, as ``torch.onnx.export`` takes it, a name. With ``kwargs``: by the names of the arguments.
+            ``torch.export.Dim`` or, as ``torch.onnx.export`` takes it, a name. With ``kwargs``: by argument.
         kwargs: example inputs that the module takes by name, as models of transformers do.
         out: a file to write, ``NAME.pt2``: `haotuner tune NAME.pt2 --shapes "batch=1..8"` tunes it.
 
