@@ -26,6 +26,7 @@ SPECS = (
     "conv2d:c=17,f=40,r=3,s=3,pad=1",
     "conv2d:c=18,f=33,r=3,s=3,pad=1,stride=2",
     "conv2d:c=40,f=20,r=1,s=1",
+    "conv2d:c=20,f=18,r=1,s=1,stride=3",  # lines that no window sees
     "conv2d:c=32,f=24,r=3,s=2,pad=0.3.2.1,stride=3,dilation=2,groups=2",
     "conv2d:c=8,f=9,r=3,s=3,pad=17,dilation=17",  # bands of a few pixels
     "conv2d:c=130,f=9,r=3,s=3,pad=1",  # a sum in parts
