@@ -31,6 +31,10 @@ def _resize(c: Call) -> str:
         extent, out, scale = c.shape()[axis], outputs[place], scales[place]
         if same(extent, out) and where != "tf_crop_and_resize" and not (isinstance(scale, float) and scale != 1):
             continue
+        if same(extent, 1) and not region:  # one pixel, whatever the weights: of an image's mean, for instance
+            shape = c.g.types[x].shape
+            x = c.g.add("broadcast", x, shape=(*shape[:axis], out, *shape[axis + 1 :]))
+            continue
         bounds = (region[place], region[len(axes) + place]) if region else None
         line = _coordinates(c, where, extent, out, scale, bounds)
         if mode == "nearest":

@@ -87,6 +87,15 @@ def test_shape_arithmetic_is_gone_after_reading():
         np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], x.reshape(batch, seq, 3, 4))
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_a_single_pixel_is_spread_and_not_gathered(mode):
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode=mode)
+    graph = graph_of(model([node], {"x": ["b", 3, 1, 1]}, ["y"], {"scales": np.array([1, 1, 4, 5], np.float32)}), None, {})
+    assert {one.primitive for one in graph.nodes} == {"broadcast"}
+    x = np.arange(6, dtype=np.float32).reshape(2, 3, 1, 1)
+    np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], np.broadcast_to(x, (2, 3, 4, 5)))
+
+
 def test_constants_are_computed_while_reading():
     nodes = [helper.make_node("Transpose", ["w"], ["t"]), helper.make_node("MatMul", ["x", "t"], ["y"])]
     graph = graph_of(model(nodes, {"x": ["m", 3]}, ["y"], {"w": np.ones((2, 3), np.float32)}), None, {})
