@@ -25,7 +25,7 @@ from haotuner.words.traffic import Traffic
 
 FP32_BYTES = 4
 MOST_TAPS, MOST_STRIDE = 16, 4
-ROWS, PIXELS = (1, 4, 8), (1, 4, 8)  # that conv_direct.c has programs for; 8 rows: pixels of a vector of channels, turned
+ROWS, PIXELS = (4, 8), (1, 4, 8)  # that conv_direct.c has programs for
 
 
 def is_direct(op: Op) -> bool:

@@ -1,0 +1,170 @@
+/* Depthwise convolutions with channels first: included once for each width of vectors, by conv_direct.c, which says what the macros are.
+ *
+ * A tile is one vector of columns in several output rows, whose sums stay in registers. Its taps are taken a column of the window at a
+ * time: the column's weights stay in registers, and a line of the image that is loaded serves every row whose window it lies in. */
+
+typedef struct {
+  const float *x, *w; /* x: of line 0, where the columns of the tile's first tap begin */
+  float* y;
+  const ht_direct_lines* of;
+  const int64_t* at;                       /* of each tap along a line, how far it is from the first */
+  int64_t line, stride, count;             /* from one line to the next; from one output row to the next; columns that are stored */
+  int64_t low, inside;                     /* lines [low, low + inside) are in the image */
+  int64_t q, left;                         /* its first column, and the image's that the first tap of it meets */
+  int apart;                               /* lines are laid out, and read there */
+  HT_WIDE(lanes) keep[HT_DIRECT_TAPS + 1]; /* of each tap, the lanes whose columns are in the image */
+  HT_WIDE(lanes) stored;                   /* the first `count` */
+  float bias;
+} HT_WIDE(tile);
+
+/* `rows` rows, windows of `r` lines that move by `step`, down and, where it is 2, along lines too: then every other element counts, and
+ * two taps share what is loaded. All three are known when this is compiled. */
+HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(rows_of)(const HT_WIDE(tile) * tile, const int rows, const int r,
+                                                                             const int step) {
+  const int lines = (rows - 1) * step + r, taps = tile->of->taps;
+  const float* zeros = tile->of->zeros;
+  const uint64_t inside = (uint64_t)tile->inside;
+  const int64_t stride = tile->stride;
+  const HT_WIDE(lanes)* keep = tile->keep;
+  const HT_WIDE(some) stored = HT_SOME(tile);
+  float* y = tile->y;
+  int64_t above = -tile->low, line = tile->line;
+  HT_V sums[HT_ROWS], w[7], other[7];
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i) sums[i] = HT_EVERY(&tile->bias);
+#define HT_ADD(keep, w, v)                                                                                                  \
+  _Pragma("GCC unroll 7") for (int t = 0; t < r; ++t) if (k >= t && (k - t) % step == 0 && (k - t) / step < rows) \
+      sums[(k - t) / step] = HT_FMA_OF(keep, w[t], v, sums[(k - t) / step]);
+  for (int u = 0; u < taps; u += step) {
+    const float *x = tile->x + tile->at[u], *first = tile->w + u;
+    const int both = step == 2 && u + 1 < taps;
+    __asm__("" : "+r"(above), "+r"(line)); /* or the places of all lines are kept for all taps, where there are no registers for them */
+#pragma GCC unroll 7
+    for (int t = 0; t < r; ++t) {
+      w[t] = HT_EVERY(first + t * taps);
+      if (step == 2) other[t] = HT_EVERY(first + t * taps + both);
+    }
+#pragma GCC unroll 32
+    for (int k = 0; k < lines; ++k, x += line) {
+      const float* from = (uint64_t)(above + k) < inside ? x : zeros;
+      HT_V v = HT_LOAD(from), next = v;
+      if (step == 2) {
+        const HT_V more = HT_LOAD(from + HT_N);
+        next = HT_ODD(v, more);
+        v = HT_EVEN(v, more);
+      }
+      v = HT_ONLY(keep[u], v);
+      HT_IN_REGISTER(v); /* or every sum would load it again */
+      HT_ADD(keep[u], w, v)
+      if (!both) continue;
+      next = HT_ONLY(keep[u + 1], next);
+      HT_ADD(keep[u + 1], other, next)
+    }
+  }
+#undef HT_ADD
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i) HT_STORE_OF(y + i * stride, step == 2 ? HT_IN_ORDER(sums[i]) : sums[i], stored);
+}
+
+/* The same for windows of any height, which no program is for: one row. */
+HT_TARGET static void HT_WIDE(row_of)(const HT_WIDE(tile) * tile) {
+  const int taps = tile->of->taps;
+  HT_V sum = HT_EVERY(&tile->bias);
+  for (int u = 0; u < taps; ++u)
+    for (int64_t t = tile->low; t < tile->low + tile->inside; ++t)
+      sum = HT_FMA_OF(tile->keep[u], HT_EVERY(tile->w + t * taps + u),
+                      HT_ONLY(tile->keep[u], HT_LOAD(tile->x + tile->at[u] + t * tile->line)), sum);
+  HT_STORE(tile->y, sum, tile->count);
+}
+
+#define HT_TILE(r, step, rows) \
+  HT_TARGET static void HT_WIDE(tile_##r##_##step##_##rows)(const HT_WIDE(tile) * tile) { HT_WIDE(rows_of)(tile, rows, r, step); }
+#define HT_UP_TO_4(of, r, step) of(r, step, 1) of(r, step, 2) of(r, step, 3) of(r, step, 4)
+#define HT_UP_TO_8(of, r, step) HT_UP_TO_4(of, r, step) of(r, step, 5) of(r, step, 6) of(r, step, 7) of(r, step, 8)
+HT_UP_TO(HT_TILE, 3, 1) HT_UP_TO(HT_TILE, 3, 2) HT_UP_TO(HT_TILE, 5, 1) HT_UP_TO(HT_TILE, 5, 2) HT_UP_TO(HT_TILE, 7, 1)
+#define HT_NAME(r, step, rows) HT_WIDE(tile_##r##_##step##_##rows),
+static void (*const HT_WIDE(programs)[][HT_ROWS])(const HT_WIDE(tile) *) = {
+    {HT_UP_TO(HT_NAME, 3, 1)}, {HT_UP_TO(HT_NAME, 3, 2)}, {HT_UP_TO(HT_NAME, 5, 1)}, {HT_UP_TO(HT_NAME, 5, 2)}, {HT_UP_TO(HT_NAME, 7, 1)}};
+#undef HT_NAME
+#undef HT_UP_TO_4
+#undef HT_UP_TO_8
+#undef HT_TILE
+
+/* What a tile needs of so many lines, one after the other, zeros beside the image: parts of every `across`-th element from `left` on. */
+HT_TARGET static void HT_WIDE(lines_of)(const ht_direct_lines* of, const ht_conv_call* call, const float* row, int64_t lines, int64_t left) {
+  const int across = of->across;
+  float* room = of->room;
+  for (int64_t i = 0; i < lines; ++i, row += call->xh)
+    for (int part = 0; part < across; ++part)
+      for (int64_t j = 0; j < of->length; j += HT_N, room += HT_N) {
+        const int64_t from = left + j * across + part, low = from < 0 ? -from : 0, high = call->w - from;
+        HT_V v = HT_ZERO;
+        if (across == 1) v = HT_PART(row + from, low < HT_N ? low : HT_N, high < 0 ? 0 : high < HT_N ? high : HT_N);
+        else {
+          float lanes[HT_N];
+          for (int64_t l = 0; l < HT_N; ++l) lanes[l] = l * across >= low && l * across < high ? row[from + l * across] : 0;
+          v = HT_LOAD(lanes);
+        }
+        HT_STORE(room, v, HT_N);
+      }
+}
+
+/* The columns of a tile that starts at column q. */
+HT_TARGET static void HT_WIDE(columns_of)(HT_WIDE(tile) * tile, const ht_conv_call* call, int64_t q) {
+  const ht_direct_lines* of = tile->of;
+  tile->q = q;
+  tile->left = q * of->right - of->before;
+  tile->apart = of->across > 1;
+  tile->count = call->q - q < HT_N ? call->q - q : HT_N;
+  tile->stored = HT_LANES(0, tile->count);
+  for (int u = 0; u < of->taps; ++u) {
+    int64_t from = tile->left + of->at[u], low = from < 0 ? -from : 0, high = call->w - from;
+    if (of->pairs) low = (low + 1) >> 1, high = (high + 1) >> 1;
+    low = low < HT_N ? low : HT_N;
+    high = high < 0 ? 0 : high < HT_N ? high : HT_N;
+    tile->keep[u] = tile->apart ? HT_LANES(0, HT_N) : of->pairs ? HT_MIXED(low, high) : HT_LANES(low, high);
+  }
+}
+
+/* One plane of the output. */
+HT_TARGET static void HT_WIDE(plane)(HT_WIDE(tile) * tile, const ht_conv_call* call, const float* x, float* y) {
+  const ht_direct_lines* of = tile->of;
+  for (int64_t q = 0; q < call->q; q += HT_N) {
+    if (q != tile->q) HT_WIDE(columns_of)(tile, call, q);
+    for (int64_t p = 0, index = 0, rows; p < call->p; p += rows, ++index) {
+      rows = of->rows + (index < of->more);
+      const int64_t top = p * of->down - of->top, bottom = top + (rows - 1) * of->down + of->r;
+      const int64_t low = top < 0 ? -top : 0, inside = (bottom < call->h ? bottom : call->h) - top - low;
+      const float* from = x + top * call->xh + tile->left;
+      tile->low = low;
+      tile->inside = inside > 0 ? inside : 0;
+      tile->x = from;
+      tile->line = call->xh;
+      tile->at = of->at;
+      if (inside > 0 && (tile->apart || from + low * call->xh < of->begin || from + (low + inside - 1) * call->xh + of->span > of->end)) {
+        HT_WIDE(lines_of)(of, call, from - tile->left + low * call->xh, inside, tile->left);
+        tile->line = of->length * of->across;
+        tile->x = of->room - low * tile->line;
+        tile->at = of->laid;
+      }
+      tile->y = y + p * call->yh + q;
+      if (of->program >= 0) HT_WIDE(programs)[of->program][rows - 1](tile);
+      else HT_WIDE(row_of)(tile);
+    }
+  }
+}
+
+HT_TARGET static void HT_WIDE(planes)(direct_job* j, const ht_direct_lines* of, int64_t first, int64_t last) {
+  const ht_conv* conv = j->conv;
+  const ht_conv_call* call = j->call;
+  const int64_t each = conv->features / conv->channels, stride = ht_conv_direct_stride(conv);
+  HT_WIDE(tile) tile = {.of = of, .stride = call->yh, .q = -1};
+  int64_t b = first / conv->features, f = first % conv->features;
+  for (int64_t at = first; at < last; ++at) {
+    tile.w = call->weight + f * stride;
+    tile.bias = call->bias == NULL ? 0 : call->bias[f];
+    HT_WIDE(plane)(&tile, call, call->x + b * call->xb + (each == 1 ? f : f / each) * call->xc, call->y + b * call->yb + f * call->yf);
+    finish(j, (ht_conv_part){b, f, 0, 0, 1, call->q, 1}, call->p);
+    if (++f == conv->features) f = 0, ++b;
+  }
+}
