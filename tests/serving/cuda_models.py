@@ -89,8 +89,8 @@ def loops(path: str) -> None:
 
 
 def sequences(path: str) -> None:
-    """A block of threads goes along a sequence, however few there are."""
-    server = Server(path, name="gru")
+    """A block of threads goes along a sequence, wider than a warp, however few sequences there are."""
+    server = Server(path, name="lstm_wide")
     for batch, seq in ((1, 2), (3, 7)):
         server.ask(batch, seq)
 

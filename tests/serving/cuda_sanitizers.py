@@ -56,7 +56,7 @@ def runs(folder: Path, name: str, pick: Pick) -> Iterator[tuple[str, str]]:
     code = folder / "code"
     if not (folder / pick.arch).exists():
         build_pack(folder / pick.arch, pick, code)
-    (cubin,) = code.glob(f"*{pick.arch}/unit.cubin")
+    cubin = code / f"{pick.op}-{pick.arch}" / "unit.cubin"
     ops = [packed_op(pick.op, pick.kernels, pick.cells)]
     data, pack = folder / f"{name}-{pick.arch}.c", folder / f"{name}-{pick.arch}"
     data.write_text(pack_data(ops, cubin, pick.arch))
