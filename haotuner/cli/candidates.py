@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Annotated
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +27,7 @@ from haotuner.words.composition import sum_parts
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family
+from haotuner.words.kernel import Candidate
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 
@@ -42,43 +45,73 @@ def candidates(
     verbose: Verbose = False,
 ) -> None:
     """Select micro-kernels for an op on a device; nothing is compiled or measured."""
-    wanted = ops_of(op)[0]
     target = find_device(device, cache_dir=cache_folder(os.environ))
-    funnels, without = _selected(wanted, target, traffic_of(shapes, wanted))
-    kept = sorted((c for funnel in funnels.values() for c in funnel.kept), key=lambda c: (-c.score, c.kernel.name))
-    refused: dict[str, int] = {}
-    for funnel in funnels.values():
-        for law, count in funnel.refused.items():
-            refused[law] = refused.get(law, 0) + count
+    found = [Selected.of(one, target, shapes) for one in ops_of(op, device)]
     lacking = "" if target.kind == "cpu" else why_not_built(target)
     if json_output:
-        families = [
-            {"name": name, "points": f.points, "legal": f.legal, "kept": len(f.kept), "refused": f.refused}
-            for name, f in funnels.items()
-        ]
-        document = {
-            "device": target.id, "op": wanted.name, "kept": [c.kernel.name for c in kept], "refused": refused,
-            "families": families, "without": without, "not_built": lacking,
-        }  # fmt: skip
+        every = [one.document() for one in found]
+        refused = sum((Counter(one.refused) for one in found), Counter[str]())
+        kept = [name for document in every for name in document["kept"]]
+        document = {"device": target.id, **every[0], "not_built": lacking}
+        if len(every) > 1:  # of a file of several outputs
+            document |= {"kept": kept, "refused": refused, "ops": every}
         say(json.dumps(document, indent=1))
         return
-    if not quiet:
-        for name, funnel in funnels.items():
-            say(f"{wanted.name} on {target.id}: {name}: {funnel.line()}")
-        for why in without.values():
+    for one in found:
+        if not quiet:
+            one.tell(target, lacking, verbose=verbose)
+        shown = one.kept if verbose or quiet else one.kept[:SHOWN]
+        listed = [(c.kernel.name, f"{c.score:.3f}", str(c.footprint.registers_per_thread)) for c in shown]
+        say(columns([("kept", "expected share of roofline", "registers"), *listed]))
+        if len(shown) < len(one.kept):
+            say(f"... and {len(one.kept) - len(shown)} more; -v prints all")
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """What selection makes of one op: a funnel of each family with a legal point, and why the others have none."""
+
+    op: Op
+    funnels: dict[str, Funnel]
+    without: dict[str, str]
+
+    @staticmethod
+    def of(op: Op, device: Device, shapes: str) -> Selected:
+        """Nothing is compiled or measured; NothingLegal if no family has a point."""
+        return Selected(op, *_selected(op, device, traffic_of(shapes, op)))
+
+    @property
+    def kept(self) -> list[Candidate]:
+        """Of all families, the best by expectation first."""
+        return sorted((c for funnel in self.funnels.values() for c in funnel.kept), key=lambda c: (-c.score, c.kernel.name))
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Counts by law, of all families."""
+        return dict(sum((Counter(funnel.refused) for funnel in self.funnels.values()), Counter[str]()))
+
+    def document(self) -> dict[str, Any]:
+        """The same for programs."""
+        families = [
+            {"name": name, "points": f.points, "legal": f.legal, "kept": len(f.kept), "refused": f.refused}
+            for name, f in self.funnels.items()
+        ]
+        kept = [c.kernel.name for c in self.kept]
+        return {"op": self.op.name, "kept": kept, "refused": self.refused, "families": families, "without": self.without}
+
+    def tell(self, device: Device, lacking: str, *, verbose: bool) -> None:
+        """The funnels and what was refused, for people; ``lacking``: why no code is built for the device."""
+        for name, funnel in self.funnels.items():
+            say(f"{self.op.name} on {device.id}: {name}: {funnel.line()}")
+        for why in self.without.values():
             say(why)
         if lacking:
-            say(f"no code is built for {target.id}: {lacking}; its kernels can be selected and predicted")
-        say(columns([("refused by", "count"), *((law, str(n)) for law, n in refused.items())]))
+            say(f"no code is built for {device.id}: {lacking}; its kernels can be selected and predicted")
+        say(columns([("refused by", "count"), *((law, str(n)) for law, n in self.refused.items())]))
         if verbose:
-            examples = [refusal for funnel in funnels.values() for refusal in funnel.examples]
+            examples = [refusal for funnel in self.funnels.values() for refusal in funnel.examples]
             rows = [(r.law, f"{r.asked:g}", f"{r.allowed:g}", r.kernel.name) for r in examples]
             say(columns([("law", "asked", "allowed", "kernel"), *rows]))
-    shown = kept if verbose or quiet else kept[:SHOWN]
-    listed = [(c.kernel.name, f"{c.score:.3f}", str(c.footprint.registers_per_thread)) for c in shown]
-    say(columns([("kept", "expected share of roofline", "registers"), *listed]))
-    if len(shown) < len(kept):
-        say(f"... and {len(kept) - len(shown)} more; -v prints all")
 
 
 def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funnel], dict[str, str]]:

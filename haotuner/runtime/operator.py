@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,8 @@ class Operator:
         self._call, self._setting = pack.entry(op, threads)
         self._derived = derived_of(op)
         self._names = tuple(operand.name for operand in op.inputs)
+        self._count = -1 if self._derived else len(self._names)  # operands of a call that is passed on as it comes
+        self._several = itemgetter(*self._names) if len(self._names) > 1 else None
 
     @property
     def name(self) -> str:
@@ -51,10 +54,12 @@ class Operator:
         """
         if not self._pack.is_open:
             self._pack.library()
-        if out is not None and not self._derived and len(operands) + len(named) == len(self._names):
+        if out is not None and len(operands) + len(named) == self._count:
             # What nearly every call of a server is: half of a small call's time was spent on names.
             try:
-                self._call(self._setting, *(operands if not named else [named[name] for name in self._names]), out)
+                several = self._several
+                passed = operands if not named else (named[self._names[0]],) if several is None else several(named)
+                self._call(self._setting, *passed, out)
                 return out
             except (KeyError, *REFUSED):  # said below
                 pass

@@ -44,6 +44,7 @@ class Pack:
         self.gpu = None if ordinal is None else part_of(find_gpu(ordinal), device)
         self.threads = min(usable_cores(), MAX_THREADS) if threads is None else checked_threads(threads)
         self._library: Library | None = Library(self.path, self.gpu)
+        self.is_open = True  # whether it was not closed: every call asks
         self.manifest = self._library.manifest
         self._ops = {op.name: op for op in self.manifest.ops}
         # By identity, so that a snapshot is one step while other threads bind (a WeakSet's is not). No lock: a child may be
@@ -124,11 +125,6 @@ class Pack:
         """The op's place in the library's tables."""
         return list(self._ops).index(op.name)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the pack was not closed."""
-        return self._library is not None
-
     def stats(self) -> dict[str, dict[str, int]]:
         """Calls, fallbacks (served by what was not tuned for them) and out-of-range shapes of each op.
 
@@ -167,7 +163,7 @@ class Pack:
             linear.close()
 
     def _let_go(self) -> None:
-        self._library = None
+        self._library, self.is_open = None, False
         self._models.clear()
         self.arena.clear()
 

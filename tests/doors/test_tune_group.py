@@ -24,6 +24,15 @@ def test_shapes_must_name_the_dimensions_of_the_file(tmp_path: Path) -> None:
             arrivals_of(said).traffic(op)
 
 
+def test_candidates_are_shown_of_every_output(tmp_path: Path, cache: Path) -> None:
+    asked = ("candidates", "--op", f"group:{files(tmp_path)[1]}", "--shapes", "m=1..16;n=1..64")
+    document = haotuner(*asked, "--json", cache=cache, cwd=tmp_path).json()
+    assert [one["op"].rpartition("_")[0] for one in document["ops"]] == ["group_two_mean", "group_two_c"]
+    assert document["kept"] == [name for one in document["ops"] for name in one["kept"]] and len(document["kept"]) > 1
+    told = haotuner(*asked, cache=cache, cwd=tmp_path).out
+    assert all(f"{one['op']} on " in told for one in document["ops"])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_file_becomes_a_pack(tmp_path: Path, cache: Path) -> None:
