@@ -68,10 +68,10 @@ def quotient(extent: Extent, divisor: Extent) -> Extent | None:
     """``extent / divisor`` where it is whole whatever the dimensions are, as far as cancelling shows; else None."""
     if divisor == 0 or isinstance(extent, int) and isinstance(divisor, int):
         return None if divisor == 0 or extent % divisor else extent // divisor
-    if divisor in (1, -1):  # of every slice; cancelling is slow
-        return canonical(extent * divisor)
     import sympy
 
+    if divisor in (1, -1) and sympy.sympify(extent).is_integer:  # of every slice; cancelling is slow
+        return canonical(extent * divisor)
     found = sympy.cancel(sympy.sympify(extent) / divisor)
     return canonical(found) if sympy.fraction(sympy.together(found))[1] == 1 else None
 

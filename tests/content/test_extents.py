@@ -70,3 +70,12 @@ def test_text_that_is_no_extent_is_refused(source):
 def test_a_size_that_is_missing_is_named():
     with pytest.raises(UsageError, match=r"extent .*: the size of n is not known"):
         evaluate(M + N, {"m": 3})
+
+
+def test_a_share_of_a_size_is_rounded_down_also_by_1():
+    import sympy
+
+    for share in (sympy.Rational(3, 2), sympy.Rational(0.6), sympy.Rational(1, 2)):
+        wide = floor_division(share * dimension("h"), 1)
+        assert [evaluate(wide, {"h": h}) for h in (4, 7)] == [int(share * 4), int(share * 7)]
+    assert floor_division(sympy.Rational(12, 5), 1) == 2
