@@ -36,6 +36,7 @@ LONG = (
     "doors/test_transfer.py",
     "content/test_cpu_generated.py",
     "content/test_cuda_banks.py",
+    "content/test_cuda_seeded_bugs.py",
     "doors/test_requests.py",
     "doors/test_pack_verbs.py",
     "doors/test_kill.py",

@@ -69,6 +69,19 @@ def _build_machine(folder: Path) -> None:
     _run(["g++", "-shared", *units, "-o", str(folder / "libemulator.so")])
 
 
+@functools.cache
+def _headers() -> list[str]:
+    """Where a unit finds the machine's header: compiled, in a run of the tests, for CUDA's are half of a unit's time."""
+    if not in_a_run():
+        return [f"-I{NATIVE}"]
+    return [f"-I{once('emulator-header', _precompile)}", f"-I{NATIVE}"]
+
+
+def _precompile(folder: Path) -> None:
+    target = str(folder / "emulator.h.gch")
+    _run(["g++", *_flags(), *ALIGNMENT, "-x", "c++-header", str(NATIVE / "emulator.h"), "-o", target])
+
+
 def build_unit(source: str, library: Path) -> Path:
     """One translated CUDA unit as a shared library, linked to the machine."""
     import tvm_ffi
@@ -77,7 +90,7 @@ def build_unit(source: str, library: Path) -> Path:
     unit = library.with_suffix(".cc")
     unit.write_text(translate(source))
     _run([
-        "g++", *_flags(), *ALIGNMENT, "-shared", f"-I{NATIVE}", f"-I{ffi / 'include'}", str(unit), "-o", str(library),
+        "g++", *_flags(), *ALIGNMENT, "-shared", *_headers(), f"-I{ffi / 'include'}", str(unit), "-o", str(library),
         f"-L{ffi / 'lib'}", "-ltvm_ffi", str(machine()), f"-Wl,-rpath,{machine().parent}",
     ])  # fmt: skip
     return library
@@ -102,7 +115,7 @@ def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
     else:
         unit.write_text(text)
     _run([
-        "g++", *_flags(), *checks, "-shared", f"-I{NATIVE}", *sources, "-o", str(library), str(machine()),
+        "g++", *_flags(), *checks, "-shared", *_headers(), *sources, "-o", str(library), str(machine()),
         f"-Wl,-rpath,{machine().parent}",
     ])  # fmt: skip
     return library
@@ -134,7 +147,7 @@ def build_plain(sources: Sequence[Path], library: Path) -> Path:
         units.append(str(unit))
     include = f"-I{sources[0].parent}"
     _run([
-        "g++", *_flags(), *ALIGNMENT, "-shared", f"-I{NATIVE}", include, *units, "-o", str(library), str(machine()),
+        "g++", *_flags(), *ALIGNMENT, "-shared", *_headers(), include, *units, "-o", str(library), str(machine()),
         f"-Wl,-rpath,{machine().parent}",
     ])  # fmt: skip
     return library

@@ -45,7 +45,10 @@ from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.forking import Forking
 
-pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
+pytestmark = [
+    pytest.mark.timeout(600),  # the first test builds the driver: half a minute of a core
+    pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing"),
+]
 SECONDS = 110
 BOTH = pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
 
