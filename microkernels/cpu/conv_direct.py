@@ -25,7 +25,7 @@ from haotuner.words.traffic import Traffic
 
 FP32_BYTES = 4
 MOST_TAPS, MOST_STRIDE = 16, 4
-ROWS, PIXELS = (4, 8), (1, 4, 8)  # that conv_direct.c has programs for
+ROWS, PIXELS = (4, 8), (1, 2, 4, 8)  # that conv_direct.c has programs for; 2 pixels: those of four rows
 
 
 def is_direct(op: Op) -> bool:
@@ -100,7 +100,7 @@ class CpuConvDirect:
             least_bytes=moved,
             far_bytes=moved,
             mid_bytes=moved,
-            near_bytes=FP32_BYTES * pixels * e["f"] * taps / np.sqrt(asked.param("mr")),
+            near_bytes=FP32_BYTES * pixels * e["f"] * taps / np.sqrt(_shared(asked)),
         )
         return Demand(work=work, tiles=asked.tiles(self.tile, self.footprint, vector=asked.param("vl")))
 
@@ -117,3 +117,8 @@ class CpuConvDirect:
         import tvm
 
         return tvm.IRModule({})
+
+
+def _shared(asked: Asked) -> Any:
+    """Sums at a time: of rows or pixels, four rows where pixels are two."""
+    return np.where((asked.param("cl") == 1) & (asked.param("mr") == 2), 8, asked.param("mr"))

@@ -9,6 +9,7 @@
 #define HT_ROWS 8                    /* of the output, in a tile */
 #define HT_DIRECT_TAPS 16            /* of a line: what ht_conv_is_direct lets through */
 
+#define HT_DIRECT_PAIR 2             /* `mr` of kernels that take two pixels of four rows, channels last */
 #define HT_DIRECT_ZEROS 32           /* two vectors */
 static _Thread_local _Alignas(64) float room_memory[HT_DIRECT_FLOATS];
 
@@ -241,6 +242,12 @@ static void run_rows(direct_job* j, int64_t first, int64_t last) {
   for (int64_t at = first; at < last; ++at) {
     int64_t b = at / call->p, p = at % call->p;
     float* y = call->y + b * call->yb + p * call->yh;
+    if (j->kernel->mr == HT_DIRECT_PAIR && at + 4 <= last && p + 4 <= call->p &&
+        (lanes == 16 ? four_rows_16 : lanes == 8 ? four_rows_8 : four_rows_4)(call, j->conv, call->x + b * call->xb, call->weight, p, y)) {
+      finish(j, (ht_conv_part){b, 0, p, 0, j->conv->features, call->q, 1}, 4);
+      at += 3;
+      continue;
+    }
     (lanes == 16 ? row_16 : lanes == 8 ? row_8 : row_4)(call, j->conv, call->x + b * call->xb, call->weight, p, y, j->kernel->mr);
     finish(j, (ht_conv_part){b, 0, p, 0, j->conv->features, call->q, 1}, 1);
   }
