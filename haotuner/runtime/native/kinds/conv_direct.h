@@ -120,6 +120,7 @@ HT_TARGET static int HT_WIDE(four_rows)(const ht_conv_call* call, const ht_conv*
   const int64_t high = call->w + wide->before - r + 1 < call->q ? call->w + wide->before - r + 1 : call->q, top = p - tall->before;
   for (int64_t q = 0, now; q < call->q; q += now) {
     now = q >= wide->before && q + 2 <= high ? 2 : 1;
+    if (now == 1 && q > wide->before && q < high) now = 2, q -= 1; /* one of them again, rather than one alone */
     const float* from = x + top * call->xh + (q - wide->before) * call->xw;
     float* to = y + q * call->yw;
     if (now == 2 && r == 3) HT_WIDE(square_of)(call, from, w, to, top, conv->features, 3);
@@ -128,7 +129,8 @@ HT_TARGET static int HT_WIDE(four_rows)(const ht_conv_call* call, const ht_conv*
       for (int i = 0; i < 4; ++i)
         for (int64_t f = 0; f < conv->features; f += HT_N) {
           const int64_t n = conv->features - f < HT_N ? conv->features - f : HT_N;
-          HT_WIDE(pixels_of)(call, conv, x, w, p + i, q, f, n, y + i * call->yh, 1, 0, 0, 0);
+          if (n == HT_N) HT_WIDE(pixels_of)(call, conv, x, w, p + i, q, f, n, y + i * call->yh, 1, 0, 0, 1);
+          else HT_WIDE(pixels_of)(call, conv, x, w, p + i, q, f, n, y + i * call->yh, 1, 0, 0, 0);
         }
   }
   return 1;
