@@ -29,6 +29,7 @@ SPECS = (
     "conv1d:c=36,f=20,s=3,dilation=2,pad=2,layout=nwc",
     "conv2d:c=4,f=4,r=3,s=3,groups=4,pad=7",
     "conv2d:c=19,f=19,r=3,s=3,groups=19,pad=1,layout=nhwc",
+    "conv2d:c=21,f=21,r=3,s=3,stride=2,groups=21,pad=1.2.0.1,layout=nhwc",
     "conv2d:c=3,f=6,r=5,s=5,stride=2,pad=2,groups=3",
     "conv2d:c=5,f=5,r=3,s=2,stride=3.1,dilation=2,pad=1,groups=5",
     "conv2d:c=5,f=5,r=3,s=3,pad=1,groups=5",

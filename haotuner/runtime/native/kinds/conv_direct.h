@@ -76,31 +76,32 @@ HT_TARGET static void HT_WIDE(row)(const ht_conv_call* call, const ht_conv* conv
   }
 }
 
-/* Two pixels of four rows from (p, q) on, `r` x `r` windows that move by one and lie inside the image's columns: each pixel of the image
+/* Two pixels of four rows from (p, q) on, `r` x `r` windows that move by `step` and lie inside the image's columns: each pixel of the image
  * that is loaded serves all windows it lies in. The last vector of features overlaps the one before. */
 HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(square_of)(const ht_conv_call* call, const float* x, const float* w, float* y,
-                                                                               int64_t top, int64_t features, const int r) {
+                                                                               int64_t top, int64_t features, const int r,
+                                                                               const int step) {
   static const float zeros[HT_N];
   for (int64_t at = 0; at < features; at += HT_N) {
     const int64_t f = at + HT_N <= features ? at : features - HT_N;
     HT_V sums[4][2], start = call->bias == NULL ? HT_ZERO : HT_LOAD(call->bias + f);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) sums[i][0] = sums[i][1] = start;
-#pragma GCC unroll 8
-    for (int k = 0; k < 3 + r; ++k) {
+#pragma GCC unroll 16
+    for (int k = 0; k < 3 * step + r; ++k) {
       const int inside = top + k >= 0 && top + k < call->h;
       const float* from = inside ? x + k * call->xh + f : zeros;
       const int64_t right = inside ? call->xw : 0;
-#pragma GCC unroll 6
-      for (int j = 0; j < 1 + r; ++j, from += right) {
+#pragma GCC unroll 8
+      for (int j = 0; j < step + r; ++j, from += right) {
         HT_V v = HT_LOAD(from);
         HT_IN_REGISTER(v);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
-          const int t = k - i;
+          const int t = k - i * step;
           if (t < 0 || t >= r) continue;
           if (j < r) sums[i][0] = HT_FMA(HT_LOAD(w + (t * r + j) * features + f), v, sums[i][0]);
-          if (j > 0) sums[i][1] = HT_FMA(HT_LOAD(w + (t * r + j - 1) * features + f), v, sums[i][1]);
+          if (j >= step) sums[i][1] = HT_FMA(HT_LOAD(w + (t * r + j - step) * features + f), v, sums[i][1]);
         }
       }
     }
@@ -115,16 +116,21 @@ HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(square_of)(c
 /* Four rows of an image from p on; 0 where no program is for such windows. */
 HT_TARGET static int HT_WIDE(four_rows)(const ht_conv_call* call, const ht_conv* conv, const float* x, const float* w, int64_t p, float* y) {
   const ht_window *tall = &conv->tall, *wide = &conv->wide;
-  const int r = tall->taps, plain = tall->stride == 1 && wide->stride == 1 && tall->dilation == 1 && wide->dilation == 1;
+  const int r = tall->taps, step = tall->stride;
+  const int plain = step <= 2 && wide->stride == step && tall->dilation == 1 && wide->dilation == 1;
   if (!plain || r != wide->taps || (r != 3 && r != 5) || conv->features < HT_N) return 0;
-  const int64_t high = call->w + wide->before - r + 1 < call->q ? call->w + wide->before - r + 1 : call->q, top = p - tall->before;
+  /* pixels whose windows lie inside: [low, high) */
+  const int64_t room = call->w + wide->before - r, low = (wide->before + step - 1) / step, end = room < 0 ? 0 : room / step + 1;
+  const int64_t high = end < call->q ? end : call->q, top = p * step - tall->before;
   for (int64_t q = 0, now; q < call->q; q += now) {
-    now = q >= wide->before && q + 2 <= high ? 2 : 1;
-    if (now == 1 && q > wide->before && q < high) now = 2, q -= 1; /* one of them again, rather than one alone */
-    const float* from = x + top * call->xh + (q - wide->before) * call->xw;
+    now = q >= low && q + 2 <= high ? 2 : 1;
+    if (now == 1 && q > low && q < high) now = 2, q -= 1; /* one of them again, rather than one alone */
+    const float* from = x + top * call->xh + (q * step - wide->before) * call->xw;
     float* to = y + q * call->yw;
-    if (now == 2 && r == 3) HT_WIDE(square_of)(call, from, w, to, top, conv->features, 3);
-    else if (now == 2) HT_WIDE(square_of)(call, from, w, to, top, conv->features, 5);
+    if (now == 2 && r == 3 && step == 1) HT_WIDE(square_of)(call, from, w, to, top, conv->features, 3, 1);
+    else if (now == 2 && r == 3) HT_WIDE(square_of)(call, from, w, to, top, conv->features, 3, 2);
+    else if (now == 2 && step == 1) HT_WIDE(square_of)(call, from, w, to, top, conv->features, 5, 1);
+    else if (now == 2) HT_WIDE(square_of)(call, from, w, to, top, conv->features, 5, 2);
     else
       for (int i = 0; i < 4; ++i)
         for (int64_t f = 0; f < conv->features; f += HT_N) {
