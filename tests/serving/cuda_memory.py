@@ -117,7 +117,7 @@ class Device:
 
     def put(self, tensor: Any, values: Any) -> None:
         """Copy values into a tensor, rows that lie one behind the other at once."""
-        flat = values.reshape(-1, values.shape[-1])
+        flat = values.reshape(-1, max(1, values.shape[-1]))  # numpy makes no rows of nothing
         for first, count, at in self._runs(tensor, values.itemsize):
             data = np.ascontiguousarray(flat[first : first + count])
             self.inside(
