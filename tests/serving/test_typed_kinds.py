@@ -33,13 +33,15 @@ from tests.serving.typed_packs import typed_op
 CONVOLUTIONS = (
     "conv2d:c=6,f=20,r=3,s=3,pad=1,dtype=bf16",
     "conv2d:c=8,f=9,r=3,s=2,stride=2,pad=1.0,dtype=bf16,layout=nhwc,epilogue=bias+hardswish+residual",
-    "conv2d:c=8,f=8,r=3,s=3,pad=1,stride=2,groups=8,dtype=bf16,layout=nhwc,epilogue=bias+relu",
+    "conv2d:c=21,f=21,r=3,s=3,pad=1,stride=2,groups=21,dtype=bf16,layout=nhwc,epilogue=bias+relu",
     "conv2d:c=6,f=12,r=3,s=3,pad=1,groups=6,dtype=fp16,epilogue=bias+residual",
     "conv_transpose2d:c=4,f=10,r=4,s=4,stride=2,pad=1,dtype=fp16",
     "conv1d:c=6,f=5,s=5,dilation=2,pad=4,groups=1,dtype=int8,epilogue=scale+bias+relu,out=uint8",
     "conv2d:c=9,f=20,r=1,s=1,dtype=int8,layout=nhwc",
     "conv2d:c=8,f=18,r=2,s=3,pad=1,groups=2,dtype=int8,in=int8",
     "conv2d:c=7,f=7,r=3,s=3,pad=1,groups=7,dtype=int8,in=int8",
+    "conv2d:c=17,f=17,r=5,s=5,pad=2.1.2.3,groups=17,dtype=int8,layout=nhwc",
+    "conv2d:c=3,f=6,r=5,s=5,pad=1.2.3.0,stride=2,groups=3,dtype=bf16",
 )
 PRODUCTS = (
     "batch_matmul:k=37,layout=nt,dtype=bf16",
@@ -153,7 +155,7 @@ def test_integers_take_no_bias_beside_and_other_types_are_refused(pack: Pack) ->
         pack.op("batch_matmul_int8_nt").run(np.zeros((1, 2, 4), np.uint8), np.zeros((1, 2, 4), np.uint8))
 
 
-FUZZED = (CONVOLUTIONS[0], CONVOLUTIONS[1], CONVOLUTIONS[5], CONVOLUTIONS[7], *PRODUCTS)
+FUZZED = (CONVOLUTIONS[0], CONVOLUTIONS[1], CONVOLUTIONS[5], CONVOLUTIONS[7], *CONVOLUTIONS[-3:], *PRODUCTS)
 
 
 @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))

@@ -11,7 +11,13 @@ from typing import Any
 from haotuner.backends.backend import OBJECTS_WORD, Choice, CompileObject, Follow, GroupSources
 from haotuner.backends.cpu import packing, ways
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
-from haotuner.backends.cpu.measuring import CONV_SERVING, DENSE_SERVING, PRODUCT_SERVING, SLICED_SERVING
+from haotuner.backends.cpu.measuring import (
+    CONV_DIRECT_SERVING,
+    CONV_SERVING,
+    DENSE_SERVING,
+    PRODUCT_SERVING,
+    SLICED_SERVING,
+)
 from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
@@ -117,6 +123,7 @@ class CpuBackend:
         timed += [TIMING_SOURCES / name for name in _TIMING]
         timed += [_HERE / name for name in _MEASURING]
         timed += [RUNTIME_SOURCES / name for name in {*DENSE_SERVING, *SLICED_SERVING, *CONV_SERVING, *PRODUCT_SERVING}]
+        timed += [RUNTIME_SOURCES / name for name in CONV_DIRECT_SERVING]
         return fingerprint(device, policy, self.toolchain(), timed)
 
     def toolchain(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.backends.cpu.typed_library import declarations as typed_declarations
-from haotuner.backends.cpu.typed_library import typed_object
+from haotuner.backends.cpu.typed_library import direct_program, typed_object
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu import epilogue
 from haotuner.microkernels.cpu.conv import last_tile
@@ -84,6 +84,8 @@ def declarations(kernels: Sequence[MicroKernel]) -> str:
 
 def _table_row(kernel: MicroKernel) -> str:
     function, tail = (*_functions(kernel), "NULL", "NULL")[:2]
+    if direct_program(kernel) is not None and word_of(kernel) is None:
+        function = f"(ht_kernel_fn)(void (*)(void)){direct_program(kernel)}"
     if word_of(kernel) is not None and has_program(kernel):
         function = f"(ht_kernel_fn)(void (*)(void)){program_of(kernel).name}"
     words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, last_tile(kernel)]

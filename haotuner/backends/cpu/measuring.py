@@ -16,7 +16,7 @@ from haotuner.backends.cpu.compile import (
     object_code,
 )
 from haotuner.backends.cpu.pack_sliced import kernel_row
-from haotuner.backends.cpu.pack_source import PRODUCT
+from haotuner.backends.cpu.pack_source import PRODUCT, direct_sources
 from haotuner.backends.cpu.product_source import product_table, timed
 from haotuner.backends.cpu.typed_library import types_of, way_here
 from haotuner.backends.toolchain import Toolchain
@@ -40,9 +40,16 @@ PRODUCT_SERVING = (
 )
 _TYPED_CONV_PARTS = ("_typed.c", "_typed_direct.c", "_typed_finish.c", "_typed_image.c", "_typed_pack.c")
 _WINOGRAD_PARTS = ("_tiles.c", "_turned.c", "_winograd.c", "_winograd.h")
-_PLAIN_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", "_finish.c", ".h")
+_PLAIN_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_finish.c", ".h")
+_DIRECT_TYPES = ("", "_bf16", "_fp16", "_int8", "_uint8")
+_DIRECT_PARTS = (
+    *(f"_direct{part}.h" for part in ("", "_last", "_first", "_fp32", "_typed", "_16", "_8", "_4")),
+    *(f"_direct_{width}{dtype}.c" for width in (16, 8) for dtype in _DIRECT_TYPES),
+    "_direct_4.c",
+)  # of which a library holds what its kernels need
 _CONV_PARTS = (*_TYPED_CONV_PARTS, *_PLAIN_PARTS, *_WINOGRAD_PARTS)
 CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS), "kinds/turn.h", *TYPED_SERVING)
+CONV_DIRECT_SERVING = tuple(f"kinds/conv{part}" for part in _DIRECT_PARTS)
 
 
 def is_dense(kernel: MicroKernel) -> bool:
@@ -84,11 +91,11 @@ def measuring_library(
         here(kernels, arch, code)
         if not loops & {"sliced", "product"}:
             count = f"const int ht_kernel_count = {len(kernels)};\n"
-            text = '#include "kinds/dense.h"\n' + kernel_table(kernels, "ht_kernels") + count
+            text = '#include "kinds/conv.h"\n' + kernel_table(kernels, "ht_kernels") + count
             table.write_text(text + _timed_types(kernels))
             clock, serving = ("timing.c", DENSE_SERVING) if loops == {"dense"} else ("timing_conv.c", CONV_SERVING)
             sources = [TIMING_SOURCES / name for name in (clock, "watch.c")]
-            sources += [RUNTIME_SOURCES / name for name in serving if name.endswith(".c")]
+            sources += [RUNTIME_SOURCES / name for name in (*serving, *direct_sources(kernels)) if name.endswith(".c")]
         else:
             table.write_text(product_table(kernels) if loops == {"product"} else _sliced_table(kernels, family_of))
             sources = [TIMING_SOURCES / name for name in ("timing_sliced.c", "watch.c")]

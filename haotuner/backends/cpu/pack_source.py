@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, object_code
 from haotuner.backends.cpu.pack_dense import Entry, PackedOp, PackedPlan
 from haotuner.backends.cpu.pack_op import PackedAny, head, row
+from haotuner.backends.cpu.typed_library import direct_program
 from haotuner.backends.toolchain import Toolchain
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.kernel import MicroKernel
@@ -52,7 +53,14 @@ CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 
 def sources_of(ops: Sequence[PackedAny]) -> tuple[str, ...]:
     """The runtime's sources that a pack of these ops needs."""
-    return PACK_SOURCES + (CONV_SOURCES if any(is_convolution(op.kind) for op in ops) else ())
+    kernels = [kernel for op in ops if is_convolution(op.kind) for kernel in op.micro_kernels]
+    return PACK_SOURCES + ((*CONV_SOURCES, *direct_sources(kernels)) if kernels else ())
+
+
+def direct_sources(kernels: Iterable[MicroKernel]) -> tuple[str, ...]:
+    """Loops of the depthwise convolutions among these kernels; each width and type is a source: they compile slowly."""
+    names = sorted({direct_program(kernel) or "" for kernel in kernels} - {""})
+    return tuple(f"kinds/{name.removeprefix('ht_')}.c" for name in names)
 
 
 def pack_data(ops: Sequence[PackedAny]) -> str:

@@ -14,6 +14,7 @@ from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, s
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.kernel import MicroKernel
 
+TILED_LANES = 8
 _CPUINFO = Path("/proc/cpuinfo")
 _RUNTIME = Path(__file__).resolve().parents[2] / "runtime" / "native"
 
@@ -77,6 +78,18 @@ def _taps(kernel: MicroKernel) -> str:
     return taps_symbol(input_of(kernel), kernel["vl"])
 
 
+def direct_program(kernel: MicroKernel) -> str | None:
+    """What the runtime has for a kernel of depthwise convolutions, a name and the C source ``kinds/<...>.c``; None: nothing.
+
+    Kernels in other types than fp32 have programs for vectors of 8 lanes and more; with fewer each pixel is summed alone.
+    """
+    if not kernel.family.startswith("cpu_conv_direct_"):
+        return None
+    if word_of(kernel) is None:
+        return f"ht_conv_direct_{kernel['vl']}"
+    return f"ht_conv_direct_{kernel['vl']}_{input_of(kernel)}" if kernel["vl"] >= TILED_LANES else None
+
+
 def types_of(kernel: MicroKernel, variable: str) -> str:
     """C source of ``static const ht_typed <variable>`` for an op of this kernel."""
     word, dtype, out = word_of(kernel), DTYPES[dtype_of(kernel)], output_of(kernel)
@@ -88,4 +101,5 @@ def types_of(kernel: MicroKernel, variable: str) -> str:
     words = [f"{{{one.code}, {one.size * 8}}}" for one in elements]
     words += [str(word.terms), str(word.bytes), store_symbol("fp32" if raw else out, kernel["vl"])]
     words += [store_symbol("floats", kernel["vl"]) if exact else "NULL", str(int(raw)), _taps(kernel)]
+    words.append(f"&{direct_program(kernel)}" if direct_program(kernel) else "NULL")
     return f"static const ht_typed {variable} = {{{', '.join(words)}}};"

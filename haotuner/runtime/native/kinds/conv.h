@@ -87,6 +87,11 @@ int ht_conv_run_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_co
 int ht_conv_is_direct(const ht_conv* conv);
 int64_t ht_conv_direct_stride(const ht_conv* conv); /* channels first: from one feature's weight to the next */
 int ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads);
+/* conv_direct_16.c, _8.c, _4.c: programs of its kernels by width of vectors (conv_direct.h). */
+struct ht_direct_job;
+void ht_conv_direct_16(struct ht_direct_job* j, int64_t first, int64_t last);
+void ht_conv_direct_8(struct ht_direct_job* j, int64_t first, int64_t last);
+void ht_conv_direct_4(struct ht_direct_job* j, int64_t first, int64_t last);
 
 /* conv_finish.c: the epilogue of a kernel on `rows` x `columns` of the output from (b, f, p, q) on: features x pixels of a row with
  * channels first, pixels x features with channels last. `step`: from one pixel to the next. 0, or -1 where the program refused. */
@@ -119,6 +124,9 @@ void ht_conv_spread(int lanes, float* to, int64_t step, int64_t gap, const float
 /* conv_typed.c and conv_typed_direct.c: compute the call, as ht_conv_run. */
 int ht_conv_run_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 int ht_conv_run_typed_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads);
+/* conv_direct_16_bf16.c etc.: what of it is made for the width and the type (conv_direct.h). */
+extern const struct ht_direct_typed ht_conv_direct_16_bf16, ht_conv_direct_16_fp16, ht_conv_direct_16_int8, ht_conv_direct_16_uint8;
+extern const struct ht_direct_typed ht_conv_direct_8_bf16, ht_conv_direct_8_fp16, ht_conv_direct_8_int8, ht_conv_direct_8_uint8;
 /* conv_typed_pack.c: as ht_conv_pack. */
 void ht_conv_pack_typed(const ht_conv* conv, const char* weight, float* packed);
 /* conv_typed_image.c: rows [pixel] of `width` bytes each, terms in the order tap, channel, whatever the layout. */

@@ -1,10 +1,11 @@
-/* Depthwise convolutions with channels first: included once for each width of vectors, by conv_direct.c, which says what the macros are.
+/* Depthwise convolutions with channels first: see conv_direct.h.
  *
  * A tile is one vector of columns in several output rows, whose sums stay in registers. Its taps are taken a column of the window at a
  * time: the column's weights stay in registers, and a line of the image that is loaded serves every row whose window it lies in. */
 
 typedef struct {
-  const float *x, *w; /* x: of line 0, where the columns of the tile's first tap begin */
+  const HT_X* x; /* of line 0, where the columns of the tile's first tap begin */
+  const float* w;
   float* y;
   const ht_direct_lines* of;
   const int64_t* at;                       /* of each tap along a line, how far it is from the first */
@@ -22,7 +23,7 @@ typedef struct {
 HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(rows_of)(const HT_WIDE(tile) * tile, const int rows, const int r,
                                                                              const int step) {
   const int lines = (rows - 1) * step + r, taps = tile->of->taps;
-  const float* zeros = tile->of->zeros;
+  const HT_X* zeros = tile->of->zeros;
   const uint64_t inside = (uint64_t)tile->inside;
   const int64_t stride = tile->stride;
   const HT_WIDE(lanes)* keep = tile->keep;
@@ -36,20 +37,21 @@ HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(rows_of)(con
   _Pragma("GCC unroll 7") for (int t = 0; t < r; ++t) if (k >= t && (k - t) % step == 0 && (k - t) / step < rows) \
       sums[(k - t) / step] = HT_FMA_OF(keep, w[t], v, sums[(k - t) / step]);
   for (int u = 0; u < taps; u += step) {
-    const float *x = tile->x + tile->at[u], *first = tile->w + u;
+    const HT_X* x = tile->x + tile->at[u];
+    const float* first = tile->w + u;
     const int both = step == 2 && u + 1 < taps;
     __asm__("" : "+r"(above), "+r"(line)); /* or the places of all lines are kept for all taps, where there are no registers for them */
 #pragma GCC unroll 7
     for (int t = 0; t < r; ++t) {
-      w[t] = HT_EVERY(first + t * taps);
-      if (step == 2) other[t] = HT_EVERY(first + t * taps + both);
+      w[t] = HT_EVERY_W(first + t * taps);
+      if (step == 2) other[t] = HT_EVERY_W(first + t * taps + both);
     }
 #pragma GCC unroll 32
     for (int k = 0; k < lines; ++k, x += line) {
-      const float* from = (uint64_t)(above + k) < inside ? x : zeros;
-      HT_V v = HT_LOAD(from), next = v;
+      const HT_X* from = (uint64_t)(above + k) < inside ? x : zeros;
+      HT_V v = HT_LOAD_X(from), next = v;
       if (step == 2) {
-        const HT_V more = HT_LOAD(from + HT_N);
+        const HT_V more = HT_LOAD_X(from + HT_N);
         next = HT_ODD(v, more);
         v = HT_EVEN(v, more);
       }
@@ -63,9 +65,10 @@ HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(rows_of)(con
   }
 #undef HT_ADD
 #pragma GCC unroll 8
-  for (int i = 0; i < rows; ++i) HT_STORE_OF(y + i * stride, step == 2 ? HT_IN_ORDER(sums[i]) : sums[i], stored);
+  for (int i = 0; i < rows; ++i) HT_STORE_OF(y + i * stride, HT_SUM(step == 2 ? HT_IN_ORDER(sums[i]) : sums[i]), stored);
 }
 
+#if HT_PLAIN
 /* The same for windows of any height, which no program is for: one row. */
 HT_TARGET static void HT_WIDE(row_of)(const HT_WIDE(tile) * tile) {
   const int taps = tile->of->taps;
@@ -77,45 +80,53 @@ HT_TARGET static void HT_WIDE(row_of)(const HT_WIDE(tile) * tile) {
   HT_STORE(tile->y, sum, tile->count);
 }
 
+#endif
+
 #define HT_TILE(r, step, rows) \
   HT_TARGET static void HT_WIDE(tile_##r##_##step##_##rows)(const HT_WIDE(tile) * tile) { HT_WIDE(rows_of)(tile, rows, r, step); }
 #define HT_UP_TO_4(of, r, step) of(r, step, 1) of(r, step, 2) of(r, step, 3) of(r, step, 4)
 #define HT_UP_TO_8(of, r, step) HT_UP_TO_4(of, r, step) of(r, step, 5) of(r, step, 6) of(r, step, 7) of(r, step, 8)
-HT_UP_TO(HT_TILE, 3, 1) HT_UP_TO(HT_TILE, 3, 2) HT_UP_TO(HT_TILE, 5, 1) HT_UP_TO(HT_TILE, 5, 2) HT_UP_TO(HT_TILE, 7, 1)
+HT_UP_TO(HT_TILE, 3, 1) HT_UP_TO(HT_TILE, 3, 2) HT_UP_TO(HT_TILE, 5, 1) HT_UP_TO(HT_TILE, 5, 2)
+#if HT_7
+HT_UP_TO(HT_TILE, 7, 1)
+#endif
 #define HT_NAME(r, step, rows) HT_WIDE(tile_##r##_##step##_##rows),
 static void (*const HT_WIDE(programs)[][HT_ROWS])(const HT_WIDE(tile) *) = {
-    {HT_UP_TO(HT_NAME, 3, 1)}, {HT_UP_TO(HT_NAME, 3, 2)}, {HT_UP_TO(HT_NAME, 5, 1)}, {HT_UP_TO(HT_NAME, 5, 2)}, {HT_UP_TO(HT_NAME, 7, 1)}};
+    {HT_UP_TO(HT_NAME, 3, 1)}, {HT_UP_TO(HT_NAME, 3, 2)}, {HT_UP_TO(HT_NAME, 5, 1)}, {HT_UP_TO(HT_NAME, 5, 2)},
+#if HT_7
+    {HT_UP_TO(HT_NAME, 7, 1)},
+#endif
+};
 #undef HT_NAME
 #undef HT_UP_TO_4
 #undef HT_UP_TO_8
 #undef HT_TILE
 
 /* What a tile needs of so many lines, one after the other, zeros beside the image: parts of every `across`-th element from `left` on. */
-HT_TARGET static void HT_WIDE(lines_of)(const ht_direct_lines* of, const ht_conv_call* call, const float* row, int64_t lines, int64_t left) {
+HT_TARGET static void HT_WIDE(lines_of)(const ht_direct_lines* of, const ht_conv_call* call, const HT_X* row, int64_t lines, int64_t left) {
   const int across = of->across;
-  float* room = of->room;
+  HT_X* room = of->room;
   for (int64_t i = 0; i < lines; ++i, row += call->xh)
     for (int part = 0; part < across; ++part)
       for (int64_t j = 0; j < of->length; j += HT_N, room += HT_N) {
         const int64_t from = left + j * across + part, low = from < 0 ? -from : 0, high = call->w - from;
-        HT_V v = HT_ZERO;
-        if (across == 1) v = HT_PART(row + from, low < HT_N ? low : HT_N, high < 0 ? 0 : high < HT_N ? high : HT_N);
-        else {
-          float lanes[HT_N];
-          for (int64_t l = 0; l < HT_N; ++l) lanes[l] = l * across >= low && l * across < high ? row[from + l * across] : 0;
-          v = HT_LOAD(lanes);
+#if HT_PLAIN
+        if (across == 1) {
+          HT_STORE(room, HT_PART(row + from, low < HT_N ? low : HT_N, high < 0 ? 0 : high < HT_N ? high : HT_N), HT_N);
+          continue;
         }
-        HT_STORE(room, v, HT_N);
+#endif
+        for (int64_t l = 0; l < HT_N; ++l) room[l] = l * across >= low && l * across < high ? row[from + l * across] : 0;
       }
 }
 
 /* The columns of a tile that starts at column q. */
-HT_TARGET static void HT_WIDE(columns_of)(HT_WIDE(tile) * tile, const ht_conv_call* call, int64_t q) {
+HT_TARGET static void HT_WIDE(columns_of)(HT_WIDE(tile) * tile, const ht_conv_call* call, int64_t q, int64_t count) {
   const ht_direct_lines* of = tile->of;
   tile->q = q;
   tile->left = q * of->right - of->before;
   tile->apart = of->across > 1;
-  tile->count = call->q - q < HT_N ? call->q - q : HT_N;
+  tile->count = count;
   tile->stored = HT_LANES(0, tile->count);
   for (int u = 0; u < of->taps; ++u) {
     int64_t from = tile->left + of->at[u], low = from < 0 ? -from : 0, high = call->w - from;
@@ -126,45 +137,37 @@ HT_TARGET static void HT_WIDE(columns_of)(HT_WIDE(tile) * tile, const ht_conv_ca
   }
 }
 
-/* One plane of the output. */
-HT_TARGET static void HT_WIDE(plane)(HT_WIDE(tile) * tile, const ht_conv_call* call, const float* x, float* y) {
+/* Of one plane of the output the tiles of rows [first, last), and of them columns [q, end); y: of the first of all these. */
+HT_TARGET static void HT_WIDE(plane)(HT_WIDE(tile) * tile, const ht_conv_call* call, const HT_X* x, float* y, int64_t first, int64_t last, int64_t q,
+                                     int64_t end) {
   const ht_direct_lines* of = tile->of;
-  for (int64_t q = 0; q < call->q; q += HT_N) {
-    if (q != tile->q) HT_WIDE(columns_of)(tile, call, q);
-    for (int64_t p = 0, index = 0, rows; p < call->p; p += rows, ++index) {
+  for (const int64_t p0 = ht_direct_row(of, first); q < end; q += HT_N, y += HT_N) {
+    if (q != tile->q) HT_WIDE(columns_of)(tile, call, q, end - q < HT_N ? end - q : HT_N);
+    for (int64_t p = p0, index = first, rows; index < last; p += rows, ++index) {
       rows = of->rows + (index < of->more);
       const int64_t top = p * of->down - of->top, bottom = top + (rows - 1) * of->down + of->r;
       const int64_t low = top < 0 ? -top : 0, inside = (bottom < call->h ? bottom : call->h) - top - low;
-      const float* from = x + top * call->xh + tile->left;
+      const HT_X* from = x + top * call->xh + tile->left;
       tile->low = low;
       tile->inside = inside > 0 ? inside : 0;
       tile->x = from;
       tile->line = call->xh;
       tile->at = of->at;
-      if (inside > 0 && (tile->apart || from + low * call->xh < of->begin || from + (low + inside - 1) * call->xh + of->span > of->end)) {
+      if (inside > 0 && (tile->apart || (const char*)(from + low * call->xh) < of->begin ||
+                         (const char*)(from + (low + inside - 1) * call->xh + of->span) > of->end)) {
         HT_WIDE(lines_of)(of, call, from - tile->left + low * call->xh, inside, tile->left);
         tile->line = of->length * of->across;
-        tile->x = of->room - low * tile->line;
+        tile->x = (const HT_X*)of->room - low * tile->line;
         tile->at = of->laid;
       }
-      tile->y = y + p * call->yh + q;
-      if (of->program >= 0) HT_WIDE(programs)[of->program][rows - 1](tile);
-      else HT_WIDE(row_of)(tile);
+      tile->y = y + (p - p0) * tile->stride;
+#if HT_PLAIN
+      if (of->program < 0) {
+        HT_WIDE(row_of)(tile);
+        continue;
+      }
+#endif
+      HT_WIDE(programs)[of->program][rows - 1](tile);
     }
-  }
-}
-
-HT_TARGET static void HT_WIDE(planes)(direct_job* j, const ht_direct_lines* of, int64_t first, int64_t last) {
-  const ht_conv* conv = j->conv;
-  const ht_conv_call* call = j->call;
-  const int64_t each = conv->features / conv->channels, stride = ht_conv_direct_stride(conv);
-  HT_WIDE(tile) tile = {.of = of, .stride = call->yh, .q = -1};
-  int64_t b = first / conv->features, f = first % conv->features;
-  for (int64_t at = first; at < last; ++at) {
-    tile.w = call->weight + f * stride;
-    tile.bias = call->bias == NULL ? 0 : call->bias[f];
-    HT_WIDE(plane)(&tile, call, call->x + b * call->xb + (each == 1 ? f : f / each) * call->xc, call->y + b * call->yb + f * call->yf);
-    finish(j, (ht_conv_part){b, f, 0, 0, 1, call->q, 1}, call->p);
-    if (++f == conv->features) f = 0, ++b;
   }
 }

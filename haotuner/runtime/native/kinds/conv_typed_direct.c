@@ -1,10 +1,14 @@
-/* Depthwise convolutions in other types than fp32: sums of one vector of pixels or channels stay in a register for all taps. */
+/* Depthwise convolutions in other types than fp32. Windows of 3 or 5 lines that move by one or two go by tiles of rows (conv_direct.h),
+ * the others, and pixels at the border, by sums of one vector of pixels or channels that stay in a register for all taps. A pixel's bits do
+ * not depend on the batch or on threads: how it is computed follows from its place in the image. */
 #include <string.h>
 
-#include "conv.h"
+#include "conv_direct.h"
 #include "epilogue.h"
 
 #define SUMS 4096
+#define STRIP 512  /* features at a time, of four rows: the last strip may have up to a vector more */
+#define WIDEST 512 /* columns at a time */
 #define TAPS 64    /* of one call of the program */
 #define PIXELS 256 /* of a line, channels first */
 
@@ -13,6 +17,8 @@ typedef struct {
   const ht_kernel* kernel;
   const ht_conv_call* call;
   ht_phase phase;
+  int64_t fours; /* channels last: tiles of four rows of an image; 0: pixels are computed one by one */
+  int planes;    /* channels first: whether tiles of rows are computed */
   int64_t all, chunks;
   atomic_int failed;
 } job;
@@ -22,6 +28,8 @@ typedef struct { /* taps that are collected for one call */
   const float* w[TAPS];
   int64_t count;
 } taps;
+
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -69,6 +77,53 @@ static int run_last(const job* j, int64_t pixel, int64_t end) {
       for (int64_t i = 0; i < pixels;) i += sum_pixels(j, pixel + i, pixels - i, first, count, sums + i * strip, strip);
       if (ht_conv_finish_typed(j->conv, j->kernel, j->call, &j->phase, sums, strip, first, count, pixel, pixels) != 0) return -1;
     }
+  return 0;
+}
+
+/* Channels last: pixels [q, q + count) of four rows from p on, `features` features from `first` on, into sums (row, pixel, feature). */
+static void sum_four(const job* j, int64_t b, int64_t p, int64_t q, int64_t count, int64_t first, int64_t features, float* sums) {
+  const ht_conv* conv = j->conv;
+  const ht_conv_call* call = j->call;
+  const ht_window *tall = &conv->tall, *wide = &conv->wide;
+  const ht_direct_inside in = ht_direct_inside_of(wide, call);
+  const int64_t size = conv->typed->x.bits / 8, down = count * features, top = p * tall->stride - tall->before;
+  for (int64_t i = 0, now; i < count; i += now) {
+    int64_t at = q + i;
+    now = at >= in.low && at + 2 <= in.high && i + 2 <= count ? 2 : 1;
+    if (now == 1 && i > 0 && at > in.low && at < in.high) now = 2, --i, --at; /* one of them again, rather than one alone */
+    float* to = sums + i * features;
+    if (now == 2) {
+      const int64_t from = b * call->xb + top * call->xh + (at * wide->stride - wide->before) * call->xw + first;
+      conv->typed->direct->squares(conv, call, (const char*)call->x + from * size, call->weight + first, to, down, features, top, features);
+      continue;
+    }
+    for (int64_t row = 0; row < 4; ++row, to += down) {
+      memset(to, 0, (size_t)features * sizeof *to);
+      sum_pixels(j, (b * call->p + p + row) * call->q + at, 1, first, features, to, features);
+    }
+  }
+}
+
+/* Tiles of four rows. The last of an image begins where four are left, and what the one before has finished is not finished again. */
+static int run_fours(const job* j, int64_t tile, int64_t end) {
+  const ht_conv_call* call = j->call;
+  const int64_t all = j->conv->features;
+  float sums[2 * SUMS];
+  for (; tile < end; ++tile) {
+    const int64_t b = tile / j->fours, asked = tile % j->fours * 4, p = least(asked, call->p - 4);
+    for (int64_t first = 0, features; first < all; first += features) {
+      features = all - first < STRIP + j->conv->lanes ? all - first : STRIP;
+      const int64_t some = SUMS / features / 4 > 2 ? SUMS / features / 4 : 2;
+      for (int64_t q = 0, count; q < call->q; q += count) {
+        count = least(some, call->q - q);
+        sum_four(j, b, p, q, count, first, features, sums);
+        for (int64_t row = asked - p; row < 4; ++row)
+          if (ht_conv_finish_typed(j->conv, j->kernel, call, &j->phase, sums + row * count * features, features, first, features,
+                                   (b * call->p + p + row) * call->q + q, count) != 0)
+            return -1;
+      }
+    }
+  }
   return 0;
 }
 
@@ -131,6 +186,42 @@ static int finish_line(const job* j, int64_t b, int64_t f, int64_t p, int64_t q,
   return 0;
 }
 
+/* Whether rows of y, and of all that an epilogue reads there, follow one another. */
+static int rows_follow(const ht_conv_call* call) {
+  int follow = call->yw == 1 && call->yh == call->q;
+  for (int e = 0; e < call->extras; ++e) follow = follow && call->extra[e].sh == call->extra[e].sw * call->q;
+  return follow;
+}
+
+/* Planes [plane, end) by tiles of rows: several at a time where they are small, else bands of rows and columns. */
+static int run_planes(const job* j, int64_t plane, int64_t end) {
+  const ht_conv* conv = j->conv;
+  const ht_conv_call* call = j->call;
+  const ht_direct_lines of = ht_direct_lines_of(conv, call, HT_DIRECT_TYPED_ROWS, conv->typed->x.bits / 8);
+  const int64_t wide = least(call->q, WIDEST), tiles = SUMS / wide / HT_DIRECT_TYPED_ROWS, whole = call->p * call->q;
+  const int follow = rows_follow(call);
+  float sums[SUMS];
+  for (ht_direct_band at = {.planes = 1}; plane < end; plane += at.planes) {
+    at.b = plane / conv->features, at.f = plane % conv->features;
+    at.planes = whole > SUMS / 2 ? 1 : least(SUMS / whole, least(end - plane, conv->features - at.f));
+    for (at.first = 0; at.first < of.tiles; at.first = at.last) {
+      at.last = at.planes > 1 ? of.tiles : least(of.tiles, at.first + tiles);
+      const int64_t p = ht_direct_row(&of, at.first), rows = ht_direct_row(&of, at.last) - p;
+      for (at.q = 0; at.q < call->q; at.q = at.end) {
+        at.end = least(call->q, at.q + WIDEST);
+        conv->typed->direct->planes(conv, call, &of, &at, sums);
+        const int64_t across = at.end - at.q, line = follow && across == call->q ? rows * across : across;
+        for (int64_t done = 0, count; done < at.planes * rows * across; done += count) {
+          const int64_t f = done / (rows * across), row = done / across % rows, column = done % across;
+          count = least(PIXELS, line - done % line);
+          if (finish_line(j, at.b, at.f + f, p + row, at.q + column, count, sums + done) != 0) return -1;
+        }
+      }
+    }
+  }
+  return 0;
+}
+
 static int run_plane(const job* j, int64_t plane) {
   float sums[PIXELS];
   const int64_t b = plane / j->conv->features, f = plane % j->conv->features;
@@ -148,7 +239,9 @@ static void run_chunk(void* arg, int64_t index) {
   job* j = arg;
   int64_t first = j->all * index / j->chunks, end = j->all * (index + 1) / j->chunks;
   int rc = 0;
-  if (j->conv->last) rc = run_last(j, first, end);
+  if (j->fours > 0) rc = run_fours(j, first, end);
+  else if (j->conv->last) rc = run_last(j, first, end);
+  else if (j->planes) rc = run_planes(j, first, end);
   else
     for (; first < end && rc == 0; ++first) rc = run_plane(j, first);
   if (rc != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
@@ -158,7 +251,9 @@ int ht_conv_run_typed_direct(const ht_conv* conv, const ht_kernel* kernel, const
   job j = {.conv = conv, .kernel = kernel, .call = call, .chunks = 4 * (int64_t)threads};
   atomic_init(&j.failed, 0);
   ht_conv_phase(conv, 0, call->p, call->q, &j.phase);
-  j.all = call->batch * (conv->last ? call->p * call->q : conv->features);
+  if (conv->typed->direct != NULL && conv->last && call->p >= 4 && ht_direct_squares(conv)) j.fours = up(call->p, 4);
+  if (conv->typed->direct != NULL && !conv->last) j.planes = ht_direct_is_tiled(conv) && conv->tall.taps <= 5 && call->xw == 1;
+  j.all = call->batch * (!conv->last ? conv->features : j.fours > 0 ? j.fours : call->p * call->q);
   if (threads == 1) j.chunks = 1;
   if (j.chunks > j.all) j.chunks = j.all;
   if (j.chunks <= 1) run_chunk(&j, 0);

@@ -16,6 +16,7 @@ typedef struct ht_typed {
   ht_typed_store_fn floats;       /* int32 sums to fp32 in place; NULL where sums are fp32 */
   int32_t raw;                    /* `store` copies int32 sums as they are */
   ht_typed_taps_fn taps;          /* of depthwise convolutions */
+  const struct ht_direct_typed* direct; /* of these, where vectors are wide enough; else NULL (conv_direct.h) */
 } ht_typed;
 
 /* Bytes with a sign in x: see typed_tile.h. */

@@ -1,0 +1,8 @@
+/* Sums of depthwise convolutions of images in int8 by vectors of 8. */
+#include "conv_direct.h"
+#include "conv_direct_8.h"
+#define HT_PROGRAMS ht_conv_direct_8_int8
+#define HT_X int8_t
+#define HT_LOAD_X(p) HT_INT8(p)
+#define HT_INTEGER 1
+#include "conv_direct_typed.h"

@@ -1,0 +1,44 @@
+/* The program of depthwise kernels in fp32: included once for each width of vectors. */
+#define HT_X float
+#define HT_PLAIN 1
+#define HT_LOAD_X(p) HT_LOAD(p)
+#define HT_LOAD_W(p) HT_LOAD(p)
+#define HT_EVERY_W(p) HT_EVERY(p)
+#define HT_SUM(v) (v)
+#define HT_7 1
+#include "conv_direct_last.h"
+#include "conv_direct_first.h"
+
+HT_TARGET static void HT_WIDE(planes)(ht_direct_job* j, int64_t first, int64_t last) {
+  const ht_conv* conv = j->conv;
+  const ht_conv_call* call = j->call;
+  const int most = HT_N == 4 ? 4 : HT_ROWS;
+  const ht_direct_lines of = ht_direct_lines_of(conv, call, j->kernel->mr < most ? j->kernel->mr : most, sizeof(float));
+  const int64_t each = conv->features / conv->channels, stride = ht_conv_direct_stride(conv);
+  HT_WIDE(tile) tile = {.of = &of, .stride = call->yh, .q = -1};
+  int64_t b = first / conv->features, f = first % conv->features;
+  for (int64_t at = first; at < last; ++at) {
+    tile.w = call->weight + f * stride;
+    tile.bias = call->bias == NULL ? 0 : call->bias[f];
+    HT_WIDE(plane)(&tile, call, call->x + b * call->xb + (each == 1 ? f : f / each) * call->xc, call->y + b * call->yb + f * call->yf, 0, of.tiles, 0, call->q);
+    ht_direct_finish(j, (ht_conv_part){b, f, 0, 0, 1, call->q, 1}, call->p);
+    if (++f == conv->features) f = 0, ++b;
+  }
+}
+
+HT_TARGET static void HT_WIDE(rows)(ht_direct_job* j, int64_t first, int64_t last) {
+  const ht_conv_call* call = j->call;
+  for (int64_t at = first; at < last; ++at) {
+    const int64_t b = at / call->p, p = at % call->p;
+    float* y = call->y + b * call->yb + p * call->yh;
+    const int four = j->kernel->mr == HT_DIRECT_PAIR && at + 4 <= last && p + 4 <= call->p &&
+                     HT_WIDE(four_rows)(call, j->conv, call->x + b * call->xb, call->weight, p, y);
+    if (!four) HT_WIDE(row)(call, j->conv, call->x + b * call->xb, call->weight, p, y, j->kernel->mr);
+    ht_direct_finish(j, (ht_conv_part){b, 0, p, 0, j->conv->features, call->q, 1}, four ? 4 : 1);
+    if (four) at += 3;
+  }
+}
+
+void HT_WIDE(ht_conv_direct)(ht_direct_job* j, int64_t first, int64_t last) {
+  (j->conv->last ? HT_WIDE(rows) : HT_WIDE(planes))(j, first, last);
+}
