@@ -13,11 +13,12 @@ from haotuner.graph.types import numpy_dtype
 
 # Vector instructions of each function (``microkernels/cpu/vector_math.py``, as LLVM makes them); one if not here.
 INSTRUCTIONS: Mapping[str, float] = {
-    "max": 3, "min": 3, "and": 0.5, "or": 0.5, "not": 0.5, "xor": 1, "abs": 1, "neg": 1, "select": 1, "cast": 1,
-    "div": 10, "reciprocal": 10, "sqrt": 12, "rsqrt": 22, "floordiv": 12, "mod": 14, "pow": 120,
-    "mask": 6, "exp": 16, "log": 34, "tanh": 32, "erf": 38, "sigmoid": 20, "shuffle": 2, "turn": 1,
+    "max": 3, "min": 3, "any_max": 1, "and": 0.5, "or": 0.5, "not": 0.5, "xor": 1, "abs": 1, "neg": 1, "select": 1,
+    "cast": 1, "div": 10, "reciprocal": 10, "sqrt": 12, "rsqrt": 22, "floordiv": 12, "mod": 14, "pow": 120,
+    "mask": 6, "exp": 14, "log": 34, "tanh": 30, "erf": 36, "sigmoid": 18, "shuffle": 2, "turn": 1,
 }  # fmt: skip
-LATENCY: Mapping[str, float] = {"add": 4, "mul": 4, "max": 7, "min": 7, "shuffle": 4}  # cycles (Agner Fog, Zen 2-4)
+# Cycles (Agner Fog, Zen 2-4).
+LATENCY: Mapping[str, float] = {"add": 4, "mul": 4, "max": 7, "min": 7, "any_max": 4, "shuffle": 4}
 OTHER_LATENCY = 5.0
 SHARED = 0.25  # of moving and of computing, the shorter is not hidden by so much
 PIPES = 2.0  # vector instructions that start in a cycle

@@ -62,7 +62,7 @@ def emit(plan: AnyPlan, machine: Machine) -> None:
 
 class _Emitter(Values):
     def __init__(self, plan: Plan, machine: Machine) -> None:
-        Values.__init__(self, machine)
+        Values.__init__(self, machine, plan.graph)
         self.plan = plan
         self.lanes = plan.schedule.lanes
         self._held = plan.schedule.held and self.lanes > 1
@@ -161,8 +161,8 @@ class _Emitter(Values):
             while len(left) > 1:  # in pairs: fewer results wait for each other than one after the other
                 rest = left[len(left) // 2 * 2 :]
                 pairs = zip(left[::2], left[1::2], strict=False)
-                left = [self.machine.join(fold.how, one, other, fold.dtype, self.lanes) for one, other in pairs] + rest
-            total = self.machine.horizontal(fold.how, left[0], fold.dtype, self.lanes)
+                left = [self.machine.join(self.how(fold), one, other, fold.dtype, self.lanes) for one, other in pairs] + rest
+            total = self.machine.horizontal(self.how(fold), left[0], fold.dtype, self.lanes)
             found[fold] = self.machine.cell(fold.dtype, 1, total).get()
         return found
 
@@ -340,13 +340,13 @@ class _Emitter(Values):
             if frame.mask is not None:
                 neutral = self.machine.neutral(fold.how, fold.dtype)
                 value = self.machine.apply("select", [frame.mask, value, neutral], fold.dtype, width)
-            cell.set(self.machine.join(fold.how, cell.get(), value, fold.dtype, width))
+            cell.set(self.machine.join(self.how(fold), cell.get(), value, fold.dtype, width))
             return
         single = self.machine.ramp(self.machine.number(0, INDEX), self.lanes)  # one element joins the first lane
         first = self.machine.apply("equal", [single, self.machine.number(0, INDEX)], "bool", self.lanes)
         neutral = self.machine.neutral(fold.how, fold.dtype)
         spread = self.machine.apply("select", [first, value, neutral], fold.dtype, self.lanes)
-        cell.set(self.machine.join(fold.how, cell.get(), spread, fold.dtype, self.lanes))
+        cell.set(self.machine.join(self.how(fold), cell.get(), spread, fold.dtype, self.lanes))
 
     def _inside(self, sinks: Sequence[Sink], frames: Sequence[Frame]) -> None:
         """Folds that depend on the lanes, for all vectors of an iteration at once: each lane folds its own."""
@@ -373,7 +373,7 @@ class _Emitter(Values):
                     self._inside([Sink((), fold.value)], inner)
                     for cell, frame in zip(cells, inner, strict=True):
                         value = self.evaluate(fold.value, frame)
-                        cell.set(self.machine.join(fold.how, cell.get(), value, fold.dtype, frame.lanes))
+                        cell.set(self.machine.join(self.how(fold), cell.get(), value, fold.dtype, frame.lanes))
                     return
                 variable, extent = fold.axes[place]
                 self.machine.loop(

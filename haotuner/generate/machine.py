@@ -73,6 +73,7 @@ class Machine(Protocol):
 
     def apply(self, function: str, arguments: Sequence[Value], dtype: str, lanes: int) -> Value: ...  # noqa: D102
     def cell(self, dtype: str, lanes: int, start: Value) -> Cell: ...  # noqa: D102
+    # ``any_max``: a maximum that may be anything where a value is NaN
     def join(self, how: str, one: Value, other: Value, dtype: str, lanes: int) -> Value: ...  # noqa: D102
     def neutral(self, how: str, dtype: str) -> Value: ...  # noqa: D102
     def horizontal(self, how: str, value: Value, dtype: str, lanes: int) -> Value: ...  # noqa: D102

@@ -67,7 +67,7 @@ def emit_stage(plan: Plan, machine: Machine, stage: int, part: Value, parts: Val
 
 class _Stage(Values):
     def __init__(self, plan: Plan, machine: Machine, stage: int, part: Value, parts: Value) -> None:
-        super().__init__(machine)
+        super().__init__(machine, plan.graph)
         self.plan, self.stage, self.part, self.parts = plan, stage, part, parts
         self.levels = levels_of_folds(plan)
         self.points, self.rows = sinks_of(plan)
@@ -95,7 +95,7 @@ class _Stage(Values):
 
             def joined(p: Value, fold: Fold = fold, cell: object = cell) -> None:
                 own = machine.load(PARTIAL, [self._place(fold, p, row)], [0], 1, None)
-                cell.set(machine.join(fold.how, cell.get(), own, fold.dtype, 1))  # type: ignore[attr-defined]
+                cell.set(machine.join(self.how(fold), cell.get(), own, fold.dtype, 1))  # type: ignore[attr-defined]
 
             machine.loop(self.parts, joined)
             frame.folds[fold] = machine.cell(fold.dtype, 1, cell.get()).get()
@@ -117,14 +117,14 @@ class _Stage(Values):
                     neutral = machine.neutral(fold.how, fold.dtype)
                     value = machine.apply("select", [here.mask, value, neutral], fold.dtype, self.lanes)
                 cell = cells[fold][place]
-                cell.set(machine.join(fold.how, cell.get(), value, fold.dtype, self.lanes))
+                cell.set(machine.join(self.how(fold), cell.get(), value, fold.dtype, self.lanes))
 
         self._along(frame, [fold.axes[0][0] for fold in level], folded)
         for fold, own in cells.items():
             whole = own[0].get()
             for cell in own[1:]:
-                whole = machine.join(fold.how, whole, cell.get(), fold.dtype, self.lanes)
-            whole = machine.horizontal(fold.how, whole, fold.dtype, self.lanes)
+                whole = machine.join(self.how(fold), whole, cell.get(), fold.dtype, self.lanes)
+            whole = machine.horizontal(self.how(fold), whole, fold.dtype, self.lanes)
             machine.store(PARTIAL, [self._place(fold, self.part, row)], [0], whole, 1, None)
 
     def _along(self, frame: Frame, variables: Sequence[Variable], body: Callable[[int, Frame], None]) -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from haotuner.generate.expressions import Expression, Fold, Load, Number, Size, Variable, free_variables
 from haotuner.generate.machine import Machine, Value
+from haotuner.generate.noticed import noticed
 from haotuner.generate.places import step_along
+from haotuner.graph.graph import Graph
 
 
 @dataclass(slots=True)
@@ -29,8 +31,13 @@ class Frame:
 class Values:
     """Says expressions to a machine."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, graph: Graph | None = None) -> None:
         self.machine = machine
+        self._noticed = noticed(graph) if graph is not None else frozenset()
+
+    def how(self, fold: Fold) -> str:
+        """How partial results of a fold are joined."""
+        return "any_max" if fold.tensor in self._noticed else fold.how
 
     def scalar(self, e: Expression, frame: Frame) -> Value:
         """An index at the first lane."""

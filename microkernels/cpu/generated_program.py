@@ -208,6 +208,10 @@ class Tir:
     def _max(self, given: list[Any], dtype: str, lanes: int) -> Any:
         return self._extreme(given, dtype, lanes, greater=True)
 
+    def _any_max(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        """The larger of two, in one instruction; of a NaN either."""
+        return self.tirx.Select(given[0] > given[1], given[0], given[1])
+
     def _min(self, given: list[Any], dtype: str, lanes: int) -> Any:
         return self._extreme(given, dtype, lanes, greater=False)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LOG2_E = 1.4426950408889634
+TO_WHOLE = 1.5 * 2.0**23  # what is added to it is rounded to a whole number; one instruction less than asking for that
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has few bits, so n * LN2_HIGH is exact
 EXP = (0.5, 0.16666516661643982, 0.04166620224714279, 0.008369073271751404, 0.001395080122165382)
 EXP_OF_LESS = tuple(one * (-1) ** place for place, one in enumerate(EXP))  # of e^-r
@@ -53,16 +54,12 @@ class VectorMath:
     def _reduced(self, x: Any) -> tuple[Any, Any]:
         """e^r and n of x = n ln 2 + r, both float32."""
         n, r = self._parts(x)
-        p = self.once(self._polynomial(EXP, r))
-        e = self.once(self._fma(self.once(r * r), p, r) + self._number(1.0))
-        return e, n
+        return self.once(self._polynomial((1.0, 1.0, *EXP), r)), n
 
     def _parts(self, x: Any) -> tuple[Any, Any]:
         """N and r of x = n ln 2 + r."""
-        from tvm import tirx
-
         x = self.once(x)
-        n = self.once(tirx.floor(self._fma(x, LOG2_E, 0.5)))
+        n = self.once(self._fma(x, LOG2_E, TO_WHOLE) - self._number(TO_WHOLE))
         return n, self.once(self._fma(n, -LN2_LOW, self._fma(n, -LN2_HIGH, x)))
 
     @property
@@ -140,7 +137,7 @@ class VectorMath:
     def _sigmoid_scaled(self, x: Any) -> Any:
         """2^n / (2^n + e^-r) of x = n ln 2 + r: neither overflows, and nothing is asked of x's sign."""
         n, r = self._parts(self._under(self._over(x, -104.5), 30.0))
-        e = self.once(self._fma(self.once(r * r), self.once(self._polynomial(EXP_OF_LESS, r)), self._number(1.0) - r))
+        e = self.once(self._polynomial((1.0, -1.0, *EXP_OF_LESS), r))
         power = self._scaled(self._number(1.0), n)
         return self.once(power / (power + e))
 

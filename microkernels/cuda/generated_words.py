@@ -26,7 +26,7 @@ FLOATS = {"exp": "expf({0})", "log": "logf({0})", "tanh": "tanhf({0})", "erf": "
           "abs": "fabsf({0})", "floor": "floorf({0})", "ceil": "ceilf({0})", "round": "rintf({0})", "sin": "sinf({0})",
           "cos": "cosf({0})", "fmod": "fmodf({0}, {1})",
           "isinf": "(fabsf({0}) == __uint_as_float(0x7f800000u))"}  # fmt: skip
-JOINS = {"sum": "add", "prod": "mul"}
+JOINS = {"sum": "add", "prod": "mul", "any_max": "max"}
 
 
 class Code(str):
