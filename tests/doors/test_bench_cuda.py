@@ -13,7 +13,8 @@ from haotuner.bench.field import GPU
 from tests.conftest import has_gpu
 from tests.doors.command import Answer, run_command
 from tests.doors.command import environment as of_commands
-from tests.serving.cuda_packs import GROUPED_FP32, PRODUCT_FP16, SIMT, build_pack
+from tests.serving.cuda_device_code import build_pack
+from tests.serving.cuda_packs import GROUPED_FP32, PRODUCT_FP16, SIMT
 from tests.serving.test_bench_gpu import Whole
 from tests.standin import environment as of_driver
 from tests.standin import toolchain_missing

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +13,6 @@ from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
-from haotuner.backends.cuda.unit import device_unit
 from haotuner.backends.toolchain import Toolchain
 from haotuner.generate.online_schedule import DEPTH, OnlineSchedule
 from haotuner.generate.schedule import Schedule
@@ -38,9 +35,8 @@ from haotuner.ops.index import KINDS
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
-from tests.run_folder import in_a_run, once, toolchain
+from tests.run_folder import toolchain
 from tests.serving.cuda_generated_packs import packed_generated
-from tests.standin.cubins import cubin_of
 
 _TILES = {one.name for one in CUDA_FAMILIES}
 FIRST, LAST = 2, 200  # rows that the plans say they were tuned for
@@ -364,25 +360,3 @@ def make_pack(
     write_pack(out, library, document(ops, arch, **device) | told, lambda _: None)
     library.unlink()
     return out
-
-
-def build_pack(out: Path, pick: Pick, code: Path, linker: Toolchain | None = None) -> Path:
-    """A pack of a pick, with device code that lies below ``code`` as the code cache leaves it."""
-    if in_a_run():
-        key = hashlib.sha256(repr((pick.op, pick.arch, pick.kernels)).encode()).hexdigest()[:16]
-        made = once(f"device-code-{key}", lambda folder: _write_code(pick, folder))
-        shutil.copytree(made, code, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".made"))
-    else:
-        code.mkdir(parents=True, exist_ok=True)
-        _write_code(pick, code)
-    cubin = cubin_of(code / f"{pick.op}.cu", code, pick.arch)
-    return make_pack(out, [packed(pick)], pick.arch, cubin, linker=linker)
-
-
-def _write_code(pick: Pick, folder: Path) -> None:
-    programs = {kernel.name: (family(kernel), kernel) for kernel in pick.kernels}
-    unit = folder / f"{pick.op}.cu"
-    unit.write_text(
-        device_unit(programs, reduces=() if pick in (*GENERATED_PICKS, *ONE_FOLD_PICKS) else (Op.parse(pick.op).dtype,))
-    )
-    cubin_of(unit, folder, pick.arch)

@@ -22,8 +22,9 @@ from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
 from tests.serving.cuda_beside_packs import ARCH as BESIDE_ARCH
 from tests.serving.cuda_beside_packs import beside_pack
+from tests.serving.cuda_device_code import build_pack, device_code
 from tests.serving.cuda_model_packs import GRAPHS, model_pack
-from tests.serving.cuda_packs import PICKS, Pick, build_pack, document, packed_op
+from tests.serving.cuda_packs import PICKS, Pick, document, packed_op
 from tests.serving.cuda_variant_lists import MORE
 from tests.serving.native_builds import ASAN, CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, TSAN, cc, host_pack
 from tests.standin import ROOT, environment
@@ -56,7 +57,7 @@ def runs(folder: Path, name: str, pick: Pick) -> Iterator[tuple[str, str]]:
     code = folder / "code"
     if not (folder / pick.arch).exists():
         build_pack(folder / pick.arch, pick, code)
-    cubin = code / f"{pick.op}-{pick.arch}" / "unit.cubin"
+    cubin = device_code(pick, code)
     ops = [packed_op(pick.op, pick.kernels, pick.cells)]
     data, pack = folder / f"{name}-{pick.arch}.c", folder / f"{name}-{pick.arch}"
     data.write_text(pack_data(ops, cubin, pick.arch))

@@ -23,6 +23,7 @@ from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
+from tests.serving.cuda_device_code import build_pack, device_code
 from tests.serving.cuda_model_packs import GRAPHS, model_pack
 from tests.serving.cuda_odd_models import ODD, others
 from tests.serving.cuda_packs import (
@@ -37,7 +38,6 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP32,
     SIMT,
     Pick,
-    build_pack,
     document,
     packed,
 )
@@ -340,7 +340,7 @@ class Variants:
 
     def _cubin(self, pick: Pick) -> Path:
         """The device code of a pick, with the object of its data beside it; made when first asked for."""
-        cubin = self.folder / "code" / f"{pick.op}-{pick.arch}" / "unit.cubin"
+        cubin = device_code(pick, self.folder / "code")
         if pick.op not in self._ready:
             if not (out := self.folder / f"whole-{pick.op}").exists():
                 build_pack(out, pick, self.folder / "code")

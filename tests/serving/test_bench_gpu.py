@@ -30,7 +30,8 @@ from haotuner.runtime.gpus import find_gpu
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.conftest import has_gpu
-from tests.serving.cuda_packs import GENERATED_PICKS, LAST, PICKS, Pick, build_pack
+from tests.serving.cuda_device_code import build_pack
+from tests.serving.cuda_packs import GENERATED_PICKS, LAST, PICKS, Pick
 from tests.standin import environment, toolchain_missing
 
 needs_compilers = pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}")

@@ -13,6 +13,7 @@ import pytest
 
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
+from tests.serving.cuda_device_code import build_pack, device_code
 from tests.serving.cuda_packs import (
     ATTENTION_PICK,
     FUSED_FP32,
@@ -23,13 +24,11 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP32,
     SIMT,
     Pick,
-    build_pack,
     document,
     packed_op,
 )
 from tests.serving.native_builds import ASAN, CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, TSAN, cc, host_pack
 from tests.standin import environment, toolchain_missing
-from tests.standin.cubins import cubin_of
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
@@ -52,7 +51,7 @@ def sanitized(folder: Path, name: str, flags: tuple[str, ...]) -> Path:
     served(folder, SIMT)
     if (folder / name).exists():
         return folder / name
-    cubin = cubin_of(folder / "code" / f"{SIMT.op}.cu", folder / "code", SIMT.arch)
+    cubin = device_code(SIMT, folder / "code")
     ops = [packed_op(SIMT.op, SIMT.kernels, SIMT.cells)]
     data = folder / f"{name}_data.c"
     data.write_text(pack_data(ops, cubin, SIMT.arch))

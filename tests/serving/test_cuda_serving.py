@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.serving.cuda_byte_packs import BYTE_PICKS, BYTE_PRODUCTS
+from tests.serving.cuda_device_code import build_pack
 from tests.serving.cuda_packs import (
     ATTENTION_PICK,
     CONV_FIRST,
@@ -39,7 +40,6 @@ from tests.serving.cuda_packs import (
     TURNED_PICKS,
     WGMMA,
     Pick,
-    build_pack,
 )
 from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing

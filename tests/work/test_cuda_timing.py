@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.serving.cuda_device_code import build_pack
 from tests.serving.cuda_packs import (
     DIRECT_PICKS,
     GENERATED_PICKS,
@@ -18,7 +19,6 @@ from tests.serving.cuda_packs import (
     PICKS,
     PRODUCT_FP16,
     Pick,
-    build_pack,
 )
 from tests.serving.cuda_window_packs import IMAGE_PICKS, WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing
