@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.cuda_device_code import build_pack
+from tests.serving.cuda_device_code import build_pack, device_code
 from tests.serving.cuda_packs import (
     DIRECT_PICKS,
     GENERATED_PICKS,
@@ -62,7 +62,7 @@ def timed(folder: Path, pick: Pick, module: str, *words: str) -> None:
     """A scenario in a process of its own."""
     if not (folder / pick.op).exists():
         build_pack(folder / pick.op, pick, folder / "code")
-    (cubin,) = (folder / "code").glob(f"{pick.op}*{pick.arch}/unit.cubin")
+    cubin = device_code(pick, folder / "code")
     where = environment(folder / "images", device=pick.arch, more_devices=(pick.arch,), sources=folder / "code", noise=0.0)
     ran = subprocess.run(
         [sys.executable, "-m", module, *words, str(cubin), pick.op],
