@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.standin.patience import WALL_S
+
 ROOT = Path(__file__).resolve().parents[1]
 LOOK = (
     "import haotuner, haotuner.transfer, haotuner.microkernels.cpu.dense, haotuner.hw_profiles.find as f;"
@@ -42,7 +44,7 @@ def run(*words: str, cwd: Path, path: Path | None = None) -> str:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     if path is not None:
         environment["PYTHONPATH"] = str(path)
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=WALL_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

@@ -16,6 +16,7 @@ from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import is_stepped
 from haotuner.words.kernel import MicroKernel
+from tests.standin.patience import WALL_S
 
 DEVICES = {"h200": "sm_90a", "a100-80gb": "sm_80", "l40s": "sm_89", "rtx-4090": "sm_89"}
 OPS = ("dense:n=2304,k=768", "dense:n=2304,k=768,dtype=fp16", "dense:n=2304,k=768,dtype=bf16")
@@ -101,7 +102,7 @@ def proposed(device: str, each: int | None, ops: Sequence[str] = OPS, shapes: st
     kernels: list[MicroKernel] = []
     for op in ops:
         command = [sys.executable, "-m", "haotuner", "candidates", "--op", op, "--shapes", shapes, "--device", device]
-        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300, check=True)
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=WALL_S, check=True)
         kept = [MicroKernel.parse(name) for name in json.loads(done.stdout)["kept"]]
         kernels += kept if each is None else some_of_each_family(kept, each)
     return kernels

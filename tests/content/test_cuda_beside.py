@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from haotuner.microkernels.cuda.pieces import DEVICE
 from tests.content.cuda_beside import PROGRAMS
 from tests.content.cuda_generated import entries
 from tests.emulator import build
+from tests.standin.patience import ran
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,7 @@ def test_all_outputs_are_right_on_ragged_shapes(tmp_path):
     source.write_text(unit() + entries(tuple(PROGRAMS)))
     library = build.build_plain([source], tmp_path / "beside.so")
     command = [sys.executable, "-m", "tests.content.cuda_beside", str(library), *PROGRAMS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, cwd=ROOT)
+    done = ran(command, 200, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr[-2000:]
 
 

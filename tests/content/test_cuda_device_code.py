@@ -28,6 +28,7 @@ from haotuner.isolate.answers import Refusal
 from haotuner.words.kernel import MicroKernel
 from tests.content.cuda_examples import FAMILIES, MMA, SIMT, WGMMA
 from tests.content.little_cubin import little_cubin
+from tests.standin.patience import WALL_S
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc: no CUDA toolkit")
 SMALL = SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)
@@ -242,7 +243,7 @@ def test_processes_may_write_the_same_entries_and_be_killed(tmp_path):
     writers = [context.Process(target=_write, args=(str(tmp_path), number)) for number in range(3)]
     for writer in writers:
         writer.start()
-    cache, seen, until = CodeCache(tmp_path), 0, time.monotonic() + 30
+    cache, seen, until = CodeCache(tmp_path), 0, time.monotonic() + WALL_S
     while seen < 300 and time.monotonic() < until:
         for at in range(7):
             entry = cache.find(f"content {at}", "a 1")

@@ -26,6 +26,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.content.cuda_generated import PROGRAMS, QUICK, entries, plan_of
 from tests.emulator import build
+from tests.standin.patience import WALL_S, ran
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +43,7 @@ def test_programs_are_right_on_ragged_shapes(symbols, tmp_path):
     source.write_text(cuda_unit({symbol: PROGRAMS[symbol][1] for symbol in symbols}) + entries(symbols))
     library = build.build_plain([source], tmp_path / "generated.so")
     command = [sys.executable, "-m", "tests.content.cuda_generated", str(library), *symbols]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, cwd=ROOT)
+    done = ran(command, 110, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr[-2000:]
 
 
@@ -53,7 +54,7 @@ def test_the_unit_compiles(unit, arch, tmp_path):
     source = tmp_path / "generated.cu"
     source.write_text(unit)
     command = ["nvcc", "-cubin", f"-arch={arch}", "-Xptxas=-v", str(source), "-o", str(tmp_path / "generated.cubin")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WALL_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     spilled = re.findall(r"(\d+) bytes spill stores", done.stderr)
     assert len(spilled) == len(PROGRAMS) and max(map(int, spilled)) <= 24

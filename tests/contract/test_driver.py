@@ -17,11 +17,11 @@ from tests.contract.driver_process import BEHAVIOURS
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.client import Driver
 from tests.standin.cubins import cubin_of
+from tests.standin.patience import WALL_S
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 DRIVERS = ("late", "early", pytest.param("real", marks=pytest.mark.gpu))
 SOURCE = Path(__file__).with_name("driver_kernels.cu")
-SECONDS = 110
 
 
 @functools.cache
@@ -35,7 +35,7 @@ def _outcomes(driver: str, folder: Path) -> dict[str, str]:
     )
     ran = subprocess.run(
         [sys.executable, "-m", "tests.contract.driver_process", driver, str(right), str(wrong)],
-        cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=SECONDS, check=False,
+        cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=WALL_S, check=False,
     )  # fmt: skip
     told = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
     return {one["name"]: one["failed"] for one in told} | {"": ran.stderr[-2000:]}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.doors.warm import run_warm
+from tests.standin.patience import WALL_S
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--op", "dense:n=48,k=32", "--shapes", "m=1..24", "--against", "none", "--threads", "1")
@@ -36,10 +37,10 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "haotuner", *words]
 
 
-def haotuner(*words: str, cache: Path, cwd: Path, timeout_s: float = 100) -> Answer:
+def haotuner(*words: str, cache: Path, cwd: Path, timeout_s: float = WALL_S) -> Answer:
     return run_command(words, cwd, environment(cache), timeout_s)
 
 
-def run_command(words: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout_s: float = 100) -> Answer:
+def run_command(words: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout_s: float = WALL_S) -> Answer:
     """What ``haotuner words`` says in an environment."""
     return Answer(*run_warm(words, cwd, environment, timeout_s))

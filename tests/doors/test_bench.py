@@ -20,6 +20,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.doors.command import command, environment, haotuner
 from tests.serving.test_bench_processes import gone
+from tests.standin.patience import WALL_S
 
 OP = "dense_n48_k32"
 QUICK = ("--seconds-per-row", "0.1")
@@ -115,7 +116,7 @@ def test_ctrl_c_ends_the_race_and_every_process(tuned, cache, tmp_path):
             assert race.poll() is None
             pids = children(race.pid)
         race.send_signal(signal.SIGINT)
-        assert race.wait(timeout=60) == 3
+        assert race.wait(timeout=WALL_S) == 3
         assert "stopped before the first row" in race.stderr.read()
     assert all(gone(pid) for pid in pids)
 
@@ -137,7 +138,7 @@ def test_a_race_stopped_half_way_prints_what_it_has(tuned, cache, tmp_path):
     assert race.stderr is not None
     assert race.stderr.readline().startswith("1/3")
     race.send_signal(signal.SIGINT)
-    out, err = race.communicate(timeout=60)
+    out, err = race.communicate(timeout=WALL_S)
     assert race.returncode == 3
     assert json.loads(out)["stopped"] and [row["shape"] for row in json.loads(out)["rows"]][0] == {"m": 1}
     assert "of 3 rows were raced" in err

@@ -21,7 +21,6 @@ from tests.standin import toolchain_missing
 from tests.standin.devices import DEVICES
 
 pytestmark = [
-    pytest.mark.timeout(200),
     pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}"),
     pytest.mark.skipif(has_gpu(), reason="host: has a driver of its own"),
 ]

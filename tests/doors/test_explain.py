@@ -27,7 +27,6 @@ from tests.doors.command import haotuner
 from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.packs import put_manifest
 
-pytestmark = pytest.mark.timeout(120)
 Tuned = tuple[Path, Any]
 ONE, FOUR = "cpu_dense__mr1_nr16", "cpu_dense__mr4_nr16"
 ROWS = {ONE: 1, FOUR: 4}

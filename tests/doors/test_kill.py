@@ -10,11 +10,9 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.doors.command import command, environment, haotuner
+from tests.standin.patience import WALL_S
 
-pytestmark = pytest.mark.timeout(480)
 LONGER = ("--op", "dense:n=64,k=64", "--shapes", "m=1..64", "--against", "none", "--threads", "1")
 TIME = ("--budget", "300s")  # of a run that is to be killed: it must not end by itself
 
@@ -32,7 +30,7 @@ def started(cache: Path, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def wait_for(db: Path, rows: int, run: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + WALL_S
     while time.monotonic() < until and run.poll() is None:
         if db.exists():
             try:
@@ -75,7 +73,7 @@ def test_one_interrupt_writes_a_pack_and_ends_with_3(cache: Path, tmp_path: Path
     run = started(cache, tmp_path)
     wait_for(tmp_path / "pack.records.db", 12, run)
     os.kill(run.pid, signal.SIGINT)
-    _, err = run.communicate(timeout=90)
+    _, err = run.communicate(timeout=WALL_S)
     assert run.returncode == 3, err.decode()
     assert b"Traceback" not in err
     assert haotuner("verify", "pack", "--json", cache=cache, cwd=tmp_path).json() == {"ok": True, "problems": []}

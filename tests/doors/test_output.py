@@ -14,7 +14,6 @@ import pytest
 from haotuner.cli.output import OutputLost, ReaderLeft, safe, writing
 from tests.doors.command import command, environment, haotuner
 
-pytestmark = pytest.mark.timeout(120)
 Tuned = tuple[Path, Any]
 
 

@@ -15,7 +15,6 @@ from haotuner.cli.tune import _table
 from haotuner.words.op import Op
 from tests.doors.command import haotuner
 
-pytestmark = pytest.mark.timeout(120)
 OP = Op.parse("dense:n=48,k=32")
 ROW = {"op": "dense_n48_k32", "shape": {"m": 4}, "threads": 1, "weights": "cold", "ours_us": 2.0, "peers_us": {"numpy": 3.0}}
 

@@ -11,8 +11,6 @@ import pytest
 import haotuner
 from tests.doors.command import ROOT
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_tune_then_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))

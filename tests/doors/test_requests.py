@@ -28,7 +28,6 @@ from tests.doors.command import TINY, command, environment
 from tests.doors.command import haotuner as run
 from tests.judgement.cost_examples import BIG_CORE
 
-pytestmark = pytest.mark.timeout(150)
 TRACE = "op,m,weight\ndense_n48_k32,3,5\ndense_n32_k32,17,1\n"
 OP = Op.parse("dense:n=48,k=32")
 

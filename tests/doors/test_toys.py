@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.run_folder import cache_folder
+from tests.standin.patience import WALL_S
 
 ROOT = Path(__file__).parents[2]
 TOYS = Path(__file__).parent / "toys"
@@ -25,7 +26,6 @@ with haotuner.load("pack", threads=2) as pack:
         assert y.shape == (m,) and np.allclose(y, x.sum(axis=1, dtype=np.float64), atol=1e-3), (m, n)
     print(pack.stats())
 """
-pytestmark = pytest.mark.timeout(400)
 
 
 def entered(path: Path, line: str, entry: tuple[str, str]) -> None:
@@ -58,7 +58,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tree: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(cache_folder())}
     return subprocess.run(
-        [sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=WALL_S, check=False
     )
 
 

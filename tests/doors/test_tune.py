@@ -14,8 +14,6 @@ from haotuner.pack.manifest import read_manifest
 from haotuner.plan.cover import MAX_KEPT
 from tests.doors.command import TINY, haotuner
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def digest(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}

@@ -18,9 +18,9 @@ from tests.doors.command import Answer, command, haotuner, run_command
 from tests.doors.command import environment as of_commands
 from tests.standin import environment as of_driver
 from tests.standin import toolchain_missing
+from tests.standin.patience import WALL_S
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}"),
 ]
 OP = "dense:n=64,k=64,dtype=fp16"
@@ -34,7 +34,7 @@ class Host:
         code = cache / "haotuner" / "device-code"
         self.environment = {**of_commands(cache), **of_driver(images, device=device, sources=code, execute="demand", **how)}
 
-    def run(self, cwd: Path, *words: str, seconds: float = 200) -> Answer:
+    def run(self, cwd: Path, *words: str, seconds: float = WALL_S) -> Answer:
         return run_command(words, cwd, self.environment, seconds)
 
 
@@ -257,7 +257,7 @@ def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any],
         command("tune", *ASKED, "--budget", "100s", "--resume"), cwd=tmp_path, env=host.environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
-    until, seen = time.monotonic() + 90, 0
+    until, seen = time.monotonic() + WALL_S, 0
     while time.monotonic() < until and run.poll() is None and seen < 6:
         time.sleep(0.1)
         try:

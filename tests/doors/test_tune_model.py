@@ -15,7 +15,6 @@ from tests.doors.command import haotuner
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-pytestmark = pytest.mark.timeout(400)
 DRAW = np.random.default_rng(0)
 
 

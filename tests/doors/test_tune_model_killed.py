@@ -19,8 +19,9 @@ from tests.doors.command import command, environment, haotuner
 
 pytest.importorskip("onnx")
 from tests.doors.test_tune_model import layers  # noqa: E402, after the skip
+from tests.standin.patience import WALL_S  # noqa: E402
 
-pytestmark = [pytest.mark.timeout(480), pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 ASKED = ("net.onnx", "--shapes", "batch=1..8", "--threads", "1", "--against", "none", "--resume")
 
 
@@ -33,12 +34,12 @@ def started(cache: Path, folder: Path) -> subprocess.Popen[bytes]:
 
 def ended(run: subprocess.Popen[bytes], how: int, when: Callable[[], bool]) -> int:
     """Its exit code; it is told to end as soon as ``when`` says so."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + WALL_S
     while not when() and time.monotonic() < until and run.poll() is None:
         time.sleep(0.05)
     assert run.poll() is None, "it must not end by itself"
     (os.killpg if how == signal.SIGKILL else os.kill)(run.pid, how)
-    run.communicate(timeout=90)
+    run.communicate(timeout=WALL_S)
     return run.returncode
 
 

@@ -13,7 +13,7 @@ import haotuner as api
 from tests.doors.command import command, environment
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]  # torch warns of itself
+pytestmark = [pytest.mark.filterwarnings("ignore")]  # torch warns of itself
 
 
 class Scores(torch.nn.Module):  # type: ignore[name-defined, misc]

@@ -17,8 +17,6 @@ from haotuner.trace import arrivals_of
 from haotuner.words.op import Op
 from tests.doors.command import TINY, haotuner
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def guessed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Path, Any]:

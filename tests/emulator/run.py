@@ -10,14 +10,15 @@ import ctypes
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-RUN_SECONDS = 110  # below pytest's own limit
+from tests.standin.patience import ran
+
+RUN_SECONDS = 110  # of processors
 CASE_SECONDS = 30  # of processor time, which no load of the machine stretches; a case takes 0.1 to 2 s, a livelock must end
 
 
@@ -79,14 +80,11 @@ class Verdict:
 
 
 def run(job: Job, folder: Path, seconds: float = RUN_SECONDS) -> dict[str, Verdict]:
-    """Run a job in a child process within so many seconds; a verdict for each case's symbol."""
+    """Run a job in a child process within so many seconds of processors; a verdict for each case's symbol."""
     path = folder / f"{Path(job.library).stem}.json"
     path.write_text(json.dumps(asdict(job)))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.emulator.run", str(path)],
-        capture_output=True, text=True, timeout=seconds, check=False, cwd=Path(__file__).parents[2],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-    )  # fmt: skip
+    command = [sys.executable, "-m", "tests.emulator.run", path]
+    done = ran(command, seconds, cwd=Path(__file__).parents[2], env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
     if done.returncode:
         raise RuntimeError(f"the emulator's child exited {done.returncode}: {done.stderr[-3000:]}")
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]

@@ -21,7 +21,6 @@ from haotuner.errors import UsageError
 from haotuner.transfer.saved_model import load_model, save_model
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
 
-pytestmark = pytest.mark.timeout(60)
 FRAME = features(BIG_CORE, CPU_DENSE, OP, PAIRS)
 LABELS = FRAME["expected_log"] - 0.2 * FRAME["tile_rows_log2"]
 MODELS = Path(saved.__file__).resolve().parents[2] / "transfer" / "models"

@@ -122,7 +122,6 @@ SCENES = (
     "tests.work.cuda_timing_windows",
     "tests.serving.cuda_warm",
 )
-HUNG = "it hung"  # as tests.standin.forking says it
 # What else covers a file that CPUs share: tests that build the library anew from a tree with the change.
 SHARED = {
     "serve.c": ("test_life.py", "test_results.py", "test_kinds.py", "test_bad_input.py"),

@@ -45,7 +45,6 @@ from tests.serving.cuda_variant_lists import (
     ALL_TESTS,
     DRIVEN,
     FLAGS,
-    HUNG,
     KIND,
     MODELS,
     MORE,
@@ -69,6 +68,7 @@ from tests.serving.cuda_window_packs import WINDOW_PICKS
 from tests.serving.memory_refused import preloaded
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, host_pack
 from tests.standin import ROOT, environment
+from tests.standin.apart import HUNG
 from tests.standin.forking import Forking
 from tests.standin.patience import ended
 

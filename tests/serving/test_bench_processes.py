@@ -18,9 +18,10 @@ from haotuner.bench.processes import STRIKES, Processes, contender_process
 from haotuner.isolate.answers import MISSING, Crashed, Refused, TimedOut
 from haotuner.isolate.child import Child
 from tests.serving import bench_fakes as fakes
+from tests.standin.patience import WALL_S
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 60.0  # a loaded machine
+LIMIT_S = float(WALL_S)
 PREPARE = {"do": "prepare", "op": "dense_n8_k4", "count": 1, "seed": 0}
 AIM = {"do": "aim", "m": 2, "count": 1, "seed": 0}
 
@@ -54,8 +55,8 @@ def state(pid: int) -> str:
 
 
 def reaches(pid: int, *states: str) -> bool:
-    """Whether the process comes to one of these states within a few seconds."""
-    until = time.monotonic() + 20
+    """Whether the process comes to one of these states."""
+    until = time.monotonic() + WALL_S
     while state(pid) not in states and time.monotonic() < until:
         time.sleep(0.01)
     return state(pid) in states
@@ -193,5 +194,5 @@ def test_no_process_outlives_a_race_that_is_ended(number):
         pids = [int(word) for word in race.stdout.readline().split()]
         assert len(pids) == 2
         race.send_signal(number)
-        race.wait(timeout=30)
+        race.wait(timeout=WALL_S)
     assert all(gone(pid) for pid in pids)

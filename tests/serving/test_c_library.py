@@ -189,7 +189,6 @@ def test_sixty_four_threads_while_packs_are_swapped_and_closed(plain, made, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_sixty_four_threads_for_a_minute(tmp_path, plain, made, address):
     drive = thread_build(tmp_path)
     run([drive, "race", tmp_path / "one", tmp_path / "two", "60000", "64"], 300, TSAN_OPTIONS="halt_on_error=1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,10 +11,12 @@ import pytest
 from haotuner.pack.manifest import read_manifest
 from tests.serving.cuda_beside_packs import ARCH, beside_pack
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc
-from tests.standin import ROOT, environment, toolchain_missing
+from tests.standin import ROOT, environment, patience, toolchain_missing
 from tests.standin.cubins import cubin_of
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
+
+SECONDS = 200  # of processors
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ran(folder: Path, *command: str | Path) -> str:
     where = environment(folder / "images", device=ARCH, sources=folder / "code")
-    done = subprocess.run(
-        [str(word) for word in command], cwd=ROOT, env={**os.environ, **where},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    done = patience.ran(command, SECONDS, cwd=ROOT, env={**os.environ, **where})
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 

@@ -29,8 +29,10 @@ from tests.serving.cuda_packs import (
 )
 from tests.serving.native_builds import ASAN, CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, TSAN, cc, host_pack
 from tests.standin import environment, toolchain_missing
+from tests.standin.patience import ran
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
+SECONDS = 110  # of processors
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
 DISPATCH_NS = 300  # of issue 31: what a call adds to what it asks of the driver
 SLACK = 4  # the machine of the tests is shared, and its clock changes; the number itself is printed
@@ -63,14 +65,7 @@ def sanitized(folder: Path, name: str, flags: tuple[str, ...]) -> Path:
 
 def run(folder: Path, command: list[str | Path], *, fails: bool = False, **how: Any) -> str:
     where = environment(folder / "images", device=how.pop("device", "sm_80"), sources=folder / "code", **how)
-    done = subprocess.run(
-        [str(word) for word in command],
-        env={"PATH": os.environ["PATH"], **where},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    done = ran(command, SECONDS, env={"PATH": os.environ["PATH"], **where})
     assert (done.returncode != 0) == fails, (done.returncode, done.stdout[-2000:], done.stderr[-6000:])
     return done.stderr if fails else done.stdout
 

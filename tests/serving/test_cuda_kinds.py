@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tests.serving.cuda_packs import make_pack  # noqa: E402
 from tests.serving.test_group import files, node, saved  # noqa: E402
 from tests.standin import ROOT, environment, toolchain_missing  # noqa: E402
 from tests.standin.cubins import cubin_of  # noqa: E402
+from tests.standin.patience import ran  # noqa: E402
 
 ARCH = "sm_90a"
 LAST = 64
@@ -91,9 +91,6 @@ def test_every_kind_and_groups_of_files_are_served_on_a_device(tmp_path):
     unit = code / "kinds.cu"
     unit.write_text(device_unit(kernels, reduces=()))
     pack = make_pack(tmp_path / "pack", made, ARCH, cubin_of(unit, code, ARCH))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.serving.cuda_kinds", str(pack)],
-        cwd=ROOT, env={**os.environ, **environment(tmp_path / "images", device=ARCH, sources=code)},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    where = {**os.environ, **environment(tmp_path / "images", device=ARCH, sources=code)}
+    done = ran([sys.executable, "-m", "tests.serving.cuda_kinds", pack], 200, cwd=ROOT, env=where)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"

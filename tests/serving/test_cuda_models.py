@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.serving.cuda_model_packs import GRAPHS, model_pack
 from tests.serving.native_builds import ASAN, CLIB, HERE, LIBRARY, cc
 from tests.standin import environment, toolchain_missing
 from tests.standin.forking import Forking
+from tests.standin.patience import ran
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 ARCH, SECONDS = "sm_80", 110
@@ -62,10 +62,8 @@ def test_groups_of_all_kinds_and_convolutions_compute_what_their_graphs_say(fold
 def test_a_model_is_queued_and_captured_from_c(folder, tmp_path):
     program = cc([HERE / "drive_models_on.c", *LIBRARY], folder / "drive_models_on", f"-I{CLIB}", *ASAN)
     where = environment(folder / "images", device=ARCH, sources=folder / "code")
-    done = subprocess.run(
-        [program, folder / "pack", "encoder", tmp_path / "out", "2", "9"], env={"PATH": os.environ["PATH"], **where},
-        capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+    command = [program, folder / "pack", "encoder", tmp_path / "out", "2", "9"]
+    done = ran(command, SECONDS, env={"PATH": os.environ["PATH"], **where})
     assert done.stdout == "right\n", (done.stdout, done.stderr[-3000:])
     ones = (np.arange(18) % 2).reshape(2, 9)
     raw = (tmp_path / "out").read_bytes()

@@ -44,12 +44,12 @@ from tests.serving.cuda_packs import (
 from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.forking import Forking
+from tests.standin.patience import ran
 
 pytestmark = [
-    pytest.mark.timeout(600),  # the first test builds the driver: half a minute of a core
     pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing"),
 ]
-SECONDS = 110
+SECONDS = 110  # of processors
 BOTH = pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
 
 
@@ -80,11 +80,9 @@ def run(folder: Path, pick: Pick, scenario: str, *more: str, device: str = "", w
         ended = forking(folder).call("tests.serving.cuda_scenarios", "run", *words, environment=where, seconds=SECONDS)
         if not ended:
             return
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.serving.cuda_scenarios", *words],
-        cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0 and not ended, f"{ended} {ran.returncode}\n{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}"
+    command = [sys.executable, "-m", "tests.serving.cuda_scenarios", *words]
+    done = ran(command, SECONDS, cwd=ROOT, env={**os.environ, **where})
+    assert done.returncode == 0 and not ended, f"{ended} {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
 @BOTH

@@ -22,6 +22,7 @@ from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc
 from tests.serving.online_packs import online_op
 from tests.serving.packs import document
 from tests.serving.test_generated import SPECS, packed
+from tests.standin.patience import WALL_S
 
 KINDS = (*SPECS, "rms_norm:", "log_softmax:", "gelu:", "silu:")
 ATTENTION = ("attention:d=24", "attention:d=8,causal=end,mask=keys")
@@ -101,7 +102,7 @@ def served(program: Path, pack: Path, threads: int, lines: Sequence[str]) -> lis
         input="\n".join(lines) + "\n",
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=WALL_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -16,8 +16,9 @@ import pytest
 import haotuner
 from haotuner.errors import PackClosed
 from tests.serving.conftest import DENSE, SMALLEST, TURNED, rows
+from tests.standin.patience import WALL_S, ended
 
-CHILD_LIMIT_S = 20
+CHILD_LIMIT_S = 20  # of processors
 LIGHT = {"TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}  # or `import tvm_ffi` imports torch, which takes seconds
 
 
@@ -81,7 +82,7 @@ def fresh(script: str, *arguments: str, **options: Any) -> subprocess.CompletedP
     """Run a script in a process of its own; its error output is shown if it fails."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *arguments],
-        capture_output=True, text=True, timeout=100, check=False, env={**os.environ, **LIGHT}, **options,
+        capture_output=True, text=True, timeout=WALL_S, check=False, env={**os.environ, **LIGHT}, **options,
     )  # fmt: skip
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
     return done
@@ -125,13 +126,10 @@ def test_fork_after_use(made, weight, threads):
         for _ in range(3):
             child = os.fork()
             if child == 0:
-                import signal
-
-                signal.alarm(CHILD_LIMIT_S)
                 os._exit(0 if all(np.array_equal(linear(x), before) for _ in range(20)) else 1)
             children.append(child)
         assert np.array_equal(linear(x), before)
-        assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+        assert [ended(child, CHILD_LIMIT_S) for child in children] == [0, 0, 0]
         assert np.array_equal(linear(x), before)
 
 
@@ -154,11 +152,8 @@ def test_fork_while_other_threads_call(made, weight):
             for _ in range(15):
                 child = os.fork()
                 if child == 0:
-                    import signal
-
-                    signal.alarm(CHILD_LIMIT_S)
                     os._exit(0 if all(np.array_equal(linear(x), before) for _ in range(5)) else 1)
-                assert os.waitpid(child, 0)[1] == 0
+                assert ended(child, CHILD_LIMIT_S) == 0
         finally:
             stop.set()
             for caller in callers:

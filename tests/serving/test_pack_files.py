@@ -195,7 +195,6 @@ def test_a_manifest_of_five_gigabytes_is_not_read(tmp_path):
     refused(tmp_path, f"over {SIZE_LIMIT_BYTES >> 20} MiB")
 
 
-@pytest.mark.timeout(20)
 def test_what_is_no_regular_manifest(tmp_path):
     refused(tmp_path, "not a haotuner pack")
     refused(tmp_path / "missing", "not a haotuner pack")

@@ -83,7 +83,6 @@ def test_files_that_change_between_two_looks_are_read_again(made, copied, monkey
     assert done
 
 
-@pytest.mark.timeout(20)
 def test_libraries_that_are_no_regular_files_of_a_sane_size(copied):
     path = library(copied)
     path.unlink()

@@ -95,6 +95,5 @@ def test_five_seconds(one, other, weight):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_minute(one, other, weight):
     soak(one, other, np.round(4 * weight) / 4, 60)

@@ -7,16 +7,22 @@ import signal
 import traceback
 from collections.abc import Callable, Mapping
 
-TEXT_BYTES = 60_000  # of what a child says
+from tests.standin.patience import WALL_S, ended
+
+TEXT_BYTES = 60_000  # of what a child says; a pipe holds 65,536
+HUNG = "it hung"
 
 
-def failure_of(function: Callable[[], None], *, seconds: int = 60, environment: Mapping[str, str] | None = None) -> str:
-    """How a function failed: its traceback, or its signal; empty if it returned."""
+def failure_of(function: Callable[[], None], *, seconds: float = 60, environment: Mapping[str, str] | None = None) -> str:
+    """How a function failed: its traceback, its signal, or that it hung; empty if it returned.
+
+    It hangs where it used so many seconds of processors, or waits for what never comes (``patience.ended``).
+    """
     answer, question = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(answer)
-        signal.alarm(seconds)
+        signal.alarm(WALL_S)  # if the parent is ended first
         os.environ.update(environment or {})
         said = ""
         try:
@@ -27,6 +33,8 @@ def failure_of(function: Callable[[], None], *, seconds: int = 60, environment: 
         os._exit(0)
     os.close(question)
     with os.fdopen(answer, "rb") as stream:
+        status = ended(child, seconds)
+        if status is None:
+            return HUNG
         said = stream.read().decode(errors="replace")
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return said or (f"ended with status {status}" if status else "")

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.standin import ROOT
+from tests.standin.apart import HUNG
 from tests.standin.patience import ended
 
 
@@ -72,7 +73,7 @@ def _apart(request: Mapping[str, Any]) -> str:
             os.setpgid(child, child)
         code = ended(child, float(request["seconds"]))
         if code is None:
-            return "it hung"
+            return HUNG
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
         return "" if code == 0 else f"exit {code}: {lines[-1][:160] if lines else ''}"

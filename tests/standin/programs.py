@@ -149,9 +149,7 @@ def hanging(cubin: Path) -> Any:
             assert host.driver.call("cuStreamQuery", stream) == 600
         host.driver.call("cuStreamSynchronize", stream)
 
-    started = time.monotonic()
-    said = [failure_of(functools.partial(wait, kernel), seconds=2) for kernel in (PLAIN[0], "never_ends")]
-    return {"said": said, "seconds": time.monotonic() - started}
+    return [failure_of(functools.partial(wait, kernel), seconds=2) for kernel in (PLAIN[0], "never_ends")]
 
 
 def devices(cubin: Path) -> Any:

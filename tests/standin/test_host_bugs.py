@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,10 +13,12 @@ import pytest
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.cubins import cubin_of
 from tests.standin.host_bugs import BUGS
+from tests.standin.patience import ran
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 SOURCE = Path(__file__).with_name("dense.cu")
 SEEDS = 4
+SECONDS = 110  # of processors
 # Noticed late only: early, all is done in time.
 ORDER = {"result_read_too_early", "pinned_source_reused", "weight_freed_while_queued", "module_unloaded_while_queued"}
 UNORDERED = ("no_wait_between_streams", "workspace_of_two_streams")
@@ -28,12 +29,10 @@ def _failures(mode: str, folder: Path) -> dict[str, list[str]]:
     cubin = cubin_of(SOURCE, folder, "sm_80")
     where = environment(folder / mode, device="sm_80", more_devices=["sm_80"], sources=folder, mode=mode)  # type: ignore[arg-type]
     seeds = str(SEEDS if mode == "late" else 1)
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.standin.host_bugs", str(cubin), seeds],
-        cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    told = [json.loads(line) for line in ran.stdout.splitlines()]
+    command = [sys.executable, "-m", "tests.standin.host_bugs", cubin, seeds]
+    done = ran(command, SECONDS, cwd=ROOT, env={**os.environ, **where})
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [json.loads(line) for line in done.stdout.splitlines()]
     return {one["name"]: one["failed"] for one in told}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from tests.content.test_cuda_seeded_bugs import BUGS, EPILOGUE_BUGS, broken_unit
 from tests.emulator.run import Case
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.cubins import cubin_of
+from tests.standin.patience import ran
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 ARCHS = {"simt": "sm_80", "mma": "sm_80", "wgmma": "sm_90a"}
@@ -30,13 +30,10 @@ def failures(source: str, cases: Sequence[Case], arch: str, folder: Path, second
     text.write_text(source)
     cubin = cubin_of(text, folder, arch)
     (folder / "job.json").write_text(json.dumps({"cubin": str(cubin), "cases": [asdict(case) for case in cases]}))
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.standin.units", str(folder / "job.json")],
-        cwd=ROOT, env={**os.environ, **environment(folder / "images", device=arch, sources=folder)},
-        capture_output=True, text=True, timeout=seconds, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    told = [json.loads(line) for line in ran.stdout.splitlines()]
+    where = {**os.environ, **environment(folder / "images", device=arch, sources=folder)}
+    done = ran([sys.executable, "-m", "tests.standin.units", folder / "job.json"], seconds, cwd=ROOT, env=where)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [json.loads(line) for line in done.stdout.splitlines()]
     return {one["symbol"]: one["failed"] for one in told}
 
 

@@ -26,7 +26,7 @@ from tests.standin.client import Arguments, Driver, DriverError
 MAX_DYNAMIC = 8  # CUfunction_attribute
 MAP_TYPES, SWIZZLES = {"fp32": 7, "fp16": 6, "bf16": 9}, {0: 0, 32: 1, 64: 2, 128: 3}
 REDUCE = (3, 256)  # blocks, any number is right, and threads
-SECONDS = 30  # of a case; a kernel that hangs must end
+SECONDS = 30  # of processors, for a case; a kernel that hangs must end
 
 
 class _TensorMap(ctypes.Structure):

@@ -10,8 +10,6 @@ import pytest
 
 from haotuner.files import kind_of, read_regular, written_aside
 
-pytestmark = pytest.mark.timeout(20)
-
 
 def make(what: str, path: Path) -> Path:
     """Something that is not a regular file."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,9 +21,10 @@ from tests.serving.cuda_packs import (
 )
 from tests.serving.cuda_window_packs import IMAGE_PICKS, WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing
+from tests.standin.patience import ran
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
-SECONDS = 110
+SECONDS = 110  # of processors
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,5 @@ def timed(folder: Path, pick: Pick, module: str, *words: str) -> None:
         build_pack(folder / pick.op, pick, folder / "code")
     cubin = device_code(pick, folder / "code")
     where = environment(folder / "images", device=pick.arch, more_devices=(pick.arch,), sources=folder / "code", noise=0.0)
-    ran = subprocess.run(
-        [sys.executable, "-m", module, *words, str(cubin), pick.op],
-        cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, f"{ran.returncode}\n{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}"
+    done = ran([sys.executable, "-m", module, *words, cubin, pick.op], SECONDS, cwd=ROOT, env={**os.environ, **where})
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"

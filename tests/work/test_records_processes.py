@@ -14,6 +14,7 @@ import pytest
 
 from haotuner.records import SqliteStore
 from haotuner.records.owner import Owner
+from tests.standin.patience import WALL_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,7 +98,7 @@ def test_two_tuners_of_one_session_never_measure_the_same_trial(tmp_path):
     path = tmp_path / "records.db"
     SqliteStore(path).close()
     tuners = [python(CLAIMER, str(path)) for _ in range(3)]
-    measured = [line for tuner in tuners for line in tuner.communicate(timeout=60)[0].splitlines()]
+    measured = [line for tuner in tuners for line in tuner.communicate(timeout=WALL_S)[0].splitlines()]
     assert [tuner.returncode for tuner in tuners] == [0, 0, 0]
     assert len(measured) == len(set(measured)) == 120
     store = SqliteStore(path)
@@ -110,7 +111,7 @@ def test_many_processes_may_create_one_store_at_once(tmp_path):
     code = WRITER.replace("1_000_000", "6")
     for attempt in range(2):
         writers = [python(code, str(path), f"{attempt}.{i}") for i in range(4)]
-        assert [len(w.communicate(timeout=60)[0].splitlines()) for w in writers] == [6] * 4
+        assert [len(w.communicate(timeout=WALL_S)[0].splitlines()) for w in writers] == [6] * 4
         store = SqliteStore(path)
         assert len(list(store.records())) == 20
         assert len(store.sessions()) == 1

@@ -22,7 +22,6 @@ from haotuner.words.shape import ShapeRange
 from haotuner.words.traffic import Traffic
 from tests.work.fake_gpu_lab import FAMILIES, GPU, OP, TASK, FakeGpuLab, true_us
 
-pytestmark = pytest.mark.timeout(300)
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 MMA = tuple(family for family in FAMILIES if "mma" in family.name)
 SMALL = replace(TASK, traffic=Traffic.of_range(ShapeRange.parse("m=1..192"), samples=12))
