@@ -15,6 +15,7 @@ from typing import Any
 POLL_S = 0.005  # against what ends at once
 SOON_S = 1.0  # what ends within it is not looked at
 LOOK_S = 0.25  # between looks at what takes longer
+BUSY = 0.05  # of a core: less is used by what asks a thousand times a second whether it may go on
 IDLE_S = 4.0  # nothing wants a core for so long: it waits for what never comes
 WALL_S = 600  # nothing takes so long on a machine that is busy, too
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -35,11 +36,10 @@ def ended(child: int, seconds: float) -> int | None:
                 return os.waitstatus_to_exitcode(status)
             now = time.monotonic()
             if now - begin > SOON_S and now - looked > LOOK_S:
-                looked = now
                 wants, used = _spent(child)
-                if wants or used > used_before:
+                if wants or used - used_before > BUSY * (now - looked):
                     idle_since = now
-                used_before = max(used, used_before)
+                looked, used_before = now, max(used, used_before)
                 if used > seconds or now - idle_since > IDLE_S or now - begin > WALL_S:
                     _end(child)
                     return None

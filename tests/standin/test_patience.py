@@ -34,6 +34,11 @@ def sleep() -> None:
     time.sleep(1000)
 
 
+def poll() -> None:
+    while True:
+        time.sleep(0.005)
+
+
 def spin(seconds: float) -> None:
     until = time.process_time() + seconds
     while time.process_time() < until:
@@ -55,7 +60,9 @@ def test_the_exit_code_of_what_ends():
     assert ended(forked(lambda: os.kill(os.getpid(), signal.SIGKILL)), 10) == -9
 
 
-@pytest.mark.parametrize("work", [sleep, lambda: spin(1000), lambda: below(sleep)], ids=["sleeps", "spins", "below sleeps"])
+@pytest.mark.parametrize(
+    "work", [sleep, poll, lambda: spin(1000), lambda: below(sleep)], ids=["sleeps", "polls", "spins", "below sleeps"]
+)
 def test_what_hangs_is_ended(work):
     child = forked(work)
     assert ended(child, 0.2) is None
