@@ -9,6 +9,7 @@ from typing import Any
 
 from haotuner.control_groups import read_text
 from haotuner.errors import EnvironmentMissing, UnknownDevice
+from haotuner.hw_profiles import amx
 from haotuner.hw_profiles.cpu_peak import CpuPeak, NotMeasured, peak_of
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.isa import ISAS, CpuInfo, Isa, parse_cpuinfo
@@ -16,6 +17,7 @@ from haotuner.hw_profiles.topology import Topology, topology
 from haotuner.words.device import Device, Source
 
 COMPILERS = ("cc", "gcc", "clang")
+CLOCK_MHZ = 2500.0  # of a server that was not measured yet
 
 
 def find_compiler() -> str | None:
@@ -94,9 +96,12 @@ def _device(info: CpuInfo, isa: Isa, place: Topology, rates: CpuPeak | NotMeasur
         "l3_bytes": place.l3_bytes,
         "memory_bytes": place.memory_bytes,
     }
-    # The level fixes both; the flags that name the level were queried.
+    # The level fixes these; the flags that name the level were queried.
     derived: dict[str, Any] = {"wave_width": isa.wave_width, "registers_per_thread": isa.registers}
     measured: dict[str, Any] = {}
+    if isa is ISAS[0] and amx.has_tiles(info):
+        clock_mhz = rates.clock_mhz if isinstance(rates, CpuPeak) else CLOCK_MHZ
+        derived["tensor_tflops"] = amx.FLOPS_PER_CYCLE * place.cores * clock_mhz * 1e-6
     if isinstance(rates, CpuPeak):
         names = ("clock_mhz", "fma_pipes", "peak_gflops", "peak_gflops_unit", "memory_gbps", "memory_gbps_unit")
         measured = {name: getattr(rates, name) for name in names}

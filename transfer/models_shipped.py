@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.cost.columns import told, why_outdated
+from haotuner.microkernels.cpu.amx import has_tiles
 from haotuner.transfer.nearness import FARTHEST, start_distance
 from haotuner.words.device import Device
 
@@ -77,10 +78,16 @@ def near(device: Device, family: str, place: Path | None = None) -> ShippedModel
         ShippedModel(name=s.name, path=s.path, device=s.device, family=family, facts=s.facts,
                 distance=start_distance(s.device, device))
         for s in every.models
-        if s.family == family and not why_outdated(told(s.facts))
+        if s.family == family and not why_outdated(told(s.facts)) and _alike(s.device, device, family)
     ]  # fmt: skip
     sound = sorted((s for s in known if s.distance <= FARTHEST), key=lambda s: (s.distance, s.name))
     return replace(every, models=tuple(sound))
+
+
+def _alike(source: Device, device: Device, family: str) -> bool:
+    """Whether both multiply the family's type in tiles, or neither: programs and roofline are others there."""
+    dtype = family.rpartition("_")[2]
+    return has_tiles(source, dtype) == has_tiles(device, dtype)
 
 
 def starting_models(device: Device, family: str, place: Path | None = None) -> ShippedModels:

@@ -30,6 +30,7 @@ _NEW_PAGE_NS = 50.0  # from asking for the first line of a page to having it, le
 _NEW_STREAM_PAGES = 6.5  # such waits before the prefetchers follow a stream that begins elsewhere
 _AHEAD_WORTH = 0.45  # of the time by which an instruction fetches ahead
 _OF_TENSOR_UNITS = ("fp16", "bf16")  # types that units for small matrices compute; fp32 would lose digits there
+_OF_CPU_TILES = {"bf16": 1.0, "int8": 2.0}  # what those of a CPU compute, and how many in the time of one of bf16
 _SPILL_LOADS = 3.0  # a spilled accumulator is stored, loaded and holds up its FMA once a step
 
 
@@ -40,6 +41,8 @@ def roofline_us(device: Device, op: Op, shapes: Sequence[Shape]) -> Column:
     """
     m = machine(device)
     peak = m.gflops["tensor" if op.dtype in _OF_TENSOR_UNITS else "simd"]
+    if device.kind == "cpu" and device.tensor_tflops is not None:
+        peak = m.tensor_gflops * _OF_CPU_TILES[op.dtype] if op.dtype in _OF_CPU_TILES else m.peak_gflops
     least = {
         shape: max(op.flops(shape) / (peak * 1e3), op.least_bytes(shape) / (m.memory_gbps * 1e3)) for shape in set(shapes)
     }
@@ -125,8 +128,10 @@ def step_cycles(demand: Demand, m: Machine, resident: Column) -> Column:
         resident * steps.near_bytes * steps.bank_ways / m.near_bytes,
         resident * steps.mid_bytes / np.maximum(steps.line_ratio, 0.05) / m.mid_bytes,
         waves * code_fetch_cycles(steps, m),
-        # each accumulator waits for its own last value; a core that spills one waits for it to be stored and loaded as well
-        m.fma_latency + np.where(spills > 0, m.spill_wait, 0.0),
+        # each accumulator waits for its own last value; a core that spills one waits for it to be stored and loaded as well.
+        # Where a CPU's tile has many terms in one instruction its waits are counted in ``tensor_fmas``.
+        np.where(steps.tensor_fmas > 0, float(m.waves_hide_latency), 1.0) * m.fma_latency
+        + np.where(spills > 0, m.spill_wait, 0.0),
         resident * steps.tensor_fmas / m.tensor_fmas,
     ]
     return _overlapped(times, m.overlap)

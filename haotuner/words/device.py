@@ -51,7 +51,7 @@ class Device:
     clock_mhz: float | None = None
     peak_gflops: float | None = None  # fp32 FMA peak of the whole device
     peak_gflops_unit: float | None = None
-    tensor_tflops: float | None = None  # dense fp16 tensor peak; None where there is no such unit
+    tensor_tflops: float | None = None  # dense fp16 (CPU: bf16) tensor peak; None where there is no such unit
     mig: bool | None = None
     sources: Mapping[str, Source] = field(default_factory=dict)
 
@@ -89,4 +89,5 @@ class Device:
             compute_units=units,
             memory_gbps=gbps,
             peak_gflops=None if self.peak_gflops is None else self.peak_gflops * share,
+            tensor_tflops=None if self.tensor_tflops is None else self.tensor_tflops * share,
         )

@@ -3,7 +3,7 @@
 The weight is packed as panels ``[panel][k / terms][pw]`` of words (``native/kinds/typed_tile.h``): two bf16 or four int8
 terms of one column side by side, as ``vdpbf16ps`` and ``vpdpbusd`` multiply them, single terms of fp16. A CPU without those
 instructions widens the same words, so one packed weight serves both. Sums are fp32 or int32 in a block that stays in
-cache; the runtime finishes them there.
+cache; the runtime finishes them there. Where a CPU has AMX, tiles in its registers (``amx.py``) read the same panels.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed_source import STORED
 from haotuner.ops.dtypes import DTYPES
+from haotuner.words.demand import Asked, Demand
 from haotuner.words.device import Device
+from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
 
@@ -79,19 +82,28 @@ def output_of(kernel: MicroKernel) -> str:
 def program_of(kernel: MicroKernel) -> MicroKernel:
     """The tile alone, as dense has it: kernels share it whatever follows their sums and whatever lays out their factors."""
     params = dict(kernel.params)
-    kept = tuple((name, params[name]) for name in (*_TILE, "sg") if name in params)
+    kept = tuple((name, params[name]) for name in (*_TILE, "am", "sg") if name in params)
     return MicroKernel(f"cpu_dense_{dtype_of(kernel)}", kept)
 
 
-def typed_params(op: Op, tile: tuple[int, int, int, int, int, int]) -> tuple[tuple[str, int], ...]:
-    """Parameters of (mr, nr, pw, ku, vl, pf) for an op's types: the output's, and whether bytes that come in have a sign."""
+def typed_params(
+    op: Op, tile: tuple[int, int, int, int, int, int], *, on_tiles: bool = False
+) -> tuple[tuple[str, int], ...]:
+    """Parameters of (mr, nr, pw, ku, vl, pf) for an op's types: the output's, and whether bytes that come in have a sign.
+
+    ``on_tiles``: in AMX registers.
+    """
     out = STORED.index(op.dtype_of(op.meaning.output))
     signed = op.dtype == "int8" and op.dtype_of(op.meaning.operands[0]) == "int8"
-    return (*zip(_TILE, tile, strict=True), ("ot", out), *((("sg", 1),) if signed else ()))
+    kind = (("am", 1),) if on_tiles else ()
+    return (*zip(_TILE, tile, strict=True), *kind, ("ot", out), *((("sg", 1),) if signed else ()))
 
 
 class CpuTyped(CpuDense):
-    """Families ``cpu_dense_bf16``, ``_fp16``, ``_int8``; mr, nr, pw, ku, vl, pf and ep as dense's, ot the output's type."""
+    """Families ``cpu_dense_bf16``, ``_fp16``, ``_int8``; mr, nr, pw, ku, vl, pf and ep as dense's, ot the output's type.
+
+    ``am``, where it is there: the tile is in AMX registers.
+    """
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
@@ -111,17 +123,31 @@ class CpuTyped(CpuDense):
                         for ahead in PREFETCHES:
                             width = vectors * lanes
                             yield self.typed(op, (rows, width, width // streams, unroll, lanes, ahead))
+        if amx.has_tiles(device, self.dtype):
+            for tile in amx.shapes(lanes):
+                yield self.typed(op, tile, on_tiles=True)
 
-    def typed(self, op: Op, tile: tuple[int, int, int, int, int, int]) -> MicroKernel:
-        """The micro-kernel of (mr, nr, pw, ku, vl, pf) for an op's output type and epilogue."""
-        kernel = MicroKernel(self.name, typed_params(op, tile))
+    def typed(self, op: Op, tile: tuple[int, int, int, int, int, int], *, on_tiles: bool = False) -> MicroKernel:
+        """The micro-kernel of (mr, nr, pw, ku, vl, pf) for an op's output type and epilogue, or of that on AMX tiles."""
+        kernel = MicroKernel(self.name, typed_params(op, tile, on_tiles=on_tiles))
         return with_epilogue(kernel, op.epilogue) if op.epilogue else kernel
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
-        """As dense's: sums, a row of the panel, and a broadcast word."""
+        """As dense's: sums, a row of the panel, and a broadcast word; or tile registers, which are fewer."""
         rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
+        if amx.on_tiles(kernel):
+            lines = rows + kernel["nr"] // amx.WORDS * amx.ROWS
+            return Footprint(registers_per_thread=amx.registers(rows, vectors), shared_bytes=lines * 4 * amx.WORDS)
         step_bytes = (rows + kernel["nr"]) * kernel["ku"] * WORDS[self.dtype].bytes
         return Footprint(registers_per_thread=rows * vectors + vectors + 1, shared_bytes=step_bytes)
+
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """Panel width; sums of bf16 are rounded in another order on AMX tiles, and one plan has one order."""
+        return (kernel["pw"], int(amx.on_tiles(kernel))) if self.dtype == "bf16" else (kernel["pw"],)
+
+    def demand(self, asked: Asked) -> Demand:
+        """As dense's, or of AMX tiles."""
+        return amx.demand(asked, super().demand(asked), WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""

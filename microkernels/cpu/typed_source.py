@@ -5,11 +5,12 @@ They are C and not TVM: TVM 0.27 legalizes bf16 away before LLVM sees it, so tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from haotuner.microkernels.cpu import amx
 from haotuner.words.kernel import MicroKernel
 
 NATIVE = Path(__file__).resolve().parent / "native"
@@ -31,34 +32,25 @@ DOTS = {
 }
 
 
-Ways = Literal["all", "dot", "wide"]  # all: what the CPU has is found out when the kernel runs
+# all: what the CPU has is found out when the kernel runs. tiles: AMX for its kernels, dot for others; emulated: AMX in plain C.
+Ways = Literal["all", "tiles", "dot", "wide", "emulated"]
 
 
 def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways: Ways = "all") -> str:
     """C source of these programs (symbol, kernel, terms of a word) and of everything that stores their sums.
 
-    ``ways``: with either way alone the code is half as much; only where it is known to run.
+    ``ways``: with any way alone the code is half as much; only where it is known to run.
     """
-    text = [f"#define HT_LANES {lanes}", '#include "typed_vectors.h"']
+    text = ["#define HT_TILES_IN_C"] if ways == "emulated" else ["#define _GNU_SOURCE /* syscall */"]
+    text += [f"#define HT_LANES {lanes}", '#include "typed_vectors.h"']
+    if any(amx.on_tiles(kernel) for _, kernel, _ in programs) and ways not in ("dot", "wide"):
+        text.append('#include "typed_tiles.h"')
     for symbol, kernel, terms in programs:
-        dot = DOTS.get((terms, lanes)) if ways != "wide" else None
-        made = [("dot", 1, f'__attribute__((target("{dot.feature}")))')] if dot else []
-        for way, number, target in made if made and ways == "dot" else [("wide", 0, ""), *made]:
-            words = {"MR": kernel["mr"], "NV": kernel["nr"] // lanes, "PW": kernel["pw"], "PF": kernel["pf"],
-                     "TYPE": terms, "DOT": number,
-                     "SIGNED": dict(kernel.params).get("sg", 0), "TARGET": target, "PROGRAM": f"{symbol}_{way}"}  # fmt: skip
-            words |= _lists(kernel["mr"], kernel["nr"] // lanes)
-            text += [f"#define HT_{name} {value}" for name, value in words.items()]
-            text.append(f"#define HT_NAME(part) {symbol}_{way}_##part")
-            text.append(f'#define HT_UNROLL _Pragma("GCC unroll {kernel["ku"]}")')
-            text.append('#include "typed_program.h"')
-            text += [f"#undef HT_{name.partition('(')[0]}" for name in (*words, "NAME", "UNROLL")]
-        run = f"{symbol}_wide(tile)"
-        if dot and ways == "dot":
-            run = f"{symbol}_dot(tile)"
-        elif dot:
-            run = f'if (__builtin_cpu_supports("{dot.feature}")) {symbol}_dot(tile); else {run}'
-        text.append(f"void {symbol}(const ht_typed_tile* tile) {{ {run}; }}")
+        if amx.on_tiles(kernel):
+            text += _on_tiles(symbol, kernel, terms, ways)
+        else:
+            text += _in_vectors(symbol, kernel, terms, ways)
+            text.append(f"void {symbol}(const ht_typed_tile* tile) {{ {symbol}_vectors(tile); }}")
     text += [f"#define HT_NAME(part) ht_vl{lanes}_##part", '#include "typed_store.h"']
     for out in (*STORED, "floats"):
         arguments = "const void* s, int64_t ld, char* to, int64_t step, int64_t rows, int64_t columns"
@@ -71,6 +63,52 @@ def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways
             f"void {taps_symbol(dtype, lanes)}({arguments}) {{ ht_vl{lanes}_taps_{dtype}(s, n, x, w, step, taps); }}"
         )
     return "\n".join([*text, ""])
+
+
+def _in_vectors(symbol: str, kernel: MicroKernel, terms: int, ways: Ways) -> list[str]:
+    """C source of ``<symbol>_vectors``: the program by SIMD instructions."""
+    text, lanes = [], kernel["vl"]
+    dot = DOTS.get((terms, lanes)) if ways not in ("wide", "emulated") else None
+    made = [("dot", 1, f'__attribute__((target("{dot.feature}")))')] if dot else []
+    for way, number, target in made if made and ways in ("dot", "tiles") else [("wide", 0, ""), *made]:
+        words = {"MR": kernel["mr"], "NV": kernel["nr"] // lanes, "PW": kernel["pw"], "PF": kernel["pf"],
+                 "TYPE": terms, "DOT": number,
+                 "SIGNED": dict(kernel.params).get("sg", 0), "TARGET": target, "PROGRAM": f"{symbol}_{way}"}  # fmt: skip
+        words |= _lists(kernel["mr"], kernel["nr"] // lanes)
+        words |= {"NAME(part)": f"{symbol}_{way}_##part", "UNROLL": f'_Pragma("GCC unroll {kernel["ku"]}")'}
+        text += _included(words, "typed_program.h")
+    run = f"{symbol}_wide(tile)"
+    if dot and ways in ("dot", "tiles"):
+        run = f"{symbol}_dot(tile)"
+    elif dot:
+        run = f'if (__builtin_cpu_supports("{dot.feature}")) {symbol}_dot(tile); else {run}'
+    return [*text, f"static void {symbol}_vectors(const ht_typed_tile* tile) {{ {run}; }}"]
+
+
+def _on_tiles(symbol: str, kernel: MicroKernel, terms: int, ways: Ways) -> list[str]:
+    """C source of a program on AMX tiles, and of the same in smaller SIMD tiles where there are none."""
+    text, run = [], f"{symbol}_parts(tile)"
+    if ways in ("all", "dot", "wide"):
+        small = amx.in_vectors(kernel)
+        text += _in_vectors(symbol, small, terms, ways)
+        down, right = kernel["mr"] // small["mr"], kernel["nr"] // small["nr"]
+        text.append(f"static void {symbol}_parts(const ht_typed_tile* tile) {{ ht_typed_tile part = *tile; "
+                    f"part.tiles *= {down}; part.groups *= {right}; {symbol}_vectors(&part); }}")  # fmt: skip
+    if ways not in ("dot", "wide"):
+        target = "" if ways == "emulated" else '__attribute__((target("amx-tile,amx-bf16,amx-int8")))'
+        words = {"MR": kernel["mr"], "NV": kernel["nr"] // kernel["vl"], "PW": kernel["pw"], "PF": kernel["pf"],
+                 "TYPE": terms, "SIGNED": dict(kernel.params).get("sg", 0), "TARGET": target, "PROGRAM": f"{symbol}_tiles",
+                 "NAME(part)": f"{symbol}_tiles_##part"}  # fmt: skip
+        text += _included({**words, **amx.lists(kernel)}, "typed_amx.h")
+        otherwise = run if ways == "all" else "__builtin_trap()"  # this host was said to have tiles
+        run = f"if (ht_tiles_here()) {symbol}_tiles(tile); else {otherwise}"
+    return [*text, f"void {symbol}(const ht_typed_tile* tile) {{ {run}; }}"]
+
+
+def _included(words: Mapping[str, object], header: str) -> list[str]:
+    """A header with these macros defined for it alone."""
+    return [*(f"#define HT_{name} {value}" for name, value in words.items()), f'#include "{header}"',
+            *(f"#undef HT_{name.partition('(')[0]}" for name in words)]  # fmt: skip
 
 
 def _lists(rows: int, vectors: int) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -32,7 +31,7 @@ TILES = ((1, 3, 1, 1, 0), (4, 2, 2, 2, 16))  # rows, vectors, vectors of a panel
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("way", get_args(Ways)[1:])
+@pytest.mark.parametrize("way", ("dot", "wide"))
 def test_every_type_is_right(target: tuple[str, int], way: Ways, tmp_path: Path) -> None:
     mcpu, lanes = target
     seen = 0
@@ -41,7 +40,7 @@ def test_every_type_is_right(target: tuple[str, int], way: Ways, tmp_path: Path)
         (family,) = families_for(op, "cpu")
         assert isinstance(family, CpuTyped)
         kernels = [family.typed(op, (mr, nv * lanes, pv * lanes, ku, lanes, pf)) for mr, nv, pv, ku, pf in TILES]
-        if way == "dot" and way_here(kernels[0]) != "dot":
+        if way == "dot" and way_here(kernels[0]) not in ("dot", "tiles"):
             continue  # the host multiplies no whole words of this type
         if way == "wide" and place not in (0, 3):
             continue  # what follows the sums is the same

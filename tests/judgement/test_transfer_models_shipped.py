@@ -106,3 +106,11 @@ def test_a_shipped_model_is_whole_and_says_where_it_is_from(one: ShippedModel) -
     assert facts["held_out_ops"]["pairwise"] > facts["analytic"]["pairwise"]
     said = load_model(one.path).predict(features(BIG_CORE, CPU_DENSE, OP, PAIRS))
     assert np.isfinite(said).all() and np.ptp(said) > 0
+
+
+def test_what_was_learnt_without_tiles_is_no_start_with_them(tmp_path: Path) -> None:
+    with_tiles = replace(BIG_CORE, tensor_tflops=40.0)
+    for dtype, found in (("bf16", 0), ("int8", 0), ("fp16", 1), ("fp32", 1)):
+        put(tmp_path, dtype, family=f"cpu_dense_{dtype}")
+        assert len(near(with_tiles, f"cpu_dense_{dtype}", tmp_path).models) == found
+        assert len(near(BIG_CORE, f"cpu_dense_{dtype}", tmp_path).models) == 1

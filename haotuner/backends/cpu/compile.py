@@ -97,5 +97,9 @@ def _table_row(kernel: MicroKernel) -> str:
 def kernel_table(kernels: Sequence[MicroKernel], variable: str, storage: str = "") -> str:
     """C source of ``const ht_kernel <variable>[]``, and a check that the runtime's scratch tile holds each of them."""
     rows = [_table_row(kernel) for kernel in kernels]
-    fits = [f'_Static_assert({k["mr"]} * {k["nr"]} <= HT_MAX_TILE, "{k.name}: tile too large");' for k in kernels]
+    room = {False: "HT_MAX_TILE", True: "HT_TYPED_TILE"}
+    fits = [
+        f'_Static_assert({k["mr"]} * {k["nr"]} <= {room[word_of(k) is not None]}, "{k.name}: tile too large");'
+        for k in kernels
+    ]
     return "\n".join([declarations(kernels), f"{storage}const ht_kernel {variable}[] = {{", *rows, "};", *fits, ""])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.backends.toolchain import Toolchain
+from haotuner.hw_profiles.amx import has_tiles
 from haotuner.hw_profiles.isa import ISAS, parse_cpuinfo
 from haotuner.microkernels.cpu.epilogue import steps_of
 from haotuner.microkernels.cpu.typed import dtype_of, has_program, input_of, output_of, program_of, word_of
@@ -20,14 +21,15 @@ _RUNTIME = Path(__file__).resolve().parents[2] / "runtime" / "native"
 
 
 def way_here(kernel: MicroKernel) -> Ways:
-    """The way in which this host runs a typed kernel."""
+    """The way in which this host runs typed kernels of a type."""
     word = word_of(kernel)
     dot = None if word is None else DOTS.get((word.terms, kernel["vl"]))
-    return (
-        "dot"
-        if dot is not None and dot.flag in parse_cpuinfo(_CPUINFO.read_text(encoding="utf-8", errors="replace")).flags
-        else "wide"
-    )
+    if dot is None:
+        return "wide"
+    info = parse_cpuinfo(_CPUINFO.read_text(encoding="utf-8", errors="replace"))
+    if kernel["vl"] == ISAS[0].wave_width and has_tiles(info):
+        return "tiles"
+    return "dot" if dot.flag in info.flags else "wide"
 
 
 def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: Ways = "all") -> None:

@@ -8,6 +8,8 @@
 
 #include <stdint.h>
 
+#define HT_TYPED_TILE 2048 /* sums of the largest tile: blocks of sums hold two of them */
+
 typedef struct { /* tiles row tiles of groups column groups */
   const char* x;    /* (tiles * mr, k), elements side by side */
   int64_t x_stride; /* bytes between rows */

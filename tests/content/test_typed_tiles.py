@@ -1,0 +1,153 @@
+"""Typed micro-kernels on AMX tiles: by the instructions where the host has them, everywhere by the same program in plain C."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from haotuner.backends.cpu.compile import object_code
+from haotuner.backends.cpu.measuring import measuring_library
+from haotuner.backends.cpu.timer_process import TimerProcess
+from haotuner.backends.cpu.typed_library import way_here
+from haotuner.cost.roofline import expected_us, roofline_us
+from haotuner.cost.families import demand
+from haotuner.microkernels.cpu import amx
+from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, program_of
+from haotuner.microkernels.cpu.typed_source import NATIVE, Ways, source
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from tests.judgement.cost_examples import BIG_CORE
+from tests.run_folder import toolchain
+
+RUNTIME = Path(__file__).resolve().parents[2] / "haotuner" / "runtime" / "native"
+WITH_TILES = replace(BIG_CORE, tensor_tflops=BIG_CORE.compute_units * 2.5)
+WAYS: tuple[Ways, ...] = ("emulated", "all")  # as packs have it: on a host with tiles by them, elsewhere in SIMD parts
+# Terms: under a step of the type, one and a tail of a broken word, several and a tail. n (of ``verify``) ends within a tile.
+OPS = (
+    "dense:n=50,k=5,dtype=bf16",
+    "dense:n=50,k=131,dtype=bf16,epilogue=bias+gelu+residual,out=fp32",
+    "dense:n=50,k=64,dtype=int8",
+    "dense:n=50,k=79,dtype=int8,epilogue=scale+bias+residual,out=int8",
+    "dense:n=50,k=131,dtype=int8,in=int8",
+)
+# Rows, vectors, vectors of a panel, words ahead: registers of the weight shared or not, part of a register, two of them.
+TILES = ((1, 6, 6, 32), (7, 2, 1, 0), (24, 2, 2, 64))
+
+
+def _kernels(spec: str) -> tuple[Op, list[MicroKernel]]:
+    op = Op.parse(spec)
+    family = CpuTyped(op.dtype)
+    return op, [family.typed(op, (mr, nv * 16, pv * 16, 1, 16, pf), on_tiles=True) for mr, nv, pv, pf in TILES]
+
+
+@pytest.mark.isa("avx512f", "avx512vl")
+@pytest.mark.parametrize("spec", OPS)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_tile_is_right(way: Ways, spec: str, tmp_path: Path) -> None:
+    op, kernels = _kernels(spec)
+    library = tmp_path / "tiles.so"
+    measuring_library(kernels, "x86-64-v4", toolchain(), library, partial(object_code, ways=way))
+    for index, kernel in enumerate(kernels):
+        sizes = {key: kernel[key] for key in ("mr", "nr", "pw")}
+        asked = {"library": str(library), "op": op.name, "kernel": index, "seed": index, "nt": 0, "k": op["k"],
+                 "col_block": 96, "row_block": 0, "k_block": 0, "threads": 1, "split": 0, "sample_ns": 1, "limit_ns": 1,
+                 "least": 1, **sizes}  # fmt: skip
+        assert TimerProcess().verify(asked)["max_error"] <= 1
+
+
+class Tile(ctypes.Structure):
+    """ht_typed_tile."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p), ("x_stride", ctypes.c_int64), ("w", ctypes.c_void_p), ("panel", ctypes.c_int64),
+        ("sums", ctypes.c_void_p), ("stride", ctypes.c_int64), ("k", ctypes.c_int64), ("tiles", ctypes.c_int64),
+        ("groups", ctypes.c_int64), ("first", ctypes.c_void_p), ("add", ctypes.c_int32),
+    )  # fmt: skip
+
+
+@pytest.mark.isa("avx512f", "avx512vl")
+def test_the_plain_c_has_the_bits_of_the_instructions_and_sums_go_on(tmp_path: Path) -> None:
+    _, (_, kernel, _) = _kernels(OPS[1])
+    if way_here(kernel) != "tiles":
+        pytest.skip("amx: this host has no tiles")
+    rng, terms, found = np.random.default_rng(3), 75, []
+    x = (rng.standard_normal((14, terms)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    panel = (rng.standard_normal((4, (terms + 1) // 2 * 16 * 2)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    ways: tuple[Ways, ...] = ("tiles", "emulated")
+    for way in ways:
+        text, code = tmp_path / f"{way}.c", tmp_path / f"{way}.so"
+        shown = "#pragma GCC visibility push(default)\n"
+        text.write_text(shown + source([("program", program_of(kernel), 2)], 16, ways=way))
+        flags = ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mf16c", "-shared")
+        toolchain().object(text, [NATIVE, RUNTIME], tmp_path / f"{way}.o", flags)
+        toolchain().link([tmp_path / f"{way}.o"], [], [], code)
+        sums = np.ones((14, 64), np.float32)
+        tile = Tile(x.ctypes.data, terms * 2, panel.ctypes.data, panel.shape[1] * 2, sums.ctypes.data, 64, terms, 2, 2,
+                    None, 1)  # fmt: skip
+        ctypes.CDLL(str(code)).program(ctypes.byref(tile))
+        found.append(sums)
+    assert np.array_equal(found[0].view(np.int32), found[1].view(np.int32)) and not (found[0] == 1).any()
+
+
+def test_programs_on_tiles_multiply_in_tiles_and_leave_them(tmp_path: Path) -> None:
+    programs = []
+    for spec in (OPS[0], OPS[2], OPS[4]):
+        op, kernels = _kernels(spec)
+        programs += [(program_of(kernel).name, kernel, WORDS[op.dtype].terms) for kernel in kernels]
+    text, out = tmp_path / "tiles.c", tmp_path / "tiles.s"
+    text.write_text(source(programs, 16, ways="all"))
+    flags = ("-S", "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx512cd", "-mavx2", "-mfma", "-mf16c")
+    try:
+        toolchain().object(text, [NATIVE, RUNTIME], out, flags)
+    except RuntimeError as error:
+        pytest.skip(f"cc: does not know the instructions: {str(error)[:200]}")
+    bodies = re.findall(r"^(\w+_tiles):\n(.*?)\.cfi_endproc", out.read_text(), re.S | re.M)
+    assert len(bodies) == len(programs)
+    for name, body in bodies:
+        wanted = "tdpbf16ps" if "bf16" in name else "tdpbssd" if "sg1" in name else "tdpbusd"
+        assert wanted in body and body.count("ldtilecfg") == 1 and "tilerelease" in body, name
+
+
+@pytest.mark.parametrize("dtype", amx.TYPES)
+def test_only_devices_with_tiles_are_offered_them(dtype: str) -> None:
+    op, family = Op.parse(f"dense:n=768,k=768,dtype={dtype}"), CpuTyped(dtype)
+    assert not any(map(amx.on_tiles, family.points(op, BIG_CORE)))
+    found = [kernel for kernel in family.points(op, WITH_TILES) if amx.on_tiles(kernel)]
+    assert {kernel["mr"] for kernel in found} == set(amx.TILE_ROWS) and len(set(found)) == len(found)
+    for kernel in found:
+        used = set(map(int, re.findall(r"(\d+)\)", amx.lists(kernel)["TILE(ONE)"] + amx.lists(kernel)["ROWS(ONE)"])))
+        assert max(used) < amx.REGISTERS and family.footprint(kernel).registers_per_thread <= amx.REGISTERS
+        small = amx.in_vectors(kernel)
+        assert kernel["mr"] % small["mr"] == kernel["nr"] % small["nr"] == small["nr"] % small["pw"] == 0
+        assert small["mr"] * small["nr"] // 16 + small["nr"] // 16 < 32
+    assert not any(map(amx.on_tiles, CpuTyped("fp16").points(Op.parse("dense:n=768,k=768,dtype=fp16"), WITH_TILES)))
+
+
+def test_one_plan_of_bf16_has_one_order_of_sums() -> None:
+    op, (kernel, *_) = _kernels(OPS[0])
+    plain = CpuTyped("bf16").typed(op, (1, 96, 96, 1, 16, 32))
+    assert CpuTyped("bf16").layout(kernel) != CpuTyped("bf16").layout(plain)
+    _, (kernel, *_) = _kernels(OPS[2])
+    assert CpuTyped("int8").layout(kernel) == (96,)  # whole numbers are exact
+
+
+@pytest.mark.parametrize(("dtype", "share"), [("bf16", 1.0), ("int8", 2.0)])
+def test_tiles_are_priced_by_their_own_peak(dtype: str, share: float) -> None:
+    op, family, shape = Op.parse(f"dense:n=1024,k=1024,dtype={dtype}"), CpuTyped(dtype), Shape.of(m=4096)
+    one = WITH_TILES.with_units(1)
+    tall, plain = family.typed(op, (32, 32, 32, 1, 16, 0), on_tiles=True), family.typed(op, (5, 64, 64, 1, 16, 0))
+    wanted = demand(one, family, op, [(tall, shape), (plain, shape)], weights="hot")
+    flops = op.flops(shape)
+    assert wanted.work.flops["tensor"].tolist() == [flops / share, 0] and wanted.work.flops["simd"].tolist() == [0, flops]
+    on_tiles, in_vectors = expected_us(one, wanted)
+    (least,) = roofline_us(one, op, [shape])
+    assert least == pytest.approx(flops / share / 2.5e6, rel=1e-6) and least < on_tiles < in_vectors / 2
+    (fp16,) = roofline_us(one, Op.parse("dense:n=1024,k=1024,dtype=fp16"), [shape])
+    assert fp16 == pytest.approx(flops / (one.peak_gflops or 1) / 1e3)
