@@ -32,7 +32,8 @@ DOTS = {
 }
 
 
-# all: what the CPU has is found out when the kernel runs. tiles: AMX for its kernels, dot for others; emulated: AMX in plain C.
+# all: what the CPU has is found out when the kernel runs. tiles: AMX for its kernels, dot for others. emulated: AMX in plain
+# C, for tests.
 Ways = Literal["all", "tiles", "dot", "wide", "emulated"]
 
 

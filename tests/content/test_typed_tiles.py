@@ -1,4 +1,4 @@
-"""Typed micro-kernels on AMX tiles: by the instructions where the host has them, everywhere by the same program in plain C."""
+"""Typed micro-kernels on AMX tiles: by the instructions where the host has them, and everywhere in plain C."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from haotuner.backends.cpu.compile import object_code
 from haotuner.backends.cpu.measuring import measuring_library
 from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.backends.cpu.typed_library import way_here
-from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.cost.families import demand
+from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, program_of
 from haotuner.microkernels.cpu.typed_source import NATIVE, Ways, source
