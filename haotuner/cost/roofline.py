@@ -41,7 +41,7 @@ def roofline_us(device: Device, op: Op, shapes: Sequence[Shape]) -> Column:
     """
     m = machine(device)
     peak = m.gflops["tensor" if op.dtype in _OF_TENSOR_UNITS else "simd"]
-    if device.kind == "cpu" and device.tensor_tflops is not None:
+    if not m.waves_hide_latency and device.tensor_tflops is not None:
         peak = m.tensor_gflops * _OF_CPU_TILES[op.dtype] if op.dtype in _OF_CPU_TILES else m.peak_gflops
     least = {
         shape: max(op.flops(shape) / (peak * 1e3), op.least_bytes(shape) / (m.memory_gbps * 1e3)) for shape in set(shapes)
