@@ -8,7 +8,7 @@ from haotuner.hw_profiles.isa import CpuInfo
 
 _FLAGS = frozenset(["amx_tile", "amx_bf16", "amx_int8"])
 # A tile of 16 x 16 sums and 32 terms of bf16 every 16 cycles (Intel's optimization manual, chapter on AMX); bytes are
-# twice as many. Measured on one core of a Sapphire Rapids: 2,970 GFLOP/s at 2.9 GHz.
+# twice as many. Measured on one core of an Intel Xeon with AMX: 2,970 GFLOP/s at 2.9 GHz.
 FLOPS_PER_CYCLE = 1024
 _ARCH_PRCTL, _GET_SUPPORTED, _TILE_DATA = 158, 0x1021, 18  # Linux on x86-64: arch_prctl, ARCH_GET_XCOMP_SUPP, XTILEDATA
 
