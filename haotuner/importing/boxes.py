@@ -8,26 +8,21 @@ from dataclasses import replace
 from haotuner.graph.extents import product
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.data import places_of
-from haotuner.importing.layout import reshaped
-
-
-def _part(c: Call, x: str, place: int) -> str:
-    """One number of each box."""
-    axis = c.g.types[x].rank - 1
-    return c.g.add("slice", x, axes=(axis,), starts=(place,), stops=(place + 1,), steps=(1,))
+from haotuner.importing.layout import cut, reshaped
 
 
 def _corners(c: Call, boxes: str) -> str:
     """Boxes as least and largest coordinates, whichever corners or centres the file has."""
     g = c.g
-    one, two, three, four = (_part(c, boxes, place) for place in range(4))
+    last = g.types[boxes].rank - 1
+    one, two, three, four = (cut(c, boxes, last, place, place + 1) for place in range(4))
     if c.attribute("center_point_box", 0):  # x, y, width, height
         half = [g.map("mul", size, 0.5) for size in (three, four)]
         ends = [(g.map("sub", at, size), g.map("add", at, size)) for at, size in zip((one, two), half, strict=True)]
         parts = (ends[0][0], ends[1][0], ends[0][1], ends[1][1])
     else:
         parts = (g.map("min", one, three), g.map("min", two, four), g.map("max", one, three), g.map("max", two, four))
-    return g.add("concat", *parts, axis=g.types[boxes].rank - 1)
+    return g.add("concat", *parts, axis=last)
 
 
 def _non_max_suppression(c: Call) -> str:
@@ -42,7 +37,7 @@ def _non_max_suppression(c: Call) -> str:
     kept = g.add("suppress", _corners(c, c.tensor(0)), c.tensor(1), order, *flat)
     places = places_of(replace(c, inputs=(kept,)))  # batch, class, rank among its scores
     found = g.types[places].shape[1]
-    rows = [g.add("slice", places, axes=(0,), starts=(at,), stops=(at + 1,), steps=(1,)) for at in range(3)]
+    rows = [cut(c, places, 0, at, at + 1) for at in range(3)]
     one, two, three = (reshaped(c, row, (found,)) for row in rows)
     flat_place = g.map("add", g.map("mul", one, g.of_extents([classes], "int64")), two)
     flat_place = g.map("add", g.map("mul", flat_place, g.of_extents([count], "int64")), three)

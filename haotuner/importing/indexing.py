@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from haotuner.graph.extents import Extent, canonical, product
 from haotuner.importing.call import Call, Rule
-from haotuner.importing.layout import reshaped
+from haotuner.importing.layout import cut, reshaped
 
 
 def _signed(c: Call, indices: str) -> str:
@@ -63,7 +63,7 @@ def _slices(c: Call, indices: str, batch: int) -> tuple[str, tuple[Extent, ...],
     leading = shape[: batch + depth]
     total: str | None = None
     for place in range(depth):
-        part = c.g.add("slice", indices, axes=(len(theirs) - 1,), starts=(place,), stops=(place + 1,), steps=(1,))
+        part = cut(c, indices, len(theirs) - 1, place, place + 1)
         part = _from_the_front(c, reshaped(c, part, theirs[:-1]), shape[batch + place])
         part = c.g.map("mul", part, c.g.of_extents([product(leading[batch + place + 1 :])], "int64"))
         total = part if total is None else c.g.map("add", total, part)
@@ -109,9 +109,7 @@ def _one_hot(c: Call) -> str:
     shape = list(c.shape())
     spread = reshaped(c, indices, (*shape[:axis], 1, *shape[axis:]))
     classes = reshaped(c, c.g.add("iota", extent=depth, dtype="int64"), (depth, *[1] * (len(shape) - axis)))
-    values = [
-        reshaped(c, c.g.add("slice", c.tensor(2), axes=(0,), starts=(at,), stops=(at + 1,), steps=(1,)), ()) for at in (0, 1)
-    ]
+    values = [reshaped(c, cut(c, c.tensor(2), 0, at, at + 1), ()) for at in (0, 1)]
     return c.g.map("select", c.g.map("equal", spread, classes), values[1], values[0])
 
 
@@ -119,7 +117,7 @@ def _top_k(c: Call) -> list[str]:
     axis = c.axis(c.attribute("axis", -1))
     count = c.numbers(1)[0] if c.given(1) else c.required("k")
     order = c.g.add("arg_sort", c.tensor(0), axis=axis, falling=bool(c.attribute("largest", 1)))
-    chosen = c.g.add("slice", order, axes=(axis,), starts=(0,), stops=(count,), steps=(1,))
+    chosen = cut(c, order, axis, 0, count)
     return [taken_along(c, c.tensor(0), chosen, axis), chosen]
 
 

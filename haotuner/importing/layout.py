@@ -73,6 +73,11 @@ def transposed(c: Call, x: str, order: Sequence[int]) -> str:
     return x if list(order) == list(range(len(order))) else c.g.add("transpose", x, order=tuple(order))
 
 
+def cut(c: Call, x: str, axis: int, start: Extent, stop: Extent) -> str:
+    """What lies from ``start`` up to ``stop`` along one axis."""
+    return c.g.add("slice", x, axes=(axis,), starts=(start,), stops=(stop,), steps=(1,))
+
+
 def _transpose(c: Call) -> str:
     return transposed(c, c.tensor(0), c.attribute("perm", list(reversed(range(c.type().rank)))))
 
@@ -108,7 +113,7 @@ def _split(c: Call) -> list[str]:
     found, start = [], canonical(0)
     for size in sizes:
         stop = canonical(start + size)
-        found.append(c.g.add("slice", c.tensor(0), axes=(axis,), starts=(start,), stops=(stop,), steps=(1,)))
+        found.append(cut(c, c.tensor(0), axis, start, stop))
         start = stop
     return found
 

@@ -8,7 +8,7 @@ from math import sqrt
 from haotuner.graph import composites
 from haotuner.graph.extents import Extent, canonical
 from haotuner.importing.call import Call, Rule
-from haotuner.importing.layout import reshaped, transposed
+from haotuner.importing.layout import cut, reshaped, transposed
 from haotuner.importing.products import matmul
 
 _NEVER = -3e38  # of keys that come later: a mask of the file may be added to it
@@ -27,14 +27,10 @@ def _joined(c: Call, x: str) -> str:
     return reshaped(c, transposed(c, x, _HEADS), (rows, tokens, canonical(heads * depth)))
 
 
-def _cut(c: Call, x: str, axis: int, start: Extent, stop: Extent) -> str:
-    return c.g.add("slice", x, axes=(axis,), starts=(start,), stops=(stop,), steps=(1,))
-
-
 def _part(c: Call, x: str, axis: int, place: int) -> str:
     """One of the tensors that lie beside each other along an axis, which is gone then."""
     shape = c.g.types[x].shape
-    return reshaped(c, _cut(c, x, axis, place, place + 1), (*shape[:axis], *shape[axis + 1 :]))
+    return reshaped(c, cut(c, x, axis, place, place + 1), (*shape[:axis], *shape[axis + 1 :]))
 
 
 def _behind(c: Call, past: str | None, x: str) -> str:
@@ -99,7 +95,7 @@ def _attention(c: Call) -> list[str]:
     wide = g.map("add", wide, c.tensor(2)) if c.given(2) else wide
     sizes = list(c.attribute("qkv_hidden_sizes", [int(c.shape(1)[-1]) // 3] * 3))
     starts = (0, sizes[0], sizes[0] + sizes[1])
-    q, k, v = (_heads(c, _cut(c, wide, 2, at, at + size), heads) for at, size in zip(starts, sizes, strict=True))
+    q, k, v = (_heads(c, cut(c, wide, 2, at, at + size), heads) for at, size in zip(starts, sizes, strict=True))
     if c.given(4):
         k, v = (_behind(c, _part(c, c.tensor(4), 0, place), one) for place, one in enumerate((k, v)))
     keys = g.types[k].shape[2]
@@ -122,7 +118,7 @@ def _multi_head(c: Call) -> list[str]:
     if c.given(3):
         wide = [int(g.types[one].shape[-1]) * (heads if g.types[one].rank == 4 else 1) for one in parts]
         starts = (0, wide[0], wide[0] + wide[1])
-        cuts = [_cut(c, c.tensor(3), 0, at, at + size) for at, size in zip(starts, wide, strict=True)]
+        cuts = [cut(c, c.tensor(3), 0, at, at + size) for at, size in zip(starts, wide, strict=True)]
         parts = [one if g.types[one].rank == 4 else g.map("add", one, cut) for one, cut in zip(parts, cuts, strict=True)]
     q, k, v = (one if g.types[one].rank == 4 else _heads(c, one, heads) for one in parts)
     k, v = _behind(c, c.maybe(6), k), _behind(c, c.maybe(7), v)
@@ -137,13 +133,13 @@ def _turned(c: Call, x: str, cos: str, sin: str, *, pairs: bool) -> str:
     """(batch, heads, tokens, depth) rotated by angles (batch or 1, 1, tokens, half); what lies behind them stays."""
     g, shape = c.g, c.g.types[x].shape
     half, depth = int(g.types[cos].shape[-1]), int(shape[-1])
-    rest = None if 2 * half == depth else _cut(c, x, 3, 2 * half, depth)
-    own = x if rest is None else _cut(c, x, 3, 0, 2 * half)
+    rest = None if 2 * half == depth else cut(c, x, 3, 2 * half, depth)
+    own = x if rest is None else cut(c, x, 3, 0, 2 * half)
     if pairs:
         split = reshaped(c, own, (*shape[:3], half, 2))
         one, other = (_part(c, split, 4, place) for place in (0, 1))
     else:
-        one, other = _cut(c, own, 3, 0, half), _cut(c, own, 3, half, 2 * half)
+        one, other = cut(c, own, 3, 0, half), cut(c, own, 3, half, 2 * half)
     first = g.map("sub", g.map("mul", one, cos), g.map("mul", other, sin))
     second = g.map("add", g.map("mul", one, sin), g.map("mul", other, cos))
     if pairs:
@@ -189,7 +185,7 @@ def _grouped(c: Call) -> list[str]:
     if not parts:  # side by side
         depth = int(wide) // (heads + 2 * few)
         ends = (0, heads * depth, (heads + few) * depth, (heads + 2 * few) * depth)
-        parts = [_cut(c, c.tensor(0), 2, at, stop) for at, stop in zip(ends, ends[1:], strict=False)]
+        parts = [cut(c, c.tensor(0), 2, at, stop) for at, stop in zip(ends, ends[1:], strict=False)]
     q, k, v = (_heads(c, one, count) for one, count in zip(parts, (heads, few, few), strict=True))
     past: Extent = c.shape(3)[2] if c.given(3) else 0
     if c.attribute("do_rotary", 0):

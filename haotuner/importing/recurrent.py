@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from haotuner.graph.recurrent import GATES
 from haotuner.importing.call import Call, Rule
-from haotuner.importing.layout import reshaped, transposed
+from haotuner.importing.layout import cut, reshaped, transposed
 
 DEFAULTS = {"lstm": ["sigmoid", "tanh", "tanh"], "gru": ["sigmoid", "tanh"], "rnn": ["tanh"]}
 SETTINGS = {"hardsigmoid": (0.2, 0.5), "elu": (1.0, 0.0), "leakyrelu": (0.01, 0.0), "affine": (1.0, 0.0),
             "thresholdedrelu": (1.0, 0.0), "scaledtanh": (1.0, 1.0)}  # fmt: skip
-
-
-def _part(c: Call, x: str, axis: int, start: Any, stop: Any) -> str:
-    return c.g.add("slice", x, axes=(axis,), starts=(start,), stops=(stop,), steps=(1,))
 
 
 def _direction(c: Call, place: int, number: int) -> str | None:
@@ -23,7 +18,7 @@ def _direction(c: Call, place: int, number: int) -> str | None:
     tensor = c.maybe(place)
     if tensor is None:
         return None
-    return reshaped(c, _part(c, tensor, 0, number, number + 1), c.g.types[tensor].shape[1:])
+    return reshaped(c, cut(c, tensor, 0, number, number + 1), c.g.types[tensor].shape[1:])
 
 
 def _activations(c: Call, kind: str, number: int) -> list[tuple[str, float, float]]:
@@ -49,8 +44,8 @@ def _one_way(c: Call, kind: str, x: str, number: int, *, reverse: bool) -> str:
     both = _direction(c, 3, number)
     inner = g.add("broadcast", g.constant(0, dtype), shape=(gates * hidden,))
     if both is not None:
-        products = g.map("add", products, _part(c, both, 0, 0, gates * hidden))
-        inner = _part(c, both, 0, gates * hidden, 2 * gates * hidden)
+        products = g.map("add", products, cut(c, both, 0, 0, gates * hidden))
+        inner = cut(c, both, 0, gates * hidden, 2 * gates * hidden)
     zero = g.constant(0, dtype)
     h = _direction(c, 5, number) or g.add("broadcast", zero, shape=(batch, hidden))
     cell = (_direction(c, 6, number) if kind == "lstm" else None) or g.add("broadcast", zero, shape=(batch, hidden))
@@ -87,10 +82,10 @@ def _layer(kind: str) -> Rule:
         last_h: list[str] = []
         last_c: list[str] = []
         for found, reverse in zip(ways, backwards, strict=True):
-            h = _part(c, found, 2, 0, hidden)
+            h = cut(c, found, 2, 0, hidden)
             every.append(reshaped(c, h, (tokens, 1, batch, hidden)))
             for kept, low in ((last_h, 0), (last_c, hidden)):
-                kept.append(_last(c, _part(c, found, 2, low, low + hidden), reverse=reverse))
+                kept.append(_last(c, cut(c, found, 2, low, low + hidden), reverse=reverse))
         y, yh, yc = (
             parts[0] if len(parts) == 1 else g.add("concat", *parts, axis=axis)
             for parts, axis in ((every, 1), (last_h, 0), (last_c, 0))
@@ -106,9 +101,9 @@ def _last(c: Call, states: str, *, reverse: bool) -> str:
     """(1, batch, hidden): the state after the last token of each sequence, in the direction's own order."""
     tokens, batch, hidden = c.g.types[states].shape
     if reverse:
-        return _part(c, states, 0, 0, 1)
+        return cut(c, states, 0, 0, 1)
     if not c.given(4):
-        return _part(c, states, 0, tokens - 1, tokens)
+        return cut(c, states, 0, tokens - 1, tokens)
     place = c.g.map("sub", c.g.add("cast", c.tensor(4), dtype="int64"), 1)
     row = c.g.map("add", c.g.map("mul", place, c.g.of_extents([batch], "int64")),
                   c.g.add("iota", extent=batch, dtype="int64"))  # fmt: skip

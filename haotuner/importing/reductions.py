@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from haotuner.graph import composites
 from haotuner.importing.call import Call, Rule
+from haotuner.importing.layout import cut
 
 
 def _reduced(c: Call, how: str, x: str) -> str:
@@ -70,7 +71,7 @@ def _cumulative(how: str, first: int) -> Rule:
         if c.attribute("exclusive", 0):
             widths = [1 if place == axis else 0 for place in range(rank)]
             x = c.g.add("pad", x, before=tuple(widths), after=(0,) * rank, mode="constant", value=first)
-            x = c.g.add("slice", x, axes=(axis,), starts=(0,), stops=(c.shape()[axis],), steps=(1,))
+            x = cut(c, x, axis, 0, c.shape()[axis])
         found = c.g.add("scan", x, how=how, axis=axis)
         return _turned(c, found, axis) if c.attribute("reverse", 0) else found
 

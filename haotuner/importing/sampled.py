@@ -8,7 +8,7 @@ from itertools import product as every
 from haotuner.graph.composites import extent_value
 from haotuner.graph.extents import Extent, product
 from haotuner.importing.call import Call, Rule
-from haotuner.importing.layout import reshaped, transposed
+from haotuner.importing.layout import cut, reshaped, transposed
 from haotuner.importing.resize import keys_cubic
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
@@ -26,7 +26,7 @@ def _grid_sample(c: Call) -> str:
     taps = []
     for axis, extent in enumerate(image):  # the grid's first coordinate is of the image's last axis
         at = len(image) - 1 - axis
-        part = g.add("slice", grid, axes=(len(out),), starts=(at,), stops=(at + 1,), steps=(1,))
+        part = cut(c, grid, len(out), at, at + 1)
         line = _Line(c, extent, edge, bool(c.attribute("align_corners", 0)))
         taps.append(line.taps(reshaped(c, part, out), _MODES[mode]))
     rank = len(image)

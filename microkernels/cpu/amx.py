@@ -19,14 +19,10 @@ from haotuner.words.kernel import MicroKernel
 REGISTERS, ROWS, WORDS = 8, 16, 16  # tile registers; rows of one, and 32-bit words of a row
 TYPES = ("bf16", "int8")  # whose words are multiplied
 TILE_ROWS = (*range(1, ROWS + 1), 24, 32)  # few rows are served by one tile; 17 to 31 seldom need one of their own
-PREFETCHES = (
-    0,
-    32,
-    64,
-)  # words ahead, two steps and four, of the panel and of x: tile loads bring nothing ahead by themselves
-LATENCY = (
-    52.0  # cycles of tdpbf16ps and tdpbusd; the next may begin after 16 of them for 16 rows (Intel's optimization manual)
-)
+# Words ahead, two steps and four, of the panel and of x: tile loads bring nothing ahead by themselves.
+PREFETCHES = (0, 32, 64)
+# Cycles of tdpbf16ps and tdpbusd; the next may begin after 16 of them for 16 rows (Intel's optimization manual).
+LATENCY = 52.0
 _SIMD_REGISTERS = 32
 _BYTE_RATE = 2.0  # multiply-adds of bytes in the time of one of bf16
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from haotuner.backends.cpu.compile import object_code
-from haotuner.backends.cpu.measuring import measuring_library
-from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.backends.cpu.typed_library import typed_object, way_here
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.typed import CpuTyped
@@ -17,7 +13,7 @@ from haotuner.microkernels.cpu.typed_source import Ways
 from haotuner.microkernels.index import families_for
 from haotuner.words.op import Op
 from tests.content.test_cpu_dense_results import TARGETS
-from tests.run_folder import toolchain
+from tests.content.typed_errors import typed_errors
 
 OPS = (
     "dense:n=50,k=37,dtype=bf16",
@@ -44,14 +40,8 @@ def test_every_type_is_right(target: tuple[str, int], way: Ways, tmp_path: Path)
             continue  # the host multiplies no whole words of this type
         if way == "wide" and place not in (0, 3):
             continue  # what follows the sums is the same
-        library = tmp_path / f"{place}.so"
-        measuring_library(kernels, mcpu, toolchain(), library, partial(object_code, ways=way))
-        for index, kernel in enumerate(kernels):
-            sizes = {key: kernel[key] for key in ("mr", "nr", "pw")}
-            asked = {"library": str(library), "op": op.name, "kernel": index, "seed": index, "nt": 0, "k": op["k"],
-                     "col_block": 64, "row_block": 0, "k_block": 0, "threads": 1, "split": 0, "sample_ns": 1, "limit_ns": 1,
-                     "least": 1, **sizes}  # fmt: skip
-            assert TimerProcess().verify(asked)["max_error"] <= 1
+        for error in typed_errors(op, kernels, mcpu, way, tmp_path / f"{place}.so", 64):
+            assert error <= 1
             seen += 1
     assert seen or way == "dot"
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import ctypes
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from haotuner.backends.cpu.compile import object_code
-from haotuner.backends.cpu.measuring import measuring_library
-from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.backends.cpu.typed_library import way_here
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us, roofline_us
@@ -23,6 +19,7 @@ from haotuner.microkernels.cpu.typed_source import NATIVE, Ways, source
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.content.typed_errors import typed_errors
 from tests.judgement.cost_examples import BIG_CORE
 from tests.run_folder import toolchain
 
@@ -52,14 +49,8 @@ def _kernels(spec: str) -> tuple[Op, list[MicroKernel]]:
 @pytest.mark.parametrize("way", WAYS)
 def test_every_tile_is_right(way: Ways, spec: str, tmp_path: Path) -> None:
     op, kernels = _kernels(spec)
-    library = tmp_path / "tiles.so"
-    measuring_library(kernels, "x86-64-v4", toolchain(), library, partial(object_code, ways=way))
-    for index, kernel in enumerate(kernels):
-        sizes = {key: kernel[key] for key in ("mr", "nr", "pw")}
-        asked = {"library": str(library), "op": op.name, "kernel": index, "seed": index, "nt": 0, "k": op["k"],
-                 "col_block": 96, "row_block": 0, "k_block": 0, "threads": 1, "split": 0, "sample_ns": 1, "limit_ns": 1,
-                 "least": 1, **sizes}  # fmt: skip
-        assert TimerProcess().verify(asked)["max_error"] <= 1
+    for error in typed_errors(op, kernels, "x86-64-v4", way, tmp_path / "tiles.so", 96):
+        assert error <= 1
 
 
 class Tile(ctypes.Structure):
