@@ -112,8 +112,12 @@ def _frontier(
         for at in sorted(range(len(legal)), key=lambda i: (-use[i], names[i])):
             depth[at] = min(depth[at], seen[groups[at]])
             seen[groups[at]] += 1
+    # Uses and opinions may name more bests than there is room for. One of each group comes first: single rows are never the
+    # best on average, and without them no plan covers every shape.
+    first = {groups[at]: at for at in np.argsort(means, kind="stable").tolist() if depth[at] == 0}
+    depth[list(first.values())] = -1
     places = list(zip(depth.tolist(), means.tolist(), names, legal, strict=True))
-    places.sort(key=lambda place: (place[0], -place[1], place[2]))  # the best of every group, then the seconds
+    places.sort(key=lambda place: (place[0], -place[1], place[2]))  # the bests of every group, then the seconds
     for rank, (_, _, _, candidate) in enumerate(places[most:], most + 1):
         ledger.refuse(candidate.kernel, "frontier", rank, most)
     kept = [Candidate(kernel=c.kernel, footprint=c.footprint, score=value) for _, value, _, c in places[:most]]

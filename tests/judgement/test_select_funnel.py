@@ -140,6 +140,21 @@ def test_the_best_of_every_use_comes_before_the_seconds_of_any() -> None:
         assert 16 in fetches and (4 in fetches or group[0] not in heights)
 
 
+def test_many_opinions_leave_room_for_every_group() -> None:
+    """An Intel host without a model of its own had eight opinions of four uses, and no kernel of one row among 512."""
+
+    def torn(kernels: Sequence[MicroKernel]) -> np.ndarray[tuple[int, int, int], np.dtype[np.float64]]:
+        tall = np.array([float(k["mr"]) for k in kernels])
+        drawn = np.random.default_rng(0).normal(size=(8, len(kernels), 4))
+        return np.asarray(drawn + tall[:, None], np.float64)
+
+    every = select(OP, FAMILY, BIG_CORE, RANGE, torn, most=100_000).kept
+    groups = {(c.kernel["mr"], c.kernel["pw"]) for c in every}
+    kept = select(OP, FAMILY, BIG_CORE, RANGE, torn).kept
+    assert len(kept) == FAMILY.frontier < len(every)
+    assert {(c.kernel["mr"], c.kernel["pw"]) for c in kept} == groups
+
+
 def test_a_model_decides_what_is_kept() -> None:
     class LikesUnroll(Analytic):
         def predict(self, frame: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
