@@ -17,15 +17,16 @@ SOON_S = 1.0  # what ends within it is not looked at
 LOOK_S = 0.25  # between looks at what takes longer
 BUSY = 0.05  # of a core: less is used by what asks a thousand times a second whether it may go on
 IDLE_S = 4.0  # nothing wants a core for so long: it waits for what never comes
+WATCHER_IDLE_S = 5 * IDLE_S  # of a program that may itself watch what hangs, one after the other
 WALL_S = 600  # nothing takes so long on a machine that is busy, too
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def ended(child: int, seconds: float) -> int | None:
+def ended(child: int, seconds: float, *, idle: float | None = None) -> int | None:
     """The exit code of a child; None: it hung, and was ended with all that descends from it or is in a group that it leads.
 
-    It hangs where those have used so many seconds of processors, or none of them has wanted one for some seconds, nor
-    stood in line for a file that another process has locked.
+    It hangs where those have used so many ``seconds`` of processors, or none of them has wanted one for ``idle`` seconds (``IDLE_S``),
+    nor stood in line for a file that another process has locked.
     """
     begin = idle_since = looked = time.monotonic()
     used_before = 0.0
@@ -40,7 +41,7 @@ def ended(child: int, seconds: float) -> int | None:
                 if wants or used - used_before > BUSY * (now - looked):
                     idle_since = now
                 looked, used_before = now, max(used, used_before)
-                if used > seconds or now - idle_since > IDLE_S or now - begin > WALL_S:
+                if used > seconds or now - idle_since > (IDLE_S if idle is None else idle) or now - begin > WALL_S:
                     _end(child)
                     return None
             time.sleep(POLL_S if now - begin < 2.0 else 0.05)
@@ -49,18 +50,21 @@ def ended(child: int, seconds: float) -> int | None:
         raise
 
 
-def ran(command: Sequence[object], seconds: float, **how: Any) -> subprocess.CompletedProcess[str]:
+def ran(
+    command: Sequence[object], seconds: float, *, idle: float = WATCHER_IDLE_S, **how: Any
+) -> subprocess.CompletedProcess[str]:
     """What a command said, and how it ended; AssertionError with what it said if it hung (see ``ended``).
 
     Args:
         command: the program and its words.
         seconds: of processors, for it and what it starts.
+        idle: seconds in which neither wants a core.
         how: ``cwd``, ``env``, as ``subprocess.Popen`` takes them.
     """
     words = [str(word) for word in command]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0, **how)
-        code = ended(process.pid, seconds)
+        code = ended(process.pid, seconds, idle=idle)
         process.returncode = -signal.SIGKILL if code is None else code  # it was waited for
         said = []
         for stream in (out, err):

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -122,7 +123,12 @@ def test_what_a_command_says():
 
 def test_a_command_that_hangs_fails_with_what_it_said():
     with pytest.raises(AssertionError, match=r"(?s)python.* hung\n.*so far"):
-        ran([sys.executable, "-c", "import time; print('so far', flush=True); time.sleep(1000)"], 10)
+        ran([sys.executable, "-c", "import time; print('so far', flush=True); time.sleep(1000)"], 10, idle=1)
+
+
+def test_a_command_that_waits_until_another_hung_is_waited_for():
+    command = "import time; from tests.standin.apart import failure_of; print(failure_of(lambda: time.sleep(1000)))"
+    assert ran([sys.executable, "-c", command], 10, cwd=Path(__file__).parents[2]).stdout == f"{HUNG}\n"
 
 
 def test_how_a_function_failed():
