@@ -22,10 +22,10 @@ WALL_S = 600  # nothing takes so long on a machine that is busy, too
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def ended(child: int, seconds: float, *, idle: float | None = None) -> int | None:
+def ended(child: int, seconds: float, *, idle: float | None = None) -> int | None:  # None: IDLE_S
     """The exit code of a child; None: it hung, and was ended with all that descends from it or is in a group that it leads.
 
-    It hangs where those have used so many ``seconds`` of processors, or none of them has wanted one for ``idle`` seconds (``IDLE_S``),
+    It hangs where those have used so many ``seconds`` of processors, or none of them has wanted one for ``idle`` seconds,
     nor stood in line for a file that another process has locked.
     """
     begin = idle_since = looked = time.monotonic()
