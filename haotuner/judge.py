@@ -184,16 +184,29 @@ def check(
     return compare(found, want, 0.0 if exact else tolerance(op, inputs, want, computed))
 
 
-def check_all(op: Op, inputs: Mapping[str, Array], found: Mapping[str, Array]) -> Verdict:
+def check_all(op: Op, inputs: Mapping[str, Array], found: Mapping[str, Array], *, whole: bool = False) -> Verdict:
     """Everything that a call wrote, by operand name: the output as ``check`` does, and what is written beside it."""
-    worst = check(op, inputs, found[op.meaning.output.name])
-    for operand in op.meaning.written[:-1]:
-        want, units = op.meaning.beside[operand.name](_wide(op, inputs))
-        exact = not DTYPES[op.dtype_of(operand)].eps
-        one = compare(found[operand.name], np.asarray(want, np.float64), 0.0 if exact else DTYPES["fp32"].eps * units)
+    worst = check(op, inputs, found[op.meaning.output.name], whole=whole)
+    for name, own in _beside(op, inputs).items():
+        one = compare(found[name], *own)
         if not worst.wrong and (one.wrong or one.worst > worst.worst):
             worst = one
     return worst
+
+
+def wanted(op: Op, inputs: Mapping[str, Array], computed: Mapping[str, str] = EXACTLY) -> dict[str, tuple[Any, Any]]:
+    """Of everything that a call writes, by operand name: the reference, and how far each element may be off."""
+    want = reference(op, inputs)
+    return _beside(op, inputs) | {op.meaning.output.name: (want, tolerance(op, inputs, want, computed))}
+
+
+def _beside(op: Op, inputs: Mapping[str, Array]) -> dict[str, tuple[Any, Any]]:
+    found: dict[str, tuple[Any, Any]] = {}
+    for operand in op.meaning.written[:-1]:
+        want, units = op.meaning.beside[operand.name](_wide(op, inputs))
+        exact = not DTYPES[op.dtype_of(operand)].eps
+        found[operand.name] = np.asarray(want, np.float64), 0.0 if exact else DTYPES["fp32"].eps * units
+    return found
 
 
 class Guarded:

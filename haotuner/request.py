@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from haotuner.backends.index import backend_for, check_served, own_device
+from haotuner.backends.backend import Backend
+from haotuner.backends.index import backend_for, backend_named, check_served, own_device
 from haotuner.errors import NothingLegal, UsageError
 from haotuner.ops.groups import PREFIX
-from haotuner.ops.kind import OpKind
 from haotuner.pack.write import check_destination
 from haotuner.search.policies.names import NAMES
 from haotuner.search.task_objectives import Objective
@@ -37,7 +37,7 @@ SEED_MOST = 2**31 - 1  # what every library that draws takes
 def ops_of(text: str, device: str = "cpu") -> tuple[Op, ...]:
     """The op of a spec or a name; of ``group:FILE``, an ONNX file of primitives, one for each of its outputs.
 
-    Outputs that one kernel writes on the device are one op.
+    Outputs that one kernel writes are one op.
 
     UsageError says what is wrong with the file, EnvironmentMissing that the package onnx is not there.
     """
@@ -50,12 +50,8 @@ def ops_of(text: str, device: str = "cpu") -> tuple[Op, ...]:
     from haotuner.importing.read import read
 
     path = Path(file.strip())
-    serves = serves_on(device)
-
-    def written(kind: OpKind) -> bool:
-        return serves is not None and serves(Op.parse(kind.name))
-
-    kinds = kinds_of(read(path), path.stem, None if serves is None else written)
+    serves = serves_on(device) or _served_by(backend_named("cpu"))
+    kinds = kinds_of(read(path), path.stem, lambda kind: serves(Op.parse(kind.name)))
     return tuple(Op.parse(kind.name) for kind in kinds)
 
 
@@ -178,12 +174,14 @@ def serves_on(text: str) -> Callable[[Op], bool] | None:
     if text.partition(":")[0] == "cpu":
         return None
     device = own_device(text, measure=False, cache_dir=None)
-    backend = backend_for(device, text)
+    return None if device.kind == "cpu" else _served_by(backend_for(device, text))
 
+
+def _served_by(backend: Backend) -> Callable[[Op], bool]:
     def serves(op: Op) -> bool:
         try:
             return bool(backend.families(op))
         except NothingLegal:
             return False
 
-    return None if device.kind == "cpu" else serves
+    return serves

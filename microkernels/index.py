@@ -48,8 +48,6 @@ FAMILIES: tuple[Family, ...] = (
 def _group_families(kind: str) -> tuple[Family, ...]:
     """The families of a kind that a file brought."""
     found = GROUPS[kind]
-    if found.beside:  # several outputs of one program
-        return (CudaGenerated(found),)
     if CpuOnline.covers(found):
         return CpuOnline(found), CudaOnline(found)
     return CpuGenerated(found), CudaGenerated(found)

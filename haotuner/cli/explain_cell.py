@@ -126,10 +126,11 @@ def print_cell(document: Mapping[str, Any]) -> None:
         say("rows of the tile are pixels: windows and results are turned")
     elif tile:
         say(f"minimal filtering: {tile} x {tile} outputs from {points(tile)} products a channel, not {9 * tile**2}")
+    call = "launch" if placed else "call"
     if len(document.get("writes", ())) > 1:
-        say(f"one launch writes {', '.join(document['writes'])}")
+        say(f"one {call} writes {', '.join(document['writes'])}")
     if document.get("apart"):
-        say(f"{document['writes'][0]} has a launch of its own, {document['apart']}")
+        say(f"{document['writes'][0]} has a {call} of its own, {document['apart']}")
     if document["program"] is not None:
         print_program(document["program"])
     if document["not_timed"]:
@@ -154,8 +155,12 @@ def _why_not_timed(op: Op, shape: Shape) -> str:
 
 def _call_us(pack: Pack, op: Op, shape: Shape) -> float:
     inputs = judge.draw(op, shape, np.random.default_rng(0))
-    out = np.empty(op.operand_shape(op.meaning.output, shape), judge.numpy_dtype(op.dtype_of(op.meaning.output)))
     served = pack.op(op.name)
+    made = {
+        one.name: np.empty(op.operand_shape(one, shape), judge.numpy_dtype(op.dtype_of(one))) for one in op.meaning.written
+    }
+    outs = tuple(made[one.name] for one in pack.op_entry(op.name).in_file_order)
+    out = outs if len(outs) > 1 else outs[0]
     if hasattr(served, "bind"):
         constants = {name: inputs[name] for name, axes in op.epilogue_operands.items() if len(axes) == 1}
         more = {name: inputs[name] for name in op.epilogue_operands if name not in constants}

@@ -236,15 +236,20 @@ def _check_op(packs: Mapping[int, Pack], op: PackOp, rng: np.random.Generator, m
         bound = {operand.name for operand in op.inputs if operand.role == "constant"}
         inputs |= {name: value for name, value in weights.items() if name in bound}
         apart = {o.name: inputs[o.name] if o.compact else judge.spaced(inputs[o.name], 3) for o in op.inputs}
-        want = judge.reference(meaning, inputs)
-        allowed = judge.tolerance(meaning, inputs, want, judge.computed_by(op.kernels))
+        want = judge.wanted(meaning, inputs, judge.computed_by(op.kernels))
         for threads, call in calls.items():
-            out = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), op.output.dtype)
-            call(apart, out.inner)
-            verdict = judge.compare(out.inner, want, allowed)
+            outs = {
+                one.name: judge.Guarded(meaning.operand_shape(one, shape), meaning.dtype_of(one))
+                for one in meaning.meaning.written
+            }
+            into = tuple(outs[one.name].inner for one in op.in_file_order)
+            call(apart, into if len(into) > 1 else into[0])
+            verdicts = {name: judge.compare(outs[name].inner, *own) for name, own in want.items()}
             where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())} threads={threads}"
-            if verdict.wrong:
-                problems.append(f"{where}: {verdict}")
-            if out.touched():
-                problems.append(f"{where}: wrote outside the output")
+            for name, verdict in verdicts.items():
+                of = f" {name}" if len(outs) > 1 else ""
+                if verdict.wrong:
+                    problems.append(f"{where}{of}: {verdict}")
+                if outs[name].touched():
+                    problems.append(f"{where}{of}: wrote outside the output")
     return problems

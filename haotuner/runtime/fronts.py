@@ -16,6 +16,7 @@ from haotuner.runtime.placed_group import PlacedGroup
 from haotuner.runtime.placed_operator import PlacedOperator
 from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
+from haotuner.runtime.several import Several
 
 FRONTS: dict[str, Callable[..., Any]] = {
     "dense": DenseOp,
@@ -33,8 +34,8 @@ PLACED: dict[str, Callable[..., Any]] = {  # of packs that were opened for a dev
 def front_of(kind: str, *, placed: bool = False, written: int = 1) -> Callable[..., Any]:
     """The class for ops of a kind, made with (pack, entry); ``Operator`` where the kind has none of its own.
 
-    ``written``: tensors that a call writes, several of a group on a device alone.
+    ``written``: tensors that a call writes, of a group's op perhaps several.
     """
     if written > 1:
-        return PlacedGroup
+        return PlacedGroup if placed else Several
     return PLACED.get(kind, PlacedOperator) if placed else FRONTS.get(kind, Operator)

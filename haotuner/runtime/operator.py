@@ -108,13 +108,7 @@ class Operator:
 
     def _empty(self, given: Mapping[str, Any]) -> Any:
         """An output for these operands; what is wrong with them is said by the call itself."""
-        size, out, first = self.output_shape(given), self.entry.output, next(iter(given.values()))
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(first, torch.Tensor):
-            if any(getattr(value, "requires_grad", False) for value in given.values()) and torch.is_grad_enabled():
-                raise ValueError(f"{self.name}: an operand requires grad; a pack only infers: use torch.inference_mode()")
-            return torch.empty(size, dtype=getattr(torch, DTYPES[out.dtype].numpy))
-        return np.empty(size, np.dtype(DTYPES[out.dtype].numpy))
+        return empty_like(self.name, self.output_shape(given), DTYPES[self.entry.output.dtype].numpy, given)
 
     def output_shape(self, given: Mapping[str, Any], written: PackOperand | None = None) -> tuple[int, ...]:
         """Dimensions of the output for these operands, or of what is ``written`` beside it."""
@@ -147,6 +141,16 @@ class Operator:
 
     def _wanted(self, operand: PackOperand) -> str:
         return f"{operand.name} must be a {DTYPES[operand.dtype].numpy} array or tensor ({', '.join(operand.dims)})"
+
+
+def empty_like(name: str, size: tuple[int, ...], dtype: str, given: Mapping[str, Any]) -> Any:
+    """An array of what the first operand is of. ValueError where torch would want a gradient."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(next(iter(given.values())), torch.Tensor):
+        if any(getattr(value, "requires_grad", False) for value in given.values()) and torch.is_grad_enabled():
+            raise ValueError(f"{name}: an operand requires grad; a pack only infers: use torch.inference_mode()")
+        return torch.empty(size, dtype=getattr(torch, dtype))
+    return np.empty(size, np.dtype(dtype))
 
 
 def derived_of(op: PackOp) -> dict[str, Callable[[Mapping[str, int]], int]]:

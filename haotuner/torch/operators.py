@@ -10,19 +10,19 @@ import torch
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOperand
 from haotuner.runtime.operator import Operator
-from haotuner.runtime.placed_group import PlacedGroup
 from haotuner.runtime.placed_operator import PlacedOperator
+from haotuner.runtime.several import SeveralOutputs
 from haotuner.torch.defining import define_group, define_pair, refuse_grad
 
 
 def define_operator(library: Any, op: Operator) -> None:
     """``<op>(x, …)`` with the operands in the op's order, and ``.out(…, out=y)``, which returns nothing.
 
-    Of a group whose outputs one launch writes ``(a, b) = <op>(x, …)`` in the file's order, and ``.out(…, out0=a, out1=b)``.
+    Of a group whose outputs one program writes ``(a, b) = <op>(x, …)`` in the file's order, and ``.out(…, out0=a, out1=b)``.
     """
     name, entry, key = op.name, op.entry, "CUDA" if isinstance(op, PlacedOperator) else "CPU"
     operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
-    outputs = op.outputs if isinstance(op, PlacedGroup) else (entry.output,)
+    outputs = op.outputs if isinstance(op, SeveralOutputs) else (entry.output,)
 
     def queued(given: Sequence[Any], outs: tuple[Any, ...]) -> None:
         refuse_grad(name, *given)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from haotuner.errors import UsageError
+from haotuner.generate.beside import written
 from haotuner.generate.emit import AnyPlan, emit
 from haotuner.generate.online_parts import emit_join, emit_part
 from haotuner.generate.online_schedule import OnlinePlan
@@ -24,20 +25,20 @@ from haotuner.microkernels.cpu.generated_program import TVM_NAMES, Buffer, Tir, 
 
 
 def program(plan: AnyPlan, symbol: str) -> Any:
-    """TVM function ``symbol(inputs, output)``; the last axis of every tensor is contiguous, strides elsewhere are free."""
+    """TVM function ``symbol(inputs, beside, output)``; each tensor's last axis is contiguous, other strides are free."""
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
     graph = plan.graph
-    flat = [name for name in (*graph.inputs, plan.output) if graph.types[name].rank == 0]
+    names = [*graph.inputs, *written(graph)]
+    flat = [name for name in names if graph.types[name].rank == 0]
     if flat:
         raise UsageError(f"tensors without axes have no program: {', '.join(flat)}; give them one axis of extent 1")
     dimensions = {name: tirx.Var(name, "int64") for name in graph.dimensions}
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name(symbol)
         T.func_attr({"global_symbol": symbol, "tirx.noalias": True})  # the runtime refuses aliases
-        names = [*graph.inputs, plan.output]
         handles = {name: T.arg(f"p{place}", T.handle()) for place, name in enumerate(names)}
         stages = _Stages.arguments(plan)
         buffers, found = {}, []

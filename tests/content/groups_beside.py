@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from haotuner.generate.group import kinds_of
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.words.op import Op
 
 M, N, K = (dimension(name) for name in "mnk")
 
@@ -54,3 +56,8 @@ def folds() -> Graph:
     g = GraphBuilder()
     x = g.input("x", (M, N))
     return g.finish(*(g.add("reduce", x, how=how, axes=(1,)) for how in ("sum", "max")))
+
+
+def joint(graph: Graph, stem: str = "many") -> list[Op]:
+    """The ops of a graph where one program may write several outputs."""
+    return [Op.parse(kind.name) for kind in kinds_of(graph, stem, lambda kind: True)]

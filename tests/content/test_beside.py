@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 
 from haotuner import judge
-from haotuner.errors import NothingLegal, UsageError
+from haotuner.errors import UsageError
 from haotuner.generate.beside import leading
 from haotuner.generate.counted import run_all
 from haotuner.generate.group import kinds_of
@@ -20,12 +21,13 @@ from haotuner.graph.graph import Graph
 from haotuner.graph.group import graph_named
 from haotuner.graph.interpret import interpret
 from haotuner.hw_profiles.find import find_device
+from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import families_for
 from haotuner.ops.groups import definition_of
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from tests.content.groups_beside import K, M, N, deep, folds, maps, mixed, norm
+from tests.content.groups_beside import K, M, N, deep, folds, joint, maps, mixed, norm
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "vectors": {"lanes": 4, "unroll": 2},
@@ -43,10 +45,6 @@ def ordered(graph: Graph, first: int) -> Graph:
     return Graph(
         graph.inputs, (outputs[first], *outputs[:first], *outputs[first + 1 :]), graph.nodes, graph.types, graph.constants
     )
-
-
-def joint(graph: Graph, stem: str = "many") -> list[Op]:
-    return [Op.parse(kind.name) for kind in kinds_of(graph, stem, lambda kind: True)]
 
 
 @pytest.mark.parametrize("graph", [ordered(norm(), 2), ordered(deep(), 1)], ids=["norm", "deep"])
@@ -108,8 +106,10 @@ def test_outputs_of_the_same_rows_are_one_kind():
         assert len(op.meaning.written) == len(graph.outputs) and sorted(definition(op)["places"]) == list(
             range(len(graph.outputs))
         )
-        with pytest.raises(NothingLegal):
-            families_for(op, "cpu")
+        (host,) = families_for(op, "cpu")
+        assert isinstance(host, CpuGenerated)
+        kernels = list(islice(host.points(op, find_device("cpu:avx2")), 6))
+        assert kernels and not any(host.in_place(one) or host.joins(one) for one in kernels)
         points = list(family.points(op, device))
         assert {family.cut(one).parts for one in points} == parts and not any(family.in_place(one) for one in points)
         shape = Shape.of(dict.fromkeys(op.dynamic, 6))

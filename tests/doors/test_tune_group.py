@@ -13,7 +13,7 @@ from haotuner.errors import UsageError  # noqa: E402
 from haotuner.request import ops_of  # noqa: E402
 from haotuner.trace import arrivals_of  # noqa: E402
 from tests.doors.command import haotuner  # noqa: E402
-from tests.serving.test_group import files  # noqa: E402
+from tests.serving.test_group import files, node, saved  # noqa: E402
 
 
 def test_shapes_must_name_the_dimensions_of_the_file(tmp_path: Path) -> None:
@@ -51,3 +51,26 @@ def test_a_file_becomes_a_pack(tmp_path: Path, cache: Path) -> None:
         mean, both = pack.op("group_two").run(x, x)
         np.testing.assert_allclose(mean, [2, 8])
         np.testing.assert_array_equal(both, np.concatenate([x, 2 * x], axis=1))
+
+
+@pytest.mark.slow
+def test_outputs_of_the_same_rows_are_one_op(tmp_path: Path, cache: Path) -> None:
+    file = saved(tmp_path / "norm.onnx", [
+        node("Add", ["x", "r"], ["total"]), node("ReduceMax", ["total", "axes"], ["most"], keepdims=1),
+        node("Sub", ["total", "most"], ["y"]), node("Transpose", ["y"], ["turned"], perm=[1, 0]),
+    ], {"x": ["m", "n"], "r": ["m", "n"]}, ["most", "turned", "y", "total"], axes=np.array([1]))  # fmt: skip
+    words = ("--op", f"group:{file}", "--shapes", "m=1..16;n=1..64", "--against", "none", "--threads", "1,2")
+    answer = haotuner("tune", *words, "--budget", "6s", "--json", cache=cache, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    joint, turned = answer.json()["ops"]
+    assert joint["measured"] and turned["measured"]
+    told = haotuner("explain", "pack", "--op", joint["name"], "--shape", "m=3;n=40", "--json", cache=cache, cwd=tmp_path)
+    assert told.code == 0 and "once a row" in told.json()["program"]["decisions"]["written beside it"], told.err
+    assert haotuner("verify", "pack", cache=cache, cwd=tmp_path).out == "pack: verified\n"
+    with library.load(tmp_path / "pack", threads=2) as pack:
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        most, turned, y, total = pack.op("group_norm").run(x, x)
+        np.testing.assert_array_equal(total, 2 * x)
+        np.testing.assert_array_equal(most, [[4], [10]])
+        np.testing.assert_array_equal(y, [[-4, -2, 0]] * 2)
+        np.testing.assert_array_equal(turned, y.T)

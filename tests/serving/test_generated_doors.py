@@ -1,4 +1,4 @@
-"""Generated kernels through C and torch.ops: named kinds, attention and groups from files, on views and in place."""
+"""Generated kernels through C and torch.ops: named kinds, attention, groups of one or several outputs, views, in place."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from haotuner.pack.write import write_pack
 from haotuner.request import ops_of
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.content.groups_beside import deep, joint, maps, norm
 from tests.run_folder import toolchain
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc
 from tests.serving.online_packs import online_op
@@ -44,6 +45,7 @@ def groups(folder: Path) -> list[Op]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Op]]:
     folder = tmp_path_factory.mktemp("doors")
     ops = [*map(Op.parse, KINDS), *groups(folder)]
+    ops += [op for graph in (norm(), maps(), deep()) for op in joint(graph, f"beside_{len(graph.outputs)}")]
     every, library = [*map(packed, ops), *map(online_op, ATTENTION)], folder / "doors.so"
     pack_library(every, "x86-64", toolchain(), library)
     write_pack(folder / "pack", library, document(every, "x86-64"), lambda _: None)
@@ -59,14 +61,17 @@ def shapes(op: Op) -> Iterator[Shape]:
 class Call:
     """One call of C: its line, and what memory it leaves."""
 
-    def __init__(self, folder: Path, op: Op, inputs: dict[str, Any], out: judge.Guarded, in_place: int = -1) -> None:
-        self.op, self.out, self.in_place = op, out, in_place
+    def __init__(self, folder: Path, op: Op, inputs: dict[str, Any], shape: Shape, in_place: int = -1) -> None:
+        self.op, self.in_place = op, in_place
+        written = op.meaning.written
+        self.outs = {one.name: judge.Guarded(op.operand_shape(one, shape), op.dtype_of(one)) for one in written}
         self.inputs = {name: value.copy() for name, value in inputs.items()}
         self.views = [judge.spaced(value, 3) if value.ndim else value for value in inputs.values()]
         folder.mkdir()
-        self.left = folder / "left"
-        told = [self._told(view, folder / f"{place}") for place, view in enumerate((*self.views, out.inner))]
-        self.line = " ".join((op.name, str(in_place), str(self.left), *told))
+        self.left = {name: folder / f"left_{name}" for name in self.outs}
+        every = (*self.views, *(one.inner for one in self.outs.values()))
+        told = [self._told(view, folder / f"{place}") for place, view in enumerate(every)]
+        self.line = " ".join((op.name, str(in_place), ",".join(map(str, self.left.values())), *told))
 
     @staticmethod
     def _told(view: Any, file: Path) -> str:
@@ -78,15 +83,18 @@ class Call:
 
     def judge(self) -> None:
         """What the call left is right, and nothing beside it was written."""
-        found = self.out.inner if self.in_place < 0 else self.views[self.in_place]
-        root = root_of(found)
-        found[...] = 0
-        before = root.copy()
-        root.reshape(-1)[...] = np.fromfile(self.left, root.dtype)
-        verdict = judge.check(self.op, self.inputs, found)
+        outs = {name: one.inner if self.in_place < 0 else self.views[self.in_place] for name, one in self.outs.items()}
+        before = {}
+        for name, found in outs.items():
+            root = root_of(found)
+            found[...] = 0
+            before[name] = root.copy()
+            root.reshape(-1)[...] = np.fromfile(self.left[name], root.dtype)
+        verdict = judge.check_all(self.op, self.inputs, outs)
         assert verdict.wrong == 0, (self.line, str(verdict))
-        found[...] = 0
-        np.testing.assert_array_equal(root, before, self.line)
+        for name, found in outs.items():
+            found[...] = 0
+            np.testing.assert_array_equal(root_of(found), before[name], self.line)
 
 
 def root_of(view: Any) -> Any:
@@ -129,10 +137,9 @@ def test_from_c(made: Any, program: Path, tmp_path: Path, threads: int) -> None:
     for op in ops:
         for shape in shapes(op):
             inputs = judge.draw(op, shape, rng)
-            size, dtype = op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output)
             for place in (-1, *over[op.name]):
                 where = tmp_path / f"{len(calls)}"
-                calls.append(Call(where, op, inputs, judge.Guarded(size, dtype), place))
+                calls.append(Call(where, op, inputs, shape, place))
     assert any(call.in_place >= 0 for call in calls)
     answers = served(program, path, threads, [call.line for call in calls])
     assert answers == ["ok"] * len(calls)
@@ -143,8 +150,9 @@ def test_from_c(made: Any, program: Path, tmp_path: Path, threads: int) -> None:
 def test_what_c_refuses(made: Any, program: Path, tmp_path: Path) -> None:
     path, _ = made
     op, rng = Op.parse("softmax:"), np.random.default_rng(0)
-    inputs = judge.draw(op, Shape.of(m=4, n=9), rng)
-    good = Call(tmp_path / "good", op, inputs, judge.Guarded((4, 9)))
+    shape = Shape.of(m=4, n=9)
+    inputs = judge.draw(op, shape, rng)
+    good = Call(tmp_path / "good", op, inputs, shape)
     name, place, left, x, y = good.line.split(" ")
     lines = [
         " ".join((name, place, left, x.replace("2:32:", "2:64:", 1), y)),
@@ -174,10 +182,14 @@ def test_torch_has_each(made: Any) -> None:
                 inputs = judge.draw(op, shape, rng)
                 given = [torch.from_numpy(value) for value in inputs.values()]
                 found = call(*given)
-                assert judge.check(op, inputs, found.numpy()).wrong == 0, (op.name, shape)
-                out = torch.empty_like(found)
-                call.out(*given, out=out)
-                assert torch.equal(out, found)
+                order = [one.name for one in pack.op_entry(op.name).in_file_order]
+                tensors = found if len(order) > 1 else (found,)
+                made_of = {name: one.numpy() for name, one in zip(order, tensors, strict=True)}
+                assert judge.check_all(op, inputs, made_of).wrong == 0, (op.name, shape)
+                outs = [torch.empty_like(one) for one in tensors]
+                names = [f"out{at}" for at in range(len(order))] if len(order) > 1 else ["out"]
+                call.out(*given, **dict(zip(names, outs, strict=True)))
+                assert all(torch.equal(one, other) for one, other in zip(outs, tensors, strict=True))
                 for place in over[op.name]:
                     own = [value.clone() for value in given]
                     call.out(*own, out=own[place])

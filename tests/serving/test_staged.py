@@ -20,6 +20,7 @@ from haotuner.words.device import Device
 from haotuner.words.limits import PARTIAL_FLOATS
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.content.groups_beside import joint, norm
 from tests.run_folder import toolchain
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc
 from tests.serving.packs import document
@@ -31,6 +32,7 @@ SPECS = {  # how many stages, and the numbers that a part leaves of a row
     "layer_norm:affine=scale_bias,eps=1e-12": (3, 2),
     "rms_norm:affine=scale": (2, 1),
     "add_layer_norm:": (3, 2),
+    joint(norm(), "staged")[0].name: (3, 3),  # five outputs
 }
 THREADS = 3
 PARTS = 2 * THREADS
@@ -78,9 +80,12 @@ def test_stages_are_right_for_every_size_and_for_rows_without_room(pack: Any, sp
     op = Op.parse(spec)
     for m, n in SIZES:
         arrays = drawn(op, m, n)
-        out = judge.Guarded(op.operand_shape(op.meaning.output, Shape.of(m=m, n=n)))
-        pack.op(op.name).run(**{name: judge.spaced(one, 3) for name, one in arrays.items()}, out=out.inner)
-        assert judge.check(op, arrays, out.inner).wrong == 0 and not out.touched(), (m, n)
+        outs = {one.name: judge.Guarded(op.operand_shape(one, Shape.of(m=m, n=n))) for one in op.meaning.written}
+        into = tuple(outs[one.name].inner for one in pack.op_entry(op.name).in_file_order)
+        spaced = {name: judge.spaced(one, 3) for name, one in arrays.items()}
+        pack.op(op.name).run(**spaced, out=into if len(into) > 1 else into[0])
+        assert judge.check_all(op, arrays, {name: one.inner for name, one in outs.items()}).wrong == 0, (m, n)
+        assert not any(one.touched() for one in outs.values()), (m, n)
 
 
 @pytest.mark.parametrize("spec", list(SPECS))
@@ -89,7 +94,8 @@ def test_the_bits_are_the_plan_s_whoever_computes_them(path: Path, spec: str) ->
     arrays = drawn(op, 2, 5003)
     for threads in (1, 2, THREADS):
         with haotuner.load(path, threads=threads) as opened:
-            found.append(opened.op(op.name).run(**arrays))
+            made = opened.op(op.name).run(**arrays)
+            found.append(np.concatenate([one.ravel() for one in made]) if isinstance(made, tuple) else made)
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
 
@@ -123,8 +129,7 @@ def test_from_c(path: Path, tmp_path: Path) -> None:
         for spec in SPECS:
             op = Op.parse(spec)
             for m, n in SIZES[:6]:
-                out = judge.Guarded((m, n))
-                calls.append(Call(tmp_path / f"{threads}-{len(calls)}", op, drawn(op, m, n), out))
+                calls.append(Call(tmp_path / f"{threads}-{len(calls)}", op, drawn(op, m, n), Shape.of(m=m, n=n)))
         assert served(program, path, threads, [call.line for call in calls]) == ["ok"] * len(calls)
         for call in calls:
             call.judge()

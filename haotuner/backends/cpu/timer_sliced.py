@@ -20,7 +20,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 WHOLE = 255  # HT_WHOLE of native/kinds/sliced.h
-_ROLES = ("input", "constant", "output")  # in the order of the runtime's numbers
+_ROLES = ("input", "constant", "output", "beside")  # in the order of the runtime's numbers
 VERIFY_THREADS = 3  # more than the slices of small shapes, so that some are cut unevenly
 BARE = {"sample_ns": 1, "limit_ns": 1, "least": 0}  # one call, nothing timed
 EXTENTS = 6  # shapes that are looked at: the smallest, some around the tile, some beyond
@@ -36,7 +36,7 @@ class SlicedTimer:
     def time(self, job: Job) -> Job:
         """Samples and looks in microseconds of one kernel at one shape."""
         op, shape = Op.parse(job["op"]), Shape.of(job["shape"])
-        operands = op.meaning.inputs + (op.meaning.output,)
+        operands = op.meaning.inputs + op.meaning.written
         size = sum(prod(op.operand_shape(o, shape)) * DTYPES[op.dtype_of(o)].size for o in operands)
         copies = max(2, -(-int(job["cold_bytes"]) // max(size, 1))) if job["cold_bytes"] else 1
         arrays = [self._buffer(op, operand, shape, copies) for operand in operands]
@@ -54,14 +54,17 @@ class SlicedTimer:
             inputs = judge.draw(op, shape, rng, whole=whole)
             apart = [judge.spaced(inputs[operand.name], 3) for operand in op.meaning.inputs]
             for cut in cuts:
-                out = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
+                outs = {
+                    one.name: judge.Guarded(op.operand_shape(one, shape), op.dtype_of(one)) for one in op.meaning.written
+                }
+                found = {name: one.inner for name, one in outs.items()}
                 asked = {**job, **BARE, "axis": cut, "threads": 1 if cut == WHOLE else VERIFY_THREADS}
-                self._call(asked, op, op.extents(shape), [*apart, out.inner], 1, np.zeros(0))
-                verdict = judge.check(op, inputs, out.inner, whole=whole)
+                self._call(asked, op, op.extents(shape), [*apart, *found.values()], 1, np.zeros(0))
+                verdict = judge.check_all(op, inputs, found, whole=whole)
                 where = f"{shape}, {'whole' if cut == WHOLE else f'cut along {op.axes[cut]}'}"
                 if verdict.wrong:
                     raise Refusal("verify", "wrong", f"{where}: {verdict}")
-                if out.touched():
+                if any(one.touched() for one in outs.values()):
                     raise Refusal("verify", "out_of_bounds", f"{where}: wrote outside the output")
                 worst = max(worst, verdict.worst)
         return {"max_error": worst}
@@ -69,7 +72,7 @@ class SlicedTimer:
     def _call(
         self, job: Job, op: Op, extents: Mapping[str, int], arrays: Sequence[NDArray[Any]], copies: int, samples: Any
     ) -> int:
-        operands = op.meaning.inputs + (op.meaning.output,)
+        operands = op.meaning.inputs + op.meaning.written
         words = [
             *(int(job[key]) for key in ("kernel", "axis", "least_tiles", "threads")),
             copies,

@@ -1,8 +1,8 @@
 /* Generated ops of a CPU pack through haotuner.h: generated PACK THREADS, a call a line of standard input.
  *
- * A line: OP IN_PLACE OUT_FILE TENSOR… with TENSOR = CODE:BITS:OFFSET:SHAPE:STRIDES:FILE, numbers of an axis between commas ("." for no
- * axis), the output last. FILE holds the memory, the output's too; what is there after the call goes to OUT_FILE. IN_PLACE: the input
- * that is the output as well, or -1. Answers a line each: "ok", or "refused CODE TEXT". */
+ * A line: OP IN_PLACE OUT_FILE,… TENSOR… with TENSOR = CODE:BITS:OFFSET:SHAPE:STRIDES:FILE, numbers of an axis between commas ("." for no
+ * axis), the output last. FILE holds the memory, the output's too; what is there after the call goes to OUT_FILE, one for each of the
+ * last tensors. IN_PLACE: the input that is the output as well, or -1. Answers a line each: "ok", or "refused CODE TEXT". */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,7 +76,10 @@ static void serve(ht_pack* pack, char* line) {
   const ht_status status = ht_run(op, operands, count, NULL, &error);
   if (status == HT_OK) printf("ok\n");
   else printf("refused %d %s\n", (int)status, error.text);
-  put(to, &all[last]);
+  int written = 1;
+  for (const char* comma = to; (comma = strchr(comma, ',')) != NULL; ++comma) ++written;
+  char* behind = NULL;
+  for (int i = 0; i < written; ++i) put(strtok_r(i == 0 ? to : NULL, ",", &behind), &all[in_place < 0 ? count - written + i : in_place]);
   for (int i = 0; i < count; ++i) free(all[i].memory);
 }
 

@@ -106,7 +106,7 @@ ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTe
  * may call; nothing may call while or after the pack is closed. Allocates nothing.
  * Generated ops (softmax, norms, groups from files …) take tensors whose last axis is contiguous, on a device all of them there, in one
  * launch on `stream`. The output may be the very tensor of an input that the manifest calls in_place. What the manifest calls
- * beside is written by the same launch; it comes before the output, and no memory of what is written may be another operand's.
+ * beside is written by the same call; it comes before the output, and no memory of what is written may be another operand's.
  * batch_matmul takes x, w, y and after them, each NULL or left out where it is not wanted, bias, scale and mask:
  * y = (x . w) * scale + bias + mask. Matrices are the last two axes; those before count them and are broadcast, at any strides.
  * On a device the last axis of x, w and y is contiguous, bias and mask are of their type, scale is float32 there, or one float32 of the
