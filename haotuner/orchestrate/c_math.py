@@ -16,6 +16,7 @@ from haotuner.microkernels.cpu.vector_math import (
     TANH,
     TANH_END,
     TANH_SPLIT,
+    TO_WHOLE,
 )
 
 # What a value is computed in. Halves are floats, rounded after every step; in memory they are their bits.
@@ -57,16 +58,26 @@ INLINE float ht_modf(float a, float b) {{
   float r = fmodf(a, b);
   return r == 0 ? copysignf(0.0f, b) : (r < 0) != (b < 0) ? r + b : r;
 }}
+#if defined __FMA__ || defined __CUDACC__ || defined __CUDACC_RTC__
+#define FUSED
+#endif
+#define WHOLE 0x4b400000 /* the bits of {TO_WHOLE!r} */
 INLINE float power2(int32_t n) {{ return bits((int32_t)((uint32_t)(n + 127) << 23)); }}
-INLINE float ht_exp(float x) {{ /* 2^n e^r, the power in two factors */
+INLINE float ht_exp(float x) {{ /* 2^n e^r, the power in two factors; sums are such that taking them apart changes nothing */
   float c = x < -104.5f ? -104.5f : x;
   c = c > 89.0f ? 89.0f : c;
-  float n = floorf(c * {LOG2_E!r}f + 0.5f);
-  float r = (c - n * {LN2_HIGH!r}f) - n * {LN2_LOW!r}f;
-  float e = (r * r) * {_polynomial(EXP, "r")} + r + 1.0f;
-  int32_t i = (int32_t)n, h = i >> 1;
-  float y = e * power2(h) * power2(i - h);
-  return x == x ? y : x;
+#ifdef FUSED
+  float t = fmaf(c, {LOG2_E!r}f, {TO_WHOLE!r}f), n = t - {TO_WHOLE!r}f;
+  float r = fmaf(n, {-LN2_LOW!r}f, fmaf(n, {-LN2_HIGH!r}f, c));
+#else
+  float t = c * {LOG2_E!r}f + {TO_WHOLE!r}f;
+  float n = (float)(int32_t)((uint32_t)whole(t) - WHOLE), most = c - n * {LN2_HIGH!r}f;
+  float r = bits(whole(most) + (whole(t) >> 31)) - n * {LN2_LOW!r}f; /* t is over 0, but compilers do not know it */
+#endif
+  float e = {_polynomial((1.0, 1.0, *EXP), "r")};
+  int32_t i = (int32_t)((uint32_t)whole(t) - WHOLE), h = i >> 1;
+  float y = bits((int32_t)((uint32_t)whole(e) + ((uint32_t)h << 23))) * power2(i - h);
+  return x == x ? y : x; /* asked last, or the loop becomes no vectors */
 }}
 INLINE int32_t ordered(float f, int32_t of_nan) {{ /* whole numbers in the order of the floats */
   int32_t i = whole(f);

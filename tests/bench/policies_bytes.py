@@ -38,6 +38,10 @@ GROUPS = {  # a group, sizes, a cache: the space's programs differ in what they 
         Space(made(lambda g: g.add("reduce", g.input("x", (M, N)), how="sum", axes=(1,))), 16, workers=2),
         {"m": 2, "n": 1 << 16}, Level(1 << 15, 16),
     ),
+    "softmax of few long rows, two workers": (  # four of its points are in stages
+        Space(made(lambda g: composites.softmax(g, g.input("x", (M, N)))), 16, workers=2),
+        {"m": 2, "n": 1 << 16}, Level(1 << 15, 16),
+    ),
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -182,3 +183,38 @@ def test_reductions_leave_out_what_a_pad_adds(name: str) -> None:
 
 def test_a_reduction_of_many_channels_is_not_repeated_for_each() -> None:
     assert again_and_again(graph_of("group_norm")) is not None
+
+
+FUNCTIONS = {"exp": 2.0, "sigmoid": 3.0, "tanh": 2.0, "erf": 3.0}  # units of the last place
+
+
+@pytest.mark.parametrize("arch", ["native", "x86-64"])
+def test_functions_keep_their_digits_although_sums_may_be_taken_apart(arch: str, tmp_path: Path) -> None:
+    source, library = tmp_path / "functions.c", tmp_path / "functions.so"
+    loops = (
+        f"void of_{name}(const float* x, float* y, long n) {{ for (long i = 0; i < n; ++i) y[i] = ht_{name}(x[i]); }}"
+        for name in FUNCTIONS
+    )
+    source.write_text(PRELUDE + "\n".join(loops))
+    command = [Toolchain.find().compiler, "-std=c11", "-O3", f"-march={arch}", *GROUP_FLAGS, "-fPIC", "-shared"]
+    subprocess.run([*command, "-o", str(library), str(source), "-lm"], check=True)
+    found = ctypes.CDLL(str(library))
+    every = np.arange(0, 2**32, 49999, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    near = np.linspace(-106, 90, 20001, dtype=np.float32)  # where results are subnormal, and where they end
+    x = np.concatenate([every, near, np.array([np.inf, -np.inf, np.nan, 0.0], np.float32)])
+    y = np.empty_like(x)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        exact = {"exp": np.exp(wide), "sigmoid": 1 / (1 + np.exp(-wide)), "tanh": np.tanh(wide),
+                 "erf": np.array([math.erf(one) for one in wide])}  # fmt: skip
+        for name, most in FUNCTIONS.items():
+            getattr(found, f"of_{name}")(
+                ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.c_long(len(x))
+            )
+            want = exact[name]
+            rounded = want.astype(np.float32)
+            np.testing.assert_array_equal(np.isnan(y), np.isnan(x), name)
+            np.testing.assert_array_equal(np.isinf(y), np.isinf(rounded), name)
+            known = np.isfinite(rounded)
+            off = np.abs(y[known] - want[known]) / np.spacing(np.abs(rounded[known])).astype(np.float64)
+            assert off.max() <= most, (name, x[known][off.argmax()], off.max())
