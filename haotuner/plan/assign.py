@@ -6,6 +6,8 @@ Hakimi, 1964). Solved exactly by HiGHS (scipy.optimize.milp).
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -15,6 +17,20 @@ from haotuner.plan.cover import MAX_KEPT, PENALTY, POWER
 
 LIMIT_S = 4.0
 TOO_SLOW = 4.0  # times the best: no shape is ever assigned so, which keeps the program small
+
+
+def assign_within(
+    groups: Sequence[Hashable], us: NDArray[np.float64], shares: NDArray[np.float64], most: int = MAX_KEPT
+) -> list[int]:
+    """As ``assign``, of one group alone: that whose kernels together lose least.
+
+    ``groups``: of each kernel. ValueError if some shape has no kernel of any one group.
+    """
+    rows: dict[Hashable, list[int]] = {}
+    for kernel, group in enumerate(groups):
+        rows.setdefault(group, []).append(kernel)
+    among = min(rows.values(), key=lambda of: float(shares @ (us[of].min(axis=0) / us.min(axis=0)) ** POWER))
+    return [among[at] for at in assign(us[among], shares, most)]
 
 
 def assign(us: NDArray[np.float64], shares: NDArray[np.float64], most: int = MAX_KEPT) -> list[int]:

@@ -21,7 +21,7 @@ from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError, NothingLegal, UsageError
 from haotuner.generate.kinds import has_graph
 from haotuner.measure.laboratory import Laboratory
-from haotuner.plan.assign import assign
+from haotuner.plan.assign import assign_within
 from haotuner.plan.cells import CellTable, Sharing, cell_table
 from haotuner.plan.cover import MAX_KEPT
 from haotuner.search.clock import Clock, now
@@ -153,6 +153,7 @@ class Race:
         clock: Clock,
     ) -> None:
         self.task, self.lab, self.clock = task, lab, clock
+        self._layout = families[0].layout  # of the only family where bits may not depend on what serves
         self._shared = bool(getattr(families[0], "shares_programs", False))
         self.shapes = compared(task, lab.device, SHAPES)
         self.shares = self._shares()
@@ -303,7 +304,8 @@ class Race:
         bare = not all(self._least())  # some shape rests on expectations: then all have a say that are expected to be fast
         timed = sound if bare else [one for one in sound if self.us[one]]
         us, shares = self._filled(timed), np.array([self.shares[shape] for shape in self.shapes])
-        kept = assign(us, shares, _most(self.task))
+        layouts = [self._layout(self.candidates[one]) if self.task.one_order else () for one in timed]
+        kept = assign_within(layouts, us, shares, _most(self.task))
         lost = float(shares @ (us[kept].min(axis=0) / us.min(axis=0)) / shares.sum() - 1)
         return [self.candidates[timed[place]] for place in kept], lost
 

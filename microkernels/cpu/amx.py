@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from haotuner.words.demand import Asked, Demand
 from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
+from haotuner.words.kernel import Footprint, MicroKernel
 
 REGISTERS, ROWS, WORDS = 8, 16, 16  # tile registers; rows of one, and 32-bit words of a row
 TYPES = ("bf16", "int8")  # whose words are multiplied
@@ -37,13 +38,15 @@ def on_tiles(kernel: MicroKernel) -> bool:
     return bool(dict(kernel.params).get("am"))
 
 
-def shapes(lanes: int) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """(mr, nr, pw, ku, vl, pf) of every tile that fits the registers."""
+def shapes(lanes: int, *, panels: Literal["any", "vectors"] = "any") -> Iterator[tuple[int, int, int, int, int, int]]:
+    """(mr, nr, pw, ku, vl, pf) of every tile that fits the registers; ``vectors``: those with panels as wide as a vector."""
     for rows in TILE_ROWS:
         for vectors in range(1, REGISTERS - 1):
             if registers(rows, vectors) > REGISTERS:
                 continue
             for streams in (count for count in range(1, vectors + 1) if vectors % count == 0):
+                if panels == "vectors" and streams != vectors:
+                    continue
                 for ahead in PREFETCHES:
                     yield rows, vectors * lanes, vectors * lanes // streams, 1, lanes, ahead
 
@@ -52,6 +55,17 @@ def registers(rows: int, vectors: int) -> int:
     """Tile registers of a tile at the least: its sums, its rows of x, and one for the weight."""
     down = -(-rows // ROWS)
     return down * vectors + down + 1
+
+
+def footprint(kernel: MicroKernel) -> Footprint:
+    """Tile registers, and bytes of L1 that a step reads: rows of x and lines of the panel."""
+    lines = kernel["mr"] + kernel["nr"] // WORDS * ROWS
+    return Footprint(registers_per_thread=registers(kernel["mr"], kernel["nr"] // WORDS), shared_bytes=lines * 4 * WORDS)
+
+
+def order(kernel: MicroKernel, dtype: str) -> tuple[int, ...]:
+    """What of a kernel's layout says how its sums are rounded: bf16 otherwise on tiles; some plans have one way alone."""
+    return (int(on_tiles(kernel)),) if dtype == "bf16" else ()
 
 
 def lists(kernel: MicroKernel) -> dict[str, str]:
@@ -109,7 +123,7 @@ def demand(asked: Asked, wanted: Demand, terms: int) -> Demand:
     # Lines of x are used as a whole, whatever else of their set there is; where x and panel fit L1 the panel stays.
     stays = wanted.tiles.l1_set_bytes <= float(asked.device.l1_bytes or 32 * 2**10)
     from_l2 = np.where(stays, rows, rows + ROWS * vectors) * size
-    steps = tile.depth * wanted.tiles.count
+    more = (from_l2 - tile.mid_bytes) * tile.depth * wanted.tiles.count
 
     def where(of_tiles: object, of_vectors: object) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.where(tiles, np.asarray(of_tiles, np.float64), np.asarray(of_vectors, np.float64))
@@ -119,7 +133,7 @@ def demand(asked: Asked, wanted: Demand, terms: int) -> Demand:
         work=replace(
             wanted.work,
             flops={"simd": where(0.0, flops), "tensor": where(flops / rate, 0.0)},
-            mid_bytes=where(from_l2 * steps, wanted.work.mid_bytes),
+            mid_bytes=where(wanted.work.mid_bytes + more, wanted.work.mid_bytes),  # what is packed comes on top
         ),
         tiles=replace(wanted.tiles, registers=where(down * vectors + down + 1.0, wanted.tiles.registers)),
         matmul=replace(

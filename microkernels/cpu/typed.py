@@ -136,14 +136,13 @@ class CpuTyped(CpuDense):
         """As dense's: sums, a row of the panel, and a broadcast word; or tile registers, which are fewer."""
         rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
         if amx.on_tiles(kernel):
-            lines = rows + kernel["nr"] // amx.WORDS * amx.ROWS
-            return Footprint(registers_per_thread=amx.registers(rows, vectors), shared_bytes=lines * 4 * amx.WORDS)
+            return amx.footprint(kernel)
         step_bytes = (rows + kernel["nr"]) * kernel["ku"] * WORDS[self.dtype].bytes
         return Footprint(registers_per_thread=rows * vectors + vectors + 1, shared_bytes=step_bytes)
 
     def layout(self, kernel: MicroKernel) -> Layout:
         """Panel width; sums of bf16 are rounded in another order on AMX tiles, and one plan has one order."""
-        return (kernel["pw"], int(amx.on_tiles(kernel))) if self.dtype == "bf16" else (kernel["pw"],)
+        return (kernel["pw"], *amx.order(kernel, self.dtype))
 
     def demand(self, asked: Asked) -> Demand:
         """As dense's, or of AMX tiles."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.cpu.conv import CpuConv, of_group
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect, is_direct
 from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
@@ -38,7 +39,7 @@ class CpuTypedConv(CpuConv):
         return is_convolution(op.kind) and op.dtype == self.dtype and bool(op.dynamic)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Tiles that fill most of the registers, and small ones."""
+        """Tiles that fill most of the registers, and small ones; every AMX tile."""
         lanes, registers = device.wave_width, device.registers_per_thread
         for rows in range(1, MAX_ROWS + 1):
             for vectors in range(1, MAX_STREAMS + 1):
@@ -47,9 +48,14 @@ class CpuTypedConv(CpuConv):
                     for unroll in UNROLLS:
                         params = typed_params(op, (rows, vectors * lanes, lanes, unroll, lanes, 0))
                         yield with_epilogue(MicroKernel(self.name, params), op.epilogue)
+        if amx.has_tiles(device, self.dtype):
+            for tile in amx.shapes(lanes, panels="vectors"):
+                yield with_epilogue(MicroKernel(self.name, typed_params(op, tile, on_tiles=True)), op.epilogue)
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
-        """As typed dense: sums, a row of the panel, and a broadcast word."""
+        """As typed dense: sums, a row of the panel, and a broadcast word; or AMX registers."""
+        if amx.on_tiles(kernel):
+            return amx.footprint(kernel)
         rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
         step_bytes = (rows + kernel["nr"]) * kernel["ku"] * WORDS[self.dtype].bytes
         return Footprint(registers_per_thread=rows * vectors + vectors + 1, shared_bytes=step_bytes)
@@ -63,8 +69,8 @@ class CpuTypedConv(CpuConv):
         return rounded_up(self.tile(kernel), axis, extent)
 
     def layout(self, kernel: MicroKernel) -> tuple[int, ...]:
-        """Lanes of the packed weight: the same for all kernels of an op."""
-        return (kernel["vl"],)
+        """Lanes of the packed weight, the same for all kernels of an op, and the order of sums."""
+        return (kernel["vl"], *amx.order(kernel, self.dtype))
 
     def laws(self, op: Op, device: Device) -> Any:
         """No tile of more features than there are, but the least."""
@@ -76,7 +82,7 @@ class CpuTypedConv(CpuConv):
 
     def demand(self, asked: Asked) -> Demand:
         """That of the product, as with channels last."""
-        return self.product_demand(asked, asked.param("mr") > 0)
+        return amx.demand(asked, self.product_demand(asked, asked.param("mr") > 0), WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""

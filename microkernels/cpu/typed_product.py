@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from haotuner.microkernels.cpu import product_demand
+from haotuner.microkernels.cpu import amx, product_demand
 from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import MAX_ROWS, WORDS, typed_params
 from haotuner.words.demand import Asked, Demand
 from haotuner.words.device import Device
-from haotuner.words.family import rounded_up
+from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
 from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
@@ -36,16 +36,21 @@ class CpuTypedProduct(CpuProduct):
         return op.kind == self.kind.name and op.dtype == self.dtype and not op.epilogue and bool(op.dynamic)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Every tile that fits the registers."""
+        """Every tile that fits the registers, SIMD and AMX."""
         lanes, layout = device.wave_width, op.option("layout")
         across = (("xk", int(layout == "tn")), ("wk", int(layout == "nt")))
         for rows in range(1, MAX_ROWS + 1):
             for vectors in range(1, MAX_STREAMS + 1):
                 params = typed_params(op, (rows, vectors * lanes, lanes, 1, lanes, 0))
                 yield MicroKernel(self.name, (*params, *across))
+        if amx.has_tiles(device, self.dtype):
+            for tile in amx.shapes(lanes, panels="vectors"):
+                yield MicroKernel(self.name, (*typed_params(op, tile, on_tiles=True), *across))
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """As typed dense."""
+        if amx.on_tiles(kernel):
+            return amx.footprint(kernel)
         rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
         step_bytes = (rows + kernel["nr"]) * WORDS[self.dtype].bytes
         return Footprint(registers_per_thread=rows * vectors + vectors + 1, shared_bytes=step_bytes)
@@ -62,6 +67,10 @@ class CpuTypedProduct(CpuProduct):
         """Whole tiles of rows and columns."""
         return rounded_up(self.tile(kernel), axis, extent)
 
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """Nothing is packed before a call; the order of sums alone."""
+        return amx.order(kernel, self.dtype)
+
     def laws(self, op: Op, device: Device) -> Laws:
         """Sums enough to keep the units busy, in tiles that the shapes can fill."""
         return _LAWS
@@ -70,7 +79,8 @@ class CpuTypedProduct(CpuProduct):
         """See ``product_demand``: W is always packed, sums are never cut."""
         vectors = asked.param("nr") / asked.param("vl")
         zero = vectors * 0.0
-        return product_demand.demand(replace(asked, params={**asked.params, "nv": vectors, "pk": zero + 1.0, "kb": zero}))
+        wanted = product_demand.demand(replace(asked, params={**asked.params, "nv": vectors, "pk": zero + 1.0, "kb": zero}))
+        return amx.demand(asked, wanted, WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""

@@ -16,6 +16,7 @@ from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, program_of
 from haotuner.microkernels.cpu.typed_source import NATIVE, Ways, source
+from haotuner.microkernels.index import families_for
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -104,6 +105,25 @@ def test_programs_on_tiles_multiply_in_tiles_and_leave_them(tmp_path: Path) -> N
     for name, body in bodies:
         wanted = "tdpbf16ps" if "bf16" in name else "tdpbssd" if "sg1" in name else "tdpbusd"
         assert wanted in body and body.count("ldtilecfg") == 1 and "tilerelease" in body, name
+
+
+@pytest.mark.parametrize("kind", ["batch_matmul:k=64,layout=nt", "conv2d:c=64,f=64,r=3,s=3,pad=1"])
+@pytest.mark.parametrize("dtype", WORDS)
+def test_products_and_convolutions_are_offered_tiles_too(kind: str, dtype: str) -> None:
+    op = Op.parse(f"{kind},dtype={dtype}")
+    family = families_for(op, "cpu")[0]
+    assert not any(map(amx.on_tiles, family.points(op, BIG_CORE)))
+    found = [kernel for kernel in family.points(op, WITH_TILES) if amx.on_tiles(kernel)]
+    assert {kernel["pw"] for kernel in found} == ({16} if dtype in amx.TYPES else set())
+    for kernel in found:
+        assert family.footprint(kernel).registers_per_thread <= amx.REGISTERS
+        assert kernel["mr"] * kernel["nr"] <= 2048  # HT_TYPED_TILE
+    shape = Shape.of({axis: 128 for axis in op.dynamic})
+    one, plain = WITH_TILES.with_units(1), [kernel for kernel in family.points(op, BIG_CORE) if kernel["mr"] == 5][-1]
+    if found:
+        tall = next(kernel for kernel in found if (kernel["mr"], kernel["nr"]) == (32, 32))
+        on_tiles, in_vectors = expected_us(one, demand(one, family, op, [(tall, shape), (plain, shape)], weights="hot"))
+        assert on_tiles < in_vectors / 2 and family.layout(tall) != family.layout(plain) or dtype == "int8"
 
 
 @pytest.mark.parametrize("dtype", amx.TYPES)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haotuner.plan.assign import assign
+from haotuner.plan.assign import assign, assign_within
 from haotuner.plan.cells import MOST_CELLS, cell_table
 from haotuner.plan.cover import PENALTY, POWER
 from haotuner.words.composition import Composition
@@ -35,6 +35,11 @@ def test_the_kept_kernels_are_the_best_of_all_sets(seed: int, most: int) -> None
 def test_a_shape_that_nobody_serves_is_told() -> None:
     with pytest.raises(ValueError, match="1 of 2 shapes"):
         assign(np.array([[1.0, np.inf], [2.0, np.inf]]), np.ones(2) / 2)
+
+
+def test_kernels_of_one_group_are_kept_that_together_lose_least() -> None:
+    us = np.array([[1.0, 9.0], [9.0, 1.0], [1.5, 1.6]])
+    assert assign_within("aab", us, np.ones(2) / 2) == [0, 1] and assign_within("abc", us, np.ones(2) / 2) == [2]
 
 
 def times() -> dict[Shape, dict[Composition, float]]:

@@ -20,6 +20,7 @@ from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.native_builds import c_pack
+from tests.serving.product_packs import AMX_TILES
 
 BOUNDS = (6, 12)  # the largest w of each cell; the last goes on
 SHARES = (None, "q", "f")
@@ -48,13 +49,15 @@ def turned_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> Packe
     return with_kernels(op, kernels, lanes, threads)
 
 
-def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:
-    """Cells along w, each with another kernel and another way to share."""
+def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2), *, on_tiles: bool = False) -> PackedConv:
+    """Cells along w, each with another kernel and another way to share; ``on_tiles``: of AMX."""
     op = Op.parse(spec)
     family = families_for(op, "cpu")[0]
     if isinstance(family, CpuTypedConv):
-        tiles = ((rows, vectors * lanes, lanes, 1, lanes, 0) for rows, vectors in TILES)
-        kernels = [with_epilogue(MicroKernel(family.name, typed_params(op, tile)), op.epilogue) for tile in tiles]
+        shapes = AMX_TILES if on_tiles else [(*tile, 0) for tile in TILES]
+        tiles = ((rows, vectors * lanes, lanes, 1, lanes, ahead) for rows, vectors, ahead in shapes)
+        params = (typed_params(op, tile, on_tiles=on_tiles) for tile in tiles)
+        kernels = [with_epilogue(MicroKernel(family.name, one), op.epilogue) for one in params]
     elif isinstance(family, CpuConv):
         kernels = [family.kernel(op, rows, vectors * lanes, 1, lanes) for rows, vectors in TILES]
     else:

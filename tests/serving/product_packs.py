@@ -22,18 +22,21 @@ from tests.serving.packs import document
 BOUNDS = (4, 9, 40)  # of n, or of m: the largest extent of each cell; the last goes on
 # Rows, vectors, packs, terms of a block: extents of a few dozens meet every tile and several blocks.
 TILES = ((3, 2, 0, 0), (5, 1, 1, 4), (2, 2, 1, 7))
+# Rows and vectors in AMX registers, and words ahead: 1,700 terms come in parts of 1,024 and of 1,632, or whole.
+AMX_TILES = ((32, 2, 32), (7, 5, 0), (24, 1, 64))
 SHARES = ("n", "m", "b", None)
 
 
-def packed_product(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedProduct:
-    """Cells along n or m and along b, each with another kernel and another way to share."""
+def packed_product(spec: str, lanes: int, threads: Sequence[int] = (1, 2), *, on_tiles: bool = False) -> PackedProduct:
+    """Cells along n or m and along b, each with another kernel and another way to share; ``on_tiles``: of AMX."""
     op = Op.parse(spec)
     (family,) = families_for(op, "cpu")
     layout = op.option("layout")
     if isinstance(family, CpuTypedProduct):
         across = (("xk", int(layout == "tn")), ("wk", int(layout == "nt")))
-        sizes = ((mr, nv * lanes, lanes, 1, lanes, 0) for mr, nv, _, _ in TILES)
-        made = [MicroKernel(family.name, (*typed_params(op, tile), *across)) for tile in sizes]
+        shapes = AMX_TILES if on_tiles else [(mr, nv, 0) for mr, nv, _, _ in TILES]
+        sizes = ((mr, nv * lanes, lanes, 1, lanes, ahead) for mr, nv, ahead in shapes)
+        made = [MicroKernel(family.name, (*typed_params(op, tile, on_tiles=on_tiles), *across)) for tile in sizes]
     else:
         assert isinstance(family, CpuProduct)
         made = [family.kernel(mr, nv, lanes, pk, kb, layout) for mr, nv, pk, kb in TILES]

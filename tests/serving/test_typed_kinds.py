@@ -50,6 +50,19 @@ PRODUCTS = (
     "batch_matmul:layout=nt,dtype=int8",
     "batch_matmul:k=9,layout=nn,dtype=int8,in=int8,out=int8",
 )
+# Of AMX at its level, where other CPUs run them as SIMD tiles.
+CONVOLUTIONS_ON_TILES = (
+    "conv2d:c=9,f=20,r=3,s=3,pad=1,dtype=bf16,epilogue=bias+relu",
+    "conv2d:c=70,f=33,r=1,s=1,dtype=int8,layout=nhwc",
+    "conv1d:c=30,f=18,s=3,pad=1,groups=2,dtype=int8,in=int8",
+    "conv_transpose2d:c=4,f=10,r=4,s=4,stride=2,pad=1,dtype=bf16",
+)
+PRODUCTS_ON_TILES = (
+    "batch_matmul:k=1700,layout=nn,dtype=bf16,out=fp32",
+    "batch_matmul:k=70,layout=nt,dtype=bf16",
+    "batch_matmul:layout=tn,dtype=int8,in=int8",
+)
+AMX_LANES = 16
 SIGNED = "dense_n33_k21_int8_inint8"
 LEVELS = tuple(level for level in LANES if not missing_flags(level))
 
@@ -58,6 +71,9 @@ def made(out: Path, level: str) -> Path:
     lanes = LANES[level]
     ops: list[Any] = [packed_conv(spec, lanes) for spec in CONVOLUTIONS]
     ops += [packed_product(spec, lanes) for spec in PRODUCTS]
+    if level == best_level():
+        ops += [packed_conv(spec, lanes, on_tiles=lanes == AMX_LANES) for spec in CONVOLUTIONS_ON_TILES]
+        ops += [packed_product(spec, lanes, on_tiles=lanes == AMX_LANES) for spec in PRODUCTS_ON_TILES]
     ops.append(typed_op(SIGNED, lanes))
     library = out / "pack.so"
     pack_library(ops, level, toolchain(), library)
@@ -102,10 +118,12 @@ def test_the_promise_of_bits_is_checked_for_every_kind(
 
     monkeypatch.setattr(Convolution, "__call__", careless)
     found = [problem for problem in verify(promising, most_flops=1e4) if "as promised" in problem]
-    assert {problem.partition(" ")[0] for problem in found} >= {Op.parse(spec).name for spec in CONVOLUTIONS}
+    assert {problem.partition(" ")[0] for problem in found} >= {
+        Op.parse(spec).name for spec in CONVOLUTIONS + CONVOLUTIONS_ON_TILES
+    }
 
 
-@pytest.mark.parametrize("spec", CONVOLUTIONS)
+@pytest.mark.parametrize("spec", CONVOLUTIONS + CONVOLUTIONS_ON_TILES)
 def test_an_image_has_the_bits_of_any_batch_and_weights_come_back(pack: Pack, spec: str) -> None:
     op = Op.parse(spec)
     whole = Shape.of({axis: 3 if axis == "b" else 9 for axis in op.dynamic})
@@ -120,7 +138,7 @@ def test_an_image_has_the_bits_of_any_batch_and_weights_come_back(pack: Pack, sp
     assert served.weight().tobytes() == drawn["weight"].tobytes()
 
 
-@pytest.mark.parametrize("spec", PRODUCTS)
+@pytest.mark.parametrize("spec", PRODUCTS + PRODUCTS_ON_TILES)
 def test_products_take_any_strides_and_what_comes_beside(pack: Pack, spec: str) -> None:
     op, rng = Op.parse(spec), np.random.default_rng(1)
     drawn = judge.draw(op, Shape.of({axis: 4 if axis == "b" else 23 for axis in op.dynamic}), rng)
@@ -156,6 +174,7 @@ def test_integers_take_no_bias_beside_and_other_types_are_refused(pack: Pack) ->
 
 
 FUZZED = (CONVOLUTIONS[0], CONVOLUTIONS[1], CONVOLUTIONS[5], CONVOLUTIONS[7], *CONVOLUTIONS[-3:], *PRODUCTS)
+FUZZED += CONVOLUTIONS_ON_TILES + PRODUCTS_ON_TILES
 
 
 @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))

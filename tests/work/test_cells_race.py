@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from haotuner.cost.roofline import roofline_us
 from haotuner.measure.laboratory import GoesOn
+from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.index import families_for
 from haotuner.plan.cells import CellTable
 from haotuner.search.call_times import calls_us
@@ -77,6 +78,23 @@ def test_a_batch_invariant_plan_of_kernels_that_add_in_other_orders_has_one() ->
     family = families_for(SOFTMAX, "cpu")[0]
     assert len(tune(free, Sized(CORE).as_lab(), family).kernels) > 1
     assert len(tune(replace(free, one_order=True), Sized(CORE).as_lab(), family).kernels) == 1
+
+
+class Tiles(FakeLab):
+    """AMX tiles are the faster with many rows alone."""
+
+    def true_us(self, trial: Trial) -> float:
+        tiles = "_am1" in trial.composition.parts[0].kernel
+        return 1.0 + trial.shape["m"] * (0.1 if tiles else 1.0) + 8.0 * tiles
+
+
+def test_a_batch_invariant_plan_of_bf16_has_tiles_or_none() -> None:
+    op, core = Op.parse("batch_matmul:k=64,layout=nt,dtype=bf16"), replace(CORE, tensor_tflops=2.5)
+    free, (family,) = task(op, "b=4;m=1..512;n=64", 3600.0), families_for(op, "cpu")
+    kinds = {amx.on_tiles(kernel) for kernel in tune(free, Tiles(core).as_lab(), family).kernels}
+    assert kinds == {False, True}
+    kept = tune(replace(free, one_order=True), Tiles(core).as_lab(), family).kernels
+    assert len({amx.on_tiles(kernel) for kernel in kept}) == 1
 
 
 class Staged(FakeLab):

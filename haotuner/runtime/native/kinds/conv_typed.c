@@ -109,7 +109,7 @@ static void cut(job* j, int share, int threads) {
   const ht_kernel* k = j->kernel;
   const int64_t size = j->conv->typed->x.bits / 8, depth = j->phase.depth > 0 ? j->phase.depth : 1;
   const int64_t parts = up(depth * size * k->mr, IMAGE_BYTES - 4 * LINE * k->mr);
-  j->part = up(up(depth, parts), 4) * 4; /* whole words */
+  j->part = up(up(depth, parts) * size, LINE) * LINE / size; /* whole steps of every tile, so that sums keep their order */
   j->width = (up(least(j->part, depth) * size, LINE) | 1) * LINE;
   int64_t most = least(IMAGE_BYTES / j->width, ROWS_MOST) / k->mr;
   most = least(most, HT_CONV_SUMS / k->nr / k->mr);

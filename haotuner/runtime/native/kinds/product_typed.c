@@ -7,6 +7,7 @@
 
 #define W_BYTES (256 * 1024) /* half of the smallest private L2 of server cores */
 #define X_BYTES (64 * 1024)
+#define STEP 64 /* bytes of a row that a tile multiplies at most at a time: parts of a sum are whole ones, so sums keep their order */
 #define SUMS (16 * 1024)
 #define ROWS 96
 #define NEAR_SUMS (6 * 1024) /* of a run of rows, unless one tile has more: half of the smallest L1, so that what follows reads them there */
@@ -118,7 +119,7 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
   const ht_typed* typed = product->typed;
   const ht_view *x = &call->product.views[HT_PRODUCT_X], *w = &call->product.views[HT_PRODUCT_W];
   const int64_t size = typed->x.bits / 8, k = call->extents[HT_PRODUCT_K], nr = kernel->nr, mr = kernel->mr, pw = kernel->pw;
-  int64_t terms = least(W_BYTES / nr, X_BYTES / mr) / size / 4 * 4; /* of a part: so many that one tile finds room */
+  int64_t terms = least(W_BYTES / nr, X_BYTES / mr) / STEP * STEP / size; /* of a part: so many that one tile finds room */
   if (terms > k) terms = k;
   const int64_t words = ht_typed_depth(typed, terms > 0 ? terms : 1), x_width = terms * size;
   const int64_t wide = least(W_BYTES / (words * typed->column * nr), SUMS / mr / nr) * nr;
