@@ -173,8 +173,8 @@ def test_integers_take_no_bias_beside_and_other_types_are_refused(pack: Pack) ->
         pack.op("batch_matmul_int8_nt").run(np.zeros((1, 2, 4), np.uint8), np.zeros((1, 2, 4), np.uint8))
 
 
-FUZZED = (CONVOLUTIONS[0], CONVOLUTIONS[1], CONVOLUTIONS[5], CONVOLUTIONS[7], *CONVOLUTIONS[-3:], *PRODUCTS)
-FUZZED += CONVOLUTIONS_ON_TILES + PRODUCTS_ON_TILES
+FUZZED = (CONVOLUTIONS[0], CONVOLUTIONS[1], CONVOLUTIONS[5], CONVOLUTIONS[7], *CONVOLUTIONS[-3:], *PRODUCTS,
+          *CONVOLUTIONS_ON_TILES, *PRODUCTS_ON_TILES)  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
