@@ -6,6 +6,7 @@ import ctypes
 
 from haotuner.hw_profiles.isa import CpuInfo
 
+FEATURES = ("amx-tile", "amx-bf16", "amx-int8")  # as compilers name them
 _FLAGS = frozenset(["amx_tile", "amx_bf16", "amx_int8"])
 # A tile of 16 x 16 sums and 32 terms of bf16 every 16 cycles (Intel's optimization manual, chapter on AMX); bytes are
 # twice as many. Measured on one core of an Intel Xeon with AMX: 2,970 GFLOP/s at 2.9 GHz.

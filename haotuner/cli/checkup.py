@@ -14,6 +14,7 @@ from typing import Literal
 from haotuner.backends.cuda.nvrtc import find_nvrtc
 from haotuner.control_groups import read_text
 from haotuner.errors import EnvironmentMissing
+from haotuner.hw_profiles import amx
 from haotuner.hw_profiles.cpu import cpu_info, cpu_rates, find_compiler
 from haotuner.hw_profiles.cpu_peak import NotMeasured
 from haotuner.hw_profiles.driver import query_driver
@@ -21,6 +22,7 @@ from haotuner.hw_profiles.gpu import gpu_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.nvml import NoGpu, query_nvml
 from haotuner.hw_profiles.topology import topology
+from haotuner.microkernels.cpu.typed_source import DOTS
 from haotuner.words.device import Device
 
 Status = Literal["ok", "missing", "warning", "absent"]  # missing: tuning on the CPU cannot work; absent: optional
@@ -53,7 +55,7 @@ def checkup(*, host: Host, cache_dir: Path | None, folder: Path, version: Callab
         folder: where packs would be written.
         version: gives a distribution's version, None where it is not installed.
     """
-    checks = [*_cpu(host, cache_dir), _compiler(), *_packages(version)]
+    checks = [*_cpu(host, cache_dir), _compiler(host), *_packages(version)]
     checks += [_disk("disk", folder), _cache(cache_dir), *_gpu(host), _nvcc(), _nvrtc()]
     return [*checks, *(_peer(name, version(name)) for name in PEERS)]
 
@@ -116,18 +118,39 @@ def _huge_pages(host: Host) -> Check:
     return Check(name="huge pages", status="warning" if off else "ok", found=chosen[1], remedy=remedy if off else "")
 
 
-def _compiler() -> Check:
+def _compiler(host: Host) -> Check:
     compiler = find_compiler()
     remedy = "install one: `apt-get install gcc libc6-dev`, or put a cc, gcc or clang on PATH"
     if compiler is None:
         return Check(name="C compiler", status="missing", found="none of cc, gcc, clang on PATH", remedy=remedy)
     said = _first_line([compiler, "--version"])
+    unknown = _not_compiled(compiler, host) if said else []
+    if unknown:
+        return Check(
+            name="C compiler",
+            status="warning",
+            found=f"{compiler} ({said}) does not know {', '.join(unknown)}, which this CPU has: bf16 and int8 do without",
+            remedy="put a newer compiler on PATH, gcc 11 or later for all of them, and tune again",
+        )
     return Check(
         name="C compiler",
         status="ok" if said else "missing",
         found=f"{compiler} ({said or 'does not run'})",
         remedy="" if said else remedy,
     )
+
+
+def _not_compiled(compiler: str, host: Host) -> list[str]:
+    """Extensions for bf16 and int8 that the CPU has and the compiler has no option for."""
+    try:
+        info = cpu_info(host)
+    except EnvironmentMissing:
+        return []
+    asked = {dot.feature: [dot.feature] for dot in DOTS.values() if dot.flag in info.flags}
+    if amx.has_tiles(info):
+        asked["amx"] = list(amx.FEATURES)
+    tried = [compiler, "-fsyntax-only", "-x", "c", "/dev/null"]
+    return [name for name, of in asked.items() if _output([*tried, *(f"-m{one}" for one in of)]) is None]
 
 
 def _packages(version: Callable[[str], str | None]) -> Iterator[Check]:

@@ -32,9 +32,9 @@ DOTS = {
 }
 
 
-# all: what the CPU has is found out when the kernel runs. tiles: AMX for its kernels, dot for others. emulated: AMX in plain
-# C, for tests.
-Ways = Literal["all", "tiles", "dot", "wide", "emulated"]
+# all: what the CPU has is found out when the kernel runs; simd: but for AMX. tiles: AMX for its kernels, dot for others.
+# emulated: AMX in plain C, for tests.
+Ways = Literal["all", "simd", "tiles", "dot", "wide", "emulated"]
 
 
 def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways: Ways = "all") -> str:
@@ -44,7 +44,7 @@ def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways
     """
     text = ["#define HT_TILES_IN_C"] if ways == "emulated" else ["#define _GNU_SOURCE /* syscall */"]
     text += [f"#define HT_LANES {lanes}", '#include "typed_vectors.h"']
-    if any(amx.on_tiles(kernel) for _, kernel, _ in programs) and ways not in ("dot", "wide"):
+    if any(amx.on_tiles(kernel) for _, kernel, _ in programs) and ways not in ("simd", "dot", "wide"):
         text.append('#include "typed_tiles.h"')
     for symbol, kernel, terms in programs:
         if amx.on_tiles(kernel):
@@ -89,13 +89,13 @@ def _in_vectors(symbol: str, kernel: MicroKernel, terms: int, ways: Ways) -> lis
 def _on_tiles(symbol: str, kernel: MicroKernel, terms: int, ways: Ways) -> list[str]:
     """C source of a program on AMX tiles, and of the same in smaller SIMD tiles where there are none."""
     text, run = [], f"{symbol}_parts(tile)"
-    if ways in ("all", "dot", "wide"):
+    if ways in ("all", "simd", "dot", "wide"):
         small = amx.in_vectors(kernel)
         text += _in_vectors(symbol, small, terms, ways)
         down, right = kernel["mr"] // small["mr"], kernel["nr"] // small["nr"]
         text.append(f"static void {symbol}_parts(const ht_typed_tile* tile) {{ ht_typed_tile part = *tile; "
                     f"part.tiles *= {down}; part.groups *= {right}; {symbol}_vectors(&part); }}")  # fmt: skip
-    if ways not in ("dot", "wide"):
+    if ways not in ("simd", "dot", "wide"):
         target = "" if ways == "emulated" else '__attribute__((target("amx-tile,amx-bf16,amx-int8")))'
         words = {"MR": kernel["mr"], "NV": kernel["nr"] // kernel["vl"], "PW": kernel["pw"], "PF": kernel["pf"],
                  "TYPE": terms, "SIGNED": dict(kernel.params).get("sg", 0), "TARGET": target, "PROGRAM": f"{symbol}_tiles",

@@ -46,19 +46,25 @@ def test_every_type_is_right(target: tuple[str, int], way: Ways, tmp_path: Path)
     assert seen or way == "dot"
 
 
-def test_an_old_compiler_leaves_the_widened_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[bool] = []
+@pytest.mark.parametrize("unknown", ["_tiles(", "_dot("])
+def test_an_old_compiler_leaves_what_it_knows(unknown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
 
     def compiled(self: Toolchain, source: Path, *rest: object) -> None:
-        tried.append("_dot" in source.read_text())
-        if tried[-1]:
+        tried.append(source.read_text())
+        if unknown in tried[-1]:
             raise RuntimeError("cc: unknown option")
 
     monkeypatch.setattr(Toolchain, "object", compiled)
     op = Op.parse(OPS[0])
     (family,) = families_for(op, "cpu")
     assert isinstance(family, CpuTyped)
-    typed_object([family.typed(op, (1, 16, 16, 1, 16, 0))], "x86-64-v4", tmp_path / "out.o")
-    assert tried == [True, False]
+    kernels = [family.typed(op, (1, 16, 16, 1, 16, 0)), family.typed(op, (16, 32, 16, 1, 16, 0), on_tiles=True)]
+    whole: tuple[Ways, ...] = ("all", "tiles")
+    for ways in whole:
+        tried.clear()
+        typed_object(kernels, "x86-64-v4", tmp_path / "out.o", ways=ways)
+        assert [unknown in text for text in tried] == ([True, False] if unknown == "_tiles(" else [True, True, False])
+        assert ("_dot(" in tried[-1]) == (unknown == "_tiles("), "no more is lost than the compiler does not know"
     with pytest.raises(ValueError, match="typed kernels are built for"):
         typed_object([family.typed(op, (1, 16, 16, 1, 16, 0))], "znver5", tmp_path / "out.o")

@@ -16,7 +16,7 @@ from haotuner.cli.checkup import PEERS, PINNED, TUNING, Check, checkup
 from haotuner.cli.doctor import doctor
 from haotuner.errors import EnvironmentMissing
 from tests.content.hw_gpus import LOST, Board, FakeNvml
-from tests.content.hw_machines import CORE_2, machine
+from tests.content.hw_machines import CORE_2, EPYC, machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -158,6 +158,18 @@ def test_nvcc_says_which_gpus_can_be_built_for(tmp_path, monkeypatch, said, stat
     (tmp_path / "nvcc").chmod(0o755)
     found = check_of(tmp_path)["nvcc"]
     assert (found.status, words in found.found) == (status, True)
+
+
+def test_a_compiler_that_does_not_know_what_the_cpu_has_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    old = 'case "$*" in *-mavx512bf16*) exit 1;; esac; echo old 9.1'
+    (tmp_path / "cc").write_text(f"#!/bin/sh\n{old}\n")
+    (tmp_path / "cc").chmod(0o755)
+    assert check_of(tmp_path)["C compiler"].status == "ok"
+    newer = EPYC.replace(" avx512f ", " avx512f avx512_bf16 avx512_vnni ")
+    assert newer != EPYC
+    found = check_of(tmp_path, host=machine(tmp_path / "newer", cpuinfo=newer))["C compiler"]
+    assert found.status == "warning" and "does not know avx512bf16, which" in found.found and "gcc 11" in found.remedy
 
 
 def test_a_compiler_that_does_not_run_is_missing(tmp_path, monkeypatch):

@@ -16,6 +16,12 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.words.kernel import MicroKernel
 
 TILED_LANES = 8
+# What is tried in turn where a compiler does not know the instructions (gcc before 11 not AMX, 9 not all of AVX-512).
+_TRIED: dict[Ways, tuple[Ways, ...]] = {
+    "all": ("all", "simd", "wide"),
+    "tiles": ("tiles", "dot", "wide"),
+    "dot": ("dot", "wide"),
+}
 _CPUINFO = Path("/proc/cpuinfo")
 _RUNTIME = Path(__file__).resolve().parents[2] / "runtime" / "native"
 
@@ -48,14 +54,15 @@ def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: 
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
         text, toolchain = Path(scratch) / "typed.c", Toolchain.find()
         words = ([NATIVE, _RUNTIME], out, (*level.compile_flags, *halves))
-        text.write_text(source(given, lanes, ways=ways))
-        try:
-            toolchain.object(text, *words)
-        except RuntimeError:
-            if ways == "wide":
-                raise
-            text.write_text(source(given, lanes, ways="wide"))  # gcc 9 and 10 know not all of the instructions
-            toolchain.object(text, *words)
+        tried = _TRIED.get(ways, (ways,))
+        for way in tried:
+            text.write_text(source(given, lanes, ways=way))
+            try:
+                toolchain.object(text, *words)
+                break
+            except RuntimeError:  # `haotuner doctor` says what the compiler does not know
+                if way == tried[-1]:
+                    raise
 
 
 def declarations(kernels: Sequence[MicroKernel]) -> list[str]:
