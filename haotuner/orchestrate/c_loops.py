@@ -41,6 +41,7 @@ from haotuner.orchestrate.c_math import (
 )
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 from haotuner.orchestrate.inside import clipped, inside
+from haotuner.orchestrate.kept import Kept, kept_in_row
 from haotuner.orchestrate.woven import strand, strands
 
 BLOCK, LEAST_WIDE = 64, 8  # elements of the last axis that are summed side by side; of an axis of fewer it is not worth it
@@ -128,12 +129,14 @@ class LoopsWriter:
         self.top = Scope(frozenset())
         self.used: list[str] = []
         self.kept: list[Expression] = []
+        self.row: Kept | None = None  # what waits in the output's row
 
     def group(self) -> Group:
-        """The whole function."""
+        """The whole function: first for whole rows, where something may wait in them."""
         out = self.graph.outputs[0]
         extents = self.graph.types[out].shape
         variables, value = element_of(self.graph)
+        first = self._rows_whole(variables, value)
         stack, names = [self.top], [variable.name for variable in variables]
         across = folds_across(value, variables) if variables and _wide(extents[-1]) else []
         for place, variable in enumerate(variables):
@@ -150,8 +153,24 @@ class LoopsWriter:
         self._close(stack, 1)
         tensors, pointers, body = self._parts(out)
         head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
-        source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, *body, "}"])
+        source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, *_text(first, 1), *body, "}"])
         return Group(source=source, tensors=tensors, loops=extents)
+
+    def _rows_whole(self, variables: Sequence[Variable], value: Expression) -> list[Any]:
+        """What a call does that has whole rows of an output whose terms may wait there; nothing where none may."""
+        self.row = kept_in_row(self.graph, variables, value)
+        if self.row is None:
+            return []
+        place, stack = len(variables) - 1, [self.top]
+        for at, variable in enumerate(variables):
+            stack.append(self._loop(variable.name, f"hi[{at}]", f"lo[{at}]"))
+        self._assign(self.row.value, [variable.name for variable in variables], stack)
+        self._close(stack, 1)
+        extent = self.graph.types[self.graph.outputs[0]].shape[-1]
+        width = f"{extent}LL" if isinstance(extent, int) else f"s[{self.size(extent)}]"
+        found = [[f"if (lo[{place}] == 0 && hi[{place}] == {width})", *self.top.lines, "return;"]]
+        self.top, self.row = Scope(frozenset()), None
+        return found
 
     def _inside(self, value: Expression, variables: Sequence[Variable], stack: list[Scope]) -> bool:
         """The middle of a row, from ``middle`` to ``middle_end``, for which a pad asks nothing; False: nothing is padded."""
@@ -315,6 +334,10 @@ class LoopsWriter:
         if e.how in ("max", "min") and kind == "float":
             return self._extreme(e, name, value, inner, stack, scope)
         summed = "fp32" if e.dtype in HALVES else e.dtype
+        if self.row is not None and e is self.row.fold:
+            out, rows = self.graph.outputs[0], [one.name for one in self.row.rows]
+            target = self._offset(self.graph.types[out].shape, [*rows, e.axes[0][0].name], inner)
+            inner[-1].lines.append(f"{self._pointer(out)}[{target}] = {value};")
         inner[-1].lines.append(f"{name} = {joined(e.how, name, value, summed)};")
         scope.lines.append(f"{kind} {name} = {neutral(e.how, e.dtype)};")
         self._close(inner, len(stack))

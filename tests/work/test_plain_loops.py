@@ -86,10 +86,30 @@ def interleaved_from_one_on(g: GraphBuilder, x: str) -> str:
     return g.add("slice", whole, axes=(2, 3), starts=(1, 1), stops=(2 * H, 2 * W), steps=(1, 1))
 
 
+def softmax(g: GraphBuilder, x: str) -> str:
+    return composites.softmax(g, x)
+
+
+def mean_of_tanh(g: GraphBuilder, x: str) -> str:
+    """Two sums over a row, of which one has dear terms."""
+    made = g.map("tanh", g.map("sub", x, g.add("reduce", x, how="sum", axes=(3,), keepdims=True)))
+    return g.map("sub", made, g.add("reduce", made, how="sum", axes=(3,), keepdims=True))
+
+
+def gated(g: GraphBuilder, x: str) -> str:
+    """x is read for an element again: nothing may lie where it is."""
+    return g.map("mul", x, composites.softmax(g, x))
+
+
+def across_rows(g: GraphBuilder, x: str) -> str:
+    e = g.map("exp", x)
+    return g.map("div", e, g.add("reduce", e, how="sum", axes=(2,), keepdims=True))
+
+
 CASES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
     one.__name__: one
     for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside, interleaved,
-                interleaved_from_one_on)
+                interleaved_from_one_on, softmax, mean_of_tanh, gated, across_rows)
 }  # fmt: skip
 ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored", "crop")
 SHAPES = ((1, 1, 1), (2, 1, 3), (1, 4, 2), (2, 7, 37), (1, 5, 64))
@@ -144,7 +164,11 @@ def test_loops_compute_what_the_graph_says(name: str, compiled: tuple[Any, dict[
                 lo, hi = ((ctypes.c_int64 * wanted.ndim)(*side) for side in zip(*bounds, strict=True))
                 getattr(library, f"ht_{name}")(sizes, tensors, lo, hi)
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5, err_msg=str(dims))
+            halves = found.copy()
             found[:] = 77.0
+        lo, hi = (ctypes.c_int64 * wanted.ndim)(), (ctypes.c_int64 * wanted.ndim)(*wanted.shape)
+        getattr(library, f"ht_{name}")(sizes, tensors, lo, hi)
+        np.testing.assert_allclose(found, halves, rtol=1e-6, atol=1e-6, err_msg=str(dims))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -183,6 +207,16 @@ def test_reductions_leave_out_what_a_pad_adds(name: str) -> None:
 
 def test_a_reduction_of_many_channels_is_not_repeated_for_each() -> None:
     assert again_and_again(graph_of("group_norm")) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [("softmax", True), ("mean_of_tanh", True), ("gated", False), ("across_rows", False)]
+)
+def test_dear_terms_of_a_row_s_sum_wait_in_the_output(name: str, kept: bool) -> None:
+    group, _ = of(graph_of(name), "ht_one")
+    function = "tanh" if name == "mean_of_tanh" else "exp"
+    assert group.source.count(f"ht_{function}(") == (3 if kept else 2), "whole rows once, parts of rows twice"
+    assert ("return;" in group.source) == kept
 
 
 FUNCTIONS = {"exp": 2.0, "sigmoid": 3.0, "tanh": 2.0, "erf": 3.0}  # units of the last place
