@@ -168,7 +168,9 @@ class LoopsWriter:
         self._close(stack, 1)
         extent = self.graph.types[self.graph.outputs[0]].shape[-1]
         width = f"{extent}LL" if isinstance(extent, int) else f"s[{self.size(extent)}]"
-        found = [[f"if (lo[{place}] == 0 && hi[{place}] == {width})", *self.top.lines, "return;"]]
+        asked = [f"lo[{place}] == 0", f"hi[{place}] == {width}"]
+        asked += [f"lo[{at}] < hi[{at}]" for at, one in enumerate(self.row.rows) if one == "0"]  # the row is this call's
+        found = [[f"if ({' && '.join(asked)})", *self.top.lines, "return;"]]
         self.top, self.row = Scope(frozenset()), None
         return found
 
@@ -335,8 +337,8 @@ class LoopsWriter:
             return self._extreme(e, name, value, inner, stack, scope)
         summed = "fp32" if e.dtype in HALVES else e.dtype
         if self.row is not None and e is self.row.fold:
-            out, rows = self.graph.outputs[0], [one.name for one in self.row.rows]
-            target = self._offset(self.graph.types[out].shape, [*rows, e.axes[0][0].name], inner)
+            out = self.graph.outputs[0]
+            target = self._offset(self.graph.types[out].shape, [*self.row.rows, e.axes[0][0].name], inner)
             inner[-1].lines.append(f"{self._pointer(out)}[{target}] = {value};")
         inner[-1].lines.append(f"{name} = {joined(e.how, name, value, summed)};")
         scope.lines.append(f"{kind} {name} = {neutral(e.how, e.dtype)};")

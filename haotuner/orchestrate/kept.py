@@ -29,7 +29,7 @@ class Kept:
     """The sum whose terms are stored where the output's elements will be, and an element as made of what is stored."""
 
     fold: Fold
-    rows: tuple[Variable, ...]  # the output's variables but the last
+    rows: tuple[str, ...]  # the output's places but the last: a variable, or 0 where there is one
     value: Expression
 
 
@@ -46,9 +46,10 @@ def kept_in_row(graph: Graph, variables: Sequence[Variable], value: Expression) 
     for fold in parts(whole):
         if not isinstance(fold, Fold) or (fold.how, fold.dtype, len(fold.axes)) != ("sum", "fp32", 1):
             continue
-        own, extent = fold.axes[0]
-        rows = {variable.name for variable in variables[:-1]}
-        if not same(extent, out.shape[-1]) or free_variables(fold) != rows or clipped(fold):
+        own, along = fold.axes[0]
+        outer = zip(variables[:-1], out.shape[:-1], strict=True)
+        rows = tuple("0" if extent == 1 else variable.name for variable, extent in outer)
+        if not same(along, out.shape[-1]) or free_variables(fold) != set(rows) - {"0"} or clipped(fold):
             continue
         term = merged.renamed(fold.value, {own.name: last})
         inside = parts(term, into_folds=False)
@@ -57,7 +58,7 @@ def kept_in_row(graph: Graph, variables: Sequence[Variable], value: Expression) 
         made = _replaced(whole, term, Load(graph.outputs[0], tuple(variables), "fp32"))
         loads = [one.tensor for one in parts(made, into_folds=False) if isinstance(one, Load)]
         if loads and set(loads) == {graph.outputs[0]}:
-            return Kept(fold, tuple(variables[:-1]), made)
+            return Kept(fold, rows, made)
     return None
 
 

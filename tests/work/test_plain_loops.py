@@ -101,6 +101,11 @@ def gated(g: GraphBuilder, x: str) -> str:
     return g.map("mul", x, composites.softmax(g, x))
 
 
+def rows_of_one(g: GraphBuilder, x: str) -> str:
+    """An axis of one row, which no load asks for."""
+    return composites.softmax(g, g.add("reshape", x, shape=(B * 4 * H, 1, W)))
+
+
 def across_rows(g: GraphBuilder, x: str) -> str:
     e = g.map("exp", x)
     return g.map("div", e, g.add("reduce", e, how="sum", axes=(2,), keepdims=True))
@@ -109,7 +114,7 @@ def across_rows(g: GraphBuilder, x: str) -> str:
 CASES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
     one.__name__: one
     for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside, interleaved,
-                interleaved_from_one_on, softmax, mean_of_tanh, gated, across_rows)
+                interleaved_from_one_on, softmax, mean_of_tanh, gated, rows_of_one, across_rows)
 }  # fmt: skip
 ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored", "crop")
 SHAPES = ((1, 1, 1), (2, 1, 3), (1, 4, 2), (2, 7, 37), (1, 5, 64))
@@ -210,7 +215,8 @@ def test_a_reduction_of_many_channels_is_not_repeated_for_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"), [("softmax", True), ("mean_of_tanh", True), ("gated", False), ("across_rows", False)]
+    ("name", "kept"),
+    [("softmax", True), ("mean_of_tanh", True), ("gated", False), ("rows_of_one", True), ("across_rows", False)],
 )
 def test_dear_terms_of_a_row_s_sum_wait_in_the_output(name: str, kept: bool) -> None:
     group, _ = of(graph_of(name), "ht_one")
