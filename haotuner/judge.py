@@ -160,11 +160,11 @@ def compare(found: Array, want: NDArray[np.float64], allowed: NDArray[np.float64
     with np.errstate(invalid="ignore"):  # infinity less infinity
         error = np.abs(given - want)
     error = np.where((given == want) | (np.isnan(given) & np.isnan(want)), 0.0, error)
-    wrong = ~(error <= allowed) & ~np.isposinf(allowed)
+    wrong = (error != 0) & ~(error <= allowed) & ~np.isposinf(allowed)  # of NaN nobody says how far it may be off
     if not wrong.any():
         shares = error / np.maximum(allowed, np.finfo(np.float64).tiny)
         return Verdict(worst=float(np.max(shares, initial=0.0, where=error > 0)), wrong=0)
-    over = np.where(np.isnan(error), np.inf, error - allowed)
+    over = np.where(np.isnan(error - allowed), np.inf, error - allowed)
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(wrong, over, -np.inf))), error.shape))
     return Verdict(
         worst=float("inf"), wrong=int(wrong.sum()), at=at, found=float(np.asarray(found)[at]), wanted=float(want[at])

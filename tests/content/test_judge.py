@@ -73,3 +73,11 @@ def test_rows_further_apart_hold_nan_between_them():
     values = judge.spaced(np.ones((2, 3), np.float32), 2)
     whole = values.base
     assert whole is not None and values.strides == (20, 4) and np.isnan(whole[:, 3:]).all()
+
+
+def test_a_nan_that_is_wanted_is_right_whatever_its_bound_and_another_number_is_not():
+    op, x = Op.parse("softmax:"), np.full((2, 5), np.nan, np.float32)
+    x[1] = 0.0
+    assert judge.check(op, {"x": x}, np.where(np.isnan(x), x, np.float32(0.2))).wrong == 0
+    verdict = judge.check(op, {"x": x}, np.full((2, 5), 0.2, np.float32))
+    assert (verdict.wrong, verdict.at) == (5, (0, 0))
