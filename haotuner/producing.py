@@ -54,7 +54,7 @@ class Report:
 
 def tune(
     op: str | Op | Sequence[str | Op] | None = None,
-    shapes: str = "dynamic",
+    shapes: str | Sequence[str] = "dynamic",
     *,
     device: str = "cpu",
     budget_s: float | None = None,
@@ -71,7 +71,8 @@ def tune(
 ) -> Report:
     """Tune ops for a range of shapes, or for a trace, and write a pack; the Python form of `haotuner tune`.
 
-    ``op``: None takes those that a trace names, else the default workload. ``shapes``: as the command line has it.
+    ``op``: None takes those that a trace names, else the default workload. ``shapes``: as the command line has it; several
+    ranges where ops have different axes.
     ``batch_invariant``: promise, checked before publishing, that results do not depend on how many rows come together.
 
     ``search``: the policy that explores the schedules of generated kernels: evolution, beam, template or random.
@@ -80,7 +81,7 @@ def tune(
 
     Raises UsageError, UnknownDevice, NothingLegal, EnvironmentMissing or RecordsUnusable, each with what to do.
     """
-    arrivals = arrivals_of(shapes)
+    arrivals = arrivals_of(*([shapes] if isinstance(shapes, str) else shapes))
     return produce(
         Request(
             ops=ops_asked([op] if isinstance(op, (str, Op)) else op, None, arrivals, device),

@@ -33,6 +33,7 @@ class Arrivals:
     shapes: ShapeRange | None
     rows: Mapping[str, Mapping[Shape, float]]
     own: Mapping[str, ShapeRange] = field(default_factory=dict)  # of ops of a workload that the range does not fit
+    others: tuple[ShapeRange, ...] = ()  # ranges of other axes, for the ops that have them
 
     def with_own(self, shapes: Mapping[str, str]) -> Arrivals:
         """The same with shapes of each op's own, as ``--shapes`` has them."""
@@ -48,6 +49,9 @@ class Arrivals:
         if self.shapes is not None:
             if op.name in self.own and set(self.shapes.axes()) != set(op.dynamic):
                 return Traffic.of_range(self.own[op.name])
+            for other in self.others:
+                if set(other.axes()) == set(op.dynamic):
+                    return Traffic.of_range(other)
             _same_axes(op, set(self.shapes.axes()), self.text)
             return Traffic.of_range(self.shapes)
         weights: dict[Shape, float] = {}
@@ -64,10 +68,19 @@ class Arrivals:
         return Traffic.of(weights.items())
 
 
-def arrivals_of(text: str) -> Arrivals:
-    """Read ``--shapes``: a range, or a trace, whose file is read to its end. UsageError says what is wrong with it."""
+def arrivals_of(text: str, *more: str) -> Arrivals:
+    """Read ``--shapes``: a range, or a trace, whose file is read to its end. UsageError says what is wrong with it.
+
+    ``more``: ranges of other axes; each op takes the range that has its own.
+    """
+    if more and any(map(is_trace, (text, *more))):
+        raise UsageError("--shapes is given twice, one of them a trace; a trace may give each op shapes of its own")
     if not is_trace(text):
-        return Arrivals(text, ShapeRange.parse(text), {})
+        ranges = [ShapeRange.parse(one) for one in (text, *more)]
+        axes = [tuple(sorted(one.axes())) for one in ranges]
+        if twice := [one for one in axes if axes.count(one) > 1]:
+            raise UsageError(f"--shapes is given twice for the axes {', '.join(twice[0])}; an op has one range")
+        return Arrivals(" and ".join((text, *more)), ranges[0], {}, others=tuple(ranges[1:]))
     rows: dict[str, dict[Shape, float]] = {}  # merged as it is read: a long trace has few different shapes
     for name, shape, weight in read_trace(Path(text)):
         of_op = rows.setdefault(name, {})

@@ -53,7 +53,8 @@ def tune(
         list[str] | None,
         typer.Option(
             "--shapes",
-            help="dynamic (m=1..2048), m=1..4096, m=1,2,4, m=8..512:8, or a trace (.csv, .jsonl). [default: dynamic]",
+            help="dynamic (m=1..2048), m=1..4096, m=1,2,4, m=8..512:8, or a trace (.csv, .jsonl); "
+            "one range for each set of axes. [default: dynamic]",
         ),
     ] = None,
     device: Annotated[
@@ -130,9 +131,7 @@ def tune(
     seconds = None if budget is None else seconds_of(budget)
     began = time.monotonic()
     asked = read_models(file, said, serves_on(device), quiet=quiet) if file else None
-    if asked is None and len(said) > 1:
-        raise UsageError("--shapes is given twice; a trace may give each op shapes of its own")
-    arrivals = arrivals_of(said[0]) if asked is None else asked.arrivals
+    arrivals = arrivals_of(*said) if asked is None else asked.arrivals
     if workload is not None:
         arrivals = arrivals.with_own(workload_shapes(workload))
     request = Request(

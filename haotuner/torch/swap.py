@@ -55,6 +55,12 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     torch's threads (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``; without it the
     graph breaks at each layer. The model only infers from then on.
     """
+    if not isinstance(model, torch.nn.Module) or not isinstance(pack, Pack):
+        found = f"{type(model).__name__} and {type(pack).__name__}"
+        raise TypeError(f"swap takes a torch.nn.Module and a pack that haotuner.load opened; got {found}")
+    if type(model) in (torch.nn.Linear, torch.nn.MultiheadAttention, *KINDS):
+        why = "it is the whole model, which cannot be replaced in place: swap torch.nn.Sequential(layer), or what holds it"
+        return Swapped((), {type(model).__name__: why})
     if pack.gpu is None:
         share_threads(pack)
     place = "cpu" if pack.gpu is None else f"cuda:{pack.gpu.ordinal}"

@@ -139,6 +139,16 @@ def test_swapped_models_give_the_same_results(made):
         assert adapter.swap_linears(net, pack) == ()
 
 
+def test_a_layer_that_is_the_model_is_left_with_its_reason(made):
+    with haotuner.load(made.path) as pack:
+        for layer in (torch.nn.Linear(37, 100), torch.nn.MultiheadAttention(37, 1), torch.nn.Conv2d(3, 4, 3)):
+            done = adapter.swap(layer, pack)
+            assert not done.replaced and "Sequential" in done.left[type(layer).__name__]
+        for wrong in ((None, pack), (torch.nn.ReLU(), str(made.path))):
+            with pytest.raises(TypeError, match=r"swap takes a torch\.nn\.Module and a pack"):
+                adapter.swap(*wrong)
+
+
 def test_swapped_models_compile_whole(registered, made):
     net = Net().eval()
     with torch.inference_mode():

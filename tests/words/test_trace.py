@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haotuner.errors import UsageError
-from haotuner.trace import is_trace, read_trace, traffic_of
+from haotuner.trace import arrivals_of, is_trace, read_trace, traffic_of
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
@@ -28,6 +28,19 @@ def trace(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
 
 def weights(path: Path, op: Op = OP) -> dict[int, float]:
     return {shape["m"]: round(weight, 6) for shape, weight in traffic_of(str(path), op)}
+
+
+def test_each_op_takes_the_range_that_has_its_axes() -> None:
+    conv, product = Op.parse("conv2d:c=3,f=8,r=3,s=3,pad=1"), Op.parse("batch_matmul:k=4,layout=nt")
+    found = arrivals_of("m=1..8", "b=1..2;h=4..8;w=h")
+    assert found.text == "m=1..8 and b=1..2;h=4..8;w=h"
+    assert {tuple(shape.as_dict()) for shape, _ in found.traffic(OP)} == {("m",)}
+    assert {tuple(shape.as_dict()) for shape, _ in found.traffic(conv)} == {("b", "h", "w")}
+    with pytest.raises(UsageError, match="needs exactly b, m, n"):
+        found.traffic(product)
+    for more, words in (("m=4", "twice for the axes m"), ("t.csv", "one of them a trace")):
+        with pytest.raises(UsageError, match=words):
+            arrivals_of("m=1..8", more)
 
 
 @pytest.mark.parametrize(
