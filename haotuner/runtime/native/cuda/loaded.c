@@ -54,10 +54,10 @@ static int load_groups(const ht_cu* cu, ht_cuda_loaded* out, ht_error* error) {
 }
 
 static int load(int ordinal, ht_cuda_loaded* out, ht_error* error) {
-  const ht_cu* cu = ht_cu_load(error);
   CUmodule module;
   ht_cuda_scope scope;
-  if (cu == NULL || (out->device = ht_cuda_open(ordinal, error)) == NULL) return -1;
+  if ((out->device = ht_cuda_open(ordinal, error)) == NULL) return -1;
+  const ht_cu* cu = ht_cu_load(error); /* a device was opened, so it is there */
   if (check_device(cu, out->device, error) != 0) return -1;
   out->groups = NULL;
   out->functions = calloc((size_t)ht_cuda_pack_code.kernel_count, sizeof *out->functions);

@@ -41,7 +41,7 @@ int ht_cuda_bind_channels(const ht_op* op, const ht_cuda_after* after, int64_t g
   }
   for (int i = HT_FIRST_EXTRA; i < op->operand_count; ++i) {
     const char* name = op->operands[i].name;
-    if (op->operands[i].role != HT_CONSTANT || place_of(name) < 0) continue;
+    if (place_of(name) < 0) continue; /* what is added comes with a call */
     if (wanted >= count || given[wanted] == NULL)
       return ht_refuse(error, "ValueError", strcmp(name, "bias") == 0 ? "its epilogue adds a bias: bind one" : "its epilogue reads %s: bind it", name);
     if (bind_one(op, name, groups, extent, given[wanted], device, out, error) != 0) return -1;
