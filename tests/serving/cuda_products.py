@@ -156,10 +156,10 @@ def products_beside(path: str) -> None:
             eps = DTYPES[Op.parse(served.op.name).dtype].eps
             error = np.abs(device.download(y, served.dtype).astype(np.float64) - want)
             assert (error <= eps * np.abs(want)).all(), (b, m, n, list(given), error.max())
-    number, y = np.array([0.25], np.float32), served.placed(np.full((5, 6), UNTOUCHED, served.dtype))
+    number, y = np.array(0.25, np.float32), served.placed(np.full((5, 6), UNTOUCHED, served.dtype))
     x, w = served.drawn(5, k), served.factor((), 6, k)
     served.op.run(served.placed(x), served.placed(w), out=y, stream=served.stream, scale=number)
-    number[0] = 64  # after the call: the launch, which may still be waiting, has it as it was
+    number[()] = 64  # after the call: the launch, which may still be waiting, has it as it was
     device.wait(served.stream)
     assert np.array_equal(device.download(y, served.dtype).astype(np.float64), finished(served.exact(x, w), scale=0.25))
 
