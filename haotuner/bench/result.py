@@ -23,6 +23,7 @@ from haotuner.bench.intervals import (
     with_interval,
 )
 from haotuner.bench.race import Outcome, Row
+from haotuner.cost.roofline import tiles_gflops
 from haotuner.words.device import Device
 
 LOSS = 0.95  # a shape is lost only if its whole interval lies under it (design, how good it has to be)
@@ -225,7 +226,9 @@ def _ratio_json(ratio: Ratio) -> Json:
 
 
 def _peak_gflops(row: Row, device: Device | None) -> float | None:
-    """The machine's rate between the others' blocks; without it the device's best ever."""
+    """Of tile registers what they can; else the machine's rate between the others' blocks, without it the device's best."""
+    if device is not None and (tiles := tiles_gflops(device, row.op.dtype)):
+        return tiles
     here = _machine(row, row.machine_flops)
     if here or device is None:
         return here

@@ -34,6 +34,13 @@ _OF_CPU_TILES = {"bf16": 1.0, "int8": 2.0}  # what those of a CPU compute, and h
 _SPILL_LOADS = 3.0  # a spilled accumulator is stored, loaded and holds up its FMA once a step
 
 
+def tiles_gflops(device: Device, dtype: str) -> float | None:
+    """Peak of a CPU's tile registers in a type, in GFLOP/s; None where it has none or they do not compute the type."""
+    if device.kind != "cpu" or device.tensor_tflops is None or dtype not in _OF_CPU_TILES:
+        return None
+    return device.tensor_tflops * 1e3 * _OF_CPU_TILES[dtype]
+
+
 def roofline_us(device: Device, op: Op, shapes: Sequence[Shape]) -> Column:
     """Least time of each shape in microseconds: flops at peak or least bytes at main-memory bandwidth; shape ``(rows,)``.
 
@@ -42,7 +49,7 @@ def roofline_us(device: Device, op: Op, shapes: Sequence[Shape]) -> Column:
     m = machine(device)
     peak = m.gflops["tensor" if op.dtype in _OF_TENSOR_UNITS else "simd"]
     if not m.waves_hide_latency and device.tensor_tflops is not None:
-        peak = m.tensor_gflops * _OF_CPU_TILES[op.dtype] if op.dtype in _OF_CPU_TILES else m.peak_gflops
+        peak = tiles_gflops(device, op.dtype) or m.peak_gflops
     least = {
         shape: max(op.flops(shape) / (peak * 1e3), op.least_bytes(shape) / (m.memory_gbps * 1e3)) for shape in set(shapes)
     }

@@ -162,6 +162,17 @@ def test_the_peak_of_the_moment_is_what_shares_are_of():
     assert found["peak_ratio"] == pytest.approx(OP.flops(Shape.of(m=64)) / 100e-6 / 120e9)
 
 
+@pytest.mark.parametrize(("dtype", "peak"), [("fp16", 120.0), ("bf16", 2500.0), ("int8", 5000.0)])
+def test_types_that_a_cpu_multiplies_in_tiles_are_held_against_those(dtype, peak):
+    start = raced(64, 100.0, {"torch": 300.0})
+    blocks = {**start.blocks_us, MACHINE: (1000.0,) * 6}
+    row = replace(start, op=Op.parse(f"dense:n=64,k=64,dtype={dtype}"), blocks_us=blocks, machine_flops=120e6)
+    with_tiles = Facts(device=replace(DEVICE, tensor_tflops=5.0))
+    for facts, wanted in ((with_tiles, peak), (Facts(device=DEVICE), 120.0)):
+        (found,) = document(Outcome(rows=[row], overhead_ns={}), ["torch"], facts)["rows"]
+        assert found["peak_gflops"] == pytest.approx(wanted)
+
+
 def test_the_bandwidth_of_the_moment_is_what_shares_are_of():
     start = raced(4, 100.0, {"torch": 300.0})
     row = replace(start, blocks_us={**start.blocks_us, MACHINE: (50.0,) * 6}, machine_bytes=2e6)
