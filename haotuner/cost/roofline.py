@@ -36,7 +36,7 @@ _SPILL_LOADS = 3.0  # a spilled accumulator is stored, loaded and holds up its F
 
 def tiles_gflops(device: Device, dtype: str) -> float | None:
     """Peak of a CPU's tile registers in a type, in GFLOP/s; None where it has none or they do not compute the type."""
-    if device.kind != "cpu" or device.tensor_tflops is None or dtype not in _OF_CPU_TILES:
+    if machine(device).waves_hide_latency or device.tensor_tflops is None or dtype not in _OF_CPU_TILES:
         return None
     return device.tensor_tflops * 1e3 * _OF_CPU_TILES[dtype]
 
