@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner.backends.backend import CACHE_WORD, DEVICE_CODE, DEVICE_WORD, OBJECTS_WORD, Backend
 from haotuner.backends.index import backend_for, own_device
+from haotuner.errors import UsageError
 from haotuner.every_op import SIGNAL, Watch, Whole, stopped_of, tune_every
 from haotuner.initial_model import NOTHING, Starts
 from haotuner.measure.lab import Lab
@@ -59,7 +60,7 @@ def tune(
     device: str = "cpu",
     budget_s: float | None = None,
     out: str | Path = "pack",
-    threads: Sequence[int] = (),
+    threads: int | Sequence[int] = (),
     db: str | None = None,
     seed: int = 0,
     resume: bool = False,
@@ -73,6 +74,8 @@ def tune(
 
     ``op``: None takes those that a trace names, else the default workload. ``shapes``: as the command line has it; several
     ranges where ops have different axes.
+    ``threads``: a count or several, one plan for each; 0 is all cores, none means one thread and all cores.
+
     ``batch_invariant``: promise, checked before publishing, that results do not depend on how many rows come together.
 
     ``search``: the policy that explores the schedules of generated kernels: evolution, beam, template or random.
@@ -81,13 +84,19 @@ def tune(
 
     Raises UsageError, UnknownDevice, NothingLegal, EnvironmentMissing or RecordsUnusable, each with what to do.
     """
+    said: object = shapes  # who calls may not check types
+    if not isinstance(said, (str, list, tuple)) or not all(isinstance(one, str) for one in said):
+        raise UsageError(
+            f"shapes is a {type(said).__name__}: write a text such as 'm=1..4096', several, or name a trace file"
+        )
+    counts = (threads,) if isinstance(threads, int) else tuple(threads)
     arrivals = arrivals_of(*([shapes] if isinstance(shapes, str) else shapes))
     return produce(
         Request(
             ops=ops_asked([op] if isinstance(op, (str, Op)) else op, None, arrivals, device),
             arrivals=arrivals,
             device=device,
-            threads=tuple(threads),
+            threads=counts,
             budget_s=budget_s,
             out=Path(out),
             db=db,

@@ -291,7 +291,7 @@ def row_of(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
         "regret_mean": cover * (1 + sum(t.regret_mean for t in timed) / len(timed)) - 1 if cover and timed else None,
         "regret_max": cover * (1 + max(t.regret_max for t in timed)) - 1 if cover and timed else None,
         "packed_ratio": lab.backend.packed_ratio(_choice(tuned), lab.device),
-        "model": tuned.model,
+        "model": {score: tuned.model.get(score) for score in ("pairwise", "best@1", "best@10")},  # None: too few to tell
     }
 
 

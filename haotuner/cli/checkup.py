@@ -241,7 +241,8 @@ def _nvrtc() -> Check:
     try:
         found = find_nvrtc()
     except EnvironmentMissing as error:
-        return Check(name="NVRTC", status="absent", found=str(error)[:160], remedy='pip install "haotuner[cuda]"')
+        found_none = str(error).partition("; ")[0]  # what follows is the remedy
+        return Check(name="NVRTC", status="absent", found=found_none, remedy='pip install "haotuner[cuda]"')
     return Check(name="NVRTC", status="ok", found=found.name)
 
 

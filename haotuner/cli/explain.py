@@ -18,7 +18,7 @@ from haotuner.cli.explain_device import device_document, print_device
 from haotuner.cli.explain_model import model_document, print_model
 from haotuner.cli.explain_predicted import predicted_document, print_predicted
 from haotuner.cli.explain_steps import print_steps, steps_document
-from haotuner.cli.output import say
+from haotuner.cli.output import counted, say
 from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
 from haotuner.ops.groups import PREFIX
@@ -143,7 +143,7 @@ def _extents(shape: str, axes: Sequence[str]) -> dict[str, int]:
     spans = dict(ShapeRange.parse(shape).spans)
     if set(spans) != set(axes) or any(len(span) != 1 or span.last > AXIS_LIMIT for span in spans.values()):
         example = ";".join(f"{axis}=37" for axis in axes)
-        raise UsageError(f"--shape {shape!r}: explain one shape at a time, for example {example}")
+        raise UsageError(f"--shape {shape!r}: give one extent for each of {', '.join(axes)}, for example {example}")
     return {axis: span.first for axis, span in spans.items()}
 
 
@@ -155,7 +155,8 @@ def _region(kernel: str, box: dict[str, list[int]]) -> dict[str, Any]:
 def _print(document: dict[str, Any]) -> None:
     m = document["shape"]["m"]
     where = "" if document["in_range"] else " (outside the tuned range: the nearest plan is extended)"
-    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {share_in_words(document['split'])}{where}")
+    plan = f"plan for {counted(document['threads'], 'thread')}, {share_in_words(document['split'])}"
+    say(f"{document['op']} m={m}, {plan}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
     say(columns([("kernel", "rows", "columns"), *rows]))
     expected = f"expected {_us(document['predicted_us'])}"

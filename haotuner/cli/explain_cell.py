@@ -15,7 +15,7 @@ from haotuner.cli.call_time import median_us, too_large
 from haotuner.cli.devices import columns
 from haotuner.cli.explain_device import WHY_NOT_TIMED
 from haotuner.cli.explain_program import print_program, program_document, share_of_call
-from haotuner.cli.output import say
+from haotuner.cli.output import counted, say
 from haotuner.held_groups import meaning_of
 from haotuner.microkernels.cpu.conv_turned import TURNED
 from haotuner.microkernels.cuda.conv import transposed
@@ -114,7 +114,7 @@ def print_cell(document: Mapping[str, Any]) -> None:
     how = (
         _launches(document["op"], document["regions"][0]["kernel"])
         if placed
-        else f"plan for {document['threads']} threads, {share_in_words(document['split'])}"
+        else f"plan for {counted(document['threads'], 'thread')}, {share_in_words(document['split'])}"
     )
     say(f"{document['op']} {shape}, {how}{where}")
     rows = [
@@ -136,7 +136,7 @@ def print_cell(document: Mapping[str, Any]) -> None:
     if document["not_timed"]:
         say(f"not timed now: {document['not_timed']}")
     else:
-        say(f"measured now {document['measured_us']:.1f} us (operands in cache)")
+        say(f"measured now {document['measured_us']:.1f} us, the call from Python included (operands in cache)")
     if document["unverified"]:
         say("unverified: nothing was measured when the pack was made, the plan is a prediction")
     second = document["runner_up"]

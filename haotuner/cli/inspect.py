@@ -9,8 +9,10 @@ from haotuner.cli.devices import columns
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, facts_of
 from haotuner.errors import EnvironmentMissing
+from haotuner.held_groups import meaning_of
 from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.runtime.gpus import find_gpu
+from haotuner.words.cold import waits
 from haotuner.words.cuda_arch import driver_words
 
 
@@ -42,6 +44,9 @@ def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
     document = manifest.document
     device, tuning = document["device"], manifest.tuning
     versions = ", ".join(f"{name} {version}" for name, version in document.get("toolchain", {}).items())
+    # What has no weight is timed with its operands in cache, whatever was asked for.
+    weighted = bool(manifest.models) or any(waits(meaning_of(op)) for op in manifest.ops)
+    weights = f", weights {tuning['weights']}" if weighted else ""
     rows = [
         ("pack", str(pack)),
         ("device", f"{device.get('name', '')} ({manifest.device_id}), built for {manifest.arch}"),
@@ -49,7 +54,7 @@ def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
         ("library", f"{manifest.library}, sha256 {manifest.sha256[:16]}…"),
         (
             "tuned",
-            f"{tuning['shapes']}, weights {tuning['weights']}, {tuning['seconds']:.0f} s, stopped: {tuning['stopped']}",
+            f"{tuning['shapes']}{weights}, {tuning['seconds']:.0f} s, stopped: {tuning['stopped']}",
         ),
         ("built by", f"haotuner {document.get('haotuner', '?')}, {versions}"),
     ]

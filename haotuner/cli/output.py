@@ -29,6 +29,11 @@ def safe(text: str) -> str:
     return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun, in the plural where there is not one of them."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def say(text: str) -> None:
     """Print a result on stdout.
 

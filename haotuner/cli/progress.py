@@ -35,7 +35,7 @@ class Watcher:
         self._budget_s, self._quiet = budget_s, quiet
         self._begin = self._line = time.monotonic()  # of the budget: set anew when the first op is begun
         self.begun = False
-        self._best: dict[tuple[str, int], tuple[float, str]] = {}
+        self._best: dict[tuple[str, str, int], tuple[float, str]] = {}  # of an op, its axes, a bound of their product
         self._failures: Counter[str] = Counter()
         self._trials = 0
         self._tabled = quiet
@@ -98,8 +98,9 @@ class Watcher:
         rows = math.prod(extent for _, extent in record.trial.shape.axes)
         gflops = self._ops[op].flops(record.trial.shape) / us / 1e3
         bucket = 1 << max(rows - 1, 0).bit_length()  # shapes up to the same power of two
-        if gflops > self._best.get((op, bucket), (0.0, ""))[0]:
-            self._best[op, bucket] = gflops, record.trial.kernel
+        place = op, " * ".join(axis for axis, _ in record.trial.shape.axes), bucket
+        if gflops > self._best.get(place, (0.0, ""))[0]:
+            self._best[place] = gflops, record.trial.kernel
 
     def _seen(self) -> str:
         best = max((g for g, _ in self._best.values()), default=0.0)
@@ -108,9 +109,10 @@ class Watcher:
 
     def _table(self) -> str:
         rows = [
-            (op, f"<= {bucket}", f"{gflops:.1f}", kernel) for (op, bucket), (gflops, kernel) in sorted(self._best.items())
+            (op, f"{axes} <= {bucket}", f"{gflops:.1f}", kernel)
+            for (op, axes, bucket), (gflops, kernel) in sorted(self._best.items())
         ]
-        return columns([("op", "m", "GFLOP/s", "kernel"), *rows])
+        return columns([("op", "shapes", "GFLOP/s", "kernel"), *rows])
 
     def _say(self, text: str) -> None:
         if self._bar is not None:

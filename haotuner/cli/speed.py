@@ -17,6 +17,7 @@ from haotuner.plan.cells import CellTable
 from haotuner.producing import Report
 from haotuner.request import Request
 from haotuner.tuning import Tuned
+from haotuner.words.cold import waits
 from haotuner.words.device import Device
 from haotuner.words.shape import Shape, Span
 
@@ -114,7 +115,9 @@ def times_table(report: Report, speed: Speed | None) -> str:
     by_cells = _cell_lines(report)
     tables = [columns(lines)] if len(lines) > 1 else []
     tables += [columns([("op", "threads", "shape", "us", "GFLOP/s"), *by_cells])] if by_cells else []
-    return "\n\n".join(tables) + f"\n{what}, weights {report.tuned[0].task.cache}"
+    weighted = [tuned.task.cache for tuned in report.tuned if waits(tuned.task.op)]
+    state = f"weights {weighted[0]}" if weighted else "operands in cache"
+    return "\n\n".join(tables) + f"\n{what}, {state}"
 
 
 def _amount(us: float) -> str:

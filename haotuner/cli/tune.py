@@ -17,7 +17,7 @@ import typer
 from haotuner.cli.asked_model import read_models
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
-from haotuner.cli.output import say, tell
+from haotuner.cli.output import counted, say, tell
 from haotuner.cli.progress import Watcher
 from haotuner.cli.requested import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
 from haotuner.errors import UsageError
@@ -235,17 +235,19 @@ def _table(report: Report, speed: Speed | None) -> str:
 
 
 def _legend(report: Report) -> str:
-    packed = [entry["packed_ratio"] for entry in report.document["ops"]]
+    packed = [f"{entry['packed_ratio']:.2f}" for entry in report.document["ops"]]
+    sizes = "as much" if set(packed) == {"1.00"} else " to ".join(sorted({min(packed), max(packed)})) + " times"
     return (
         "measured: kernels that were timed, of the candidates that selection kept; regret: loss against the best that was\n"
         "timed, - where nothing was; "
-        f"packed weights take {min(packed):.2f} to {max(packed):.2f} times the memory of plain ones"
+        f"packed weights take {sizes} the memory of plain ones"
     )
 
 
 def _closing(report: Report, *, verbose: bool) -> str:
     document: Mapping[str, Any] = report.document
-    lines = [f"\n{report.pack}: {len(report.tuned)} ops for {report.device.id} in {report.seconds:.0f} s ({report.stopped})"]
+    made = f"{counted(len(report.tuned), 'op')} for {report.device.id}"
+    lines = [f"\n{report.pack}: {made} in {report.seconds:.0f} s ({report.stopped})"]
     if report.start:
         lines.append(f"started {report.start}")
     if document["unverified"]:

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from haotuner.cli.output import say, tell
+from haotuner.cli.output import counted, say, tell
 from haotuner.cli.requested import Json, PackFolder, Quiet
 from haotuner.held_groups import learn_from
 from haotuner.pack.verify import not_verified
@@ -26,8 +26,7 @@ def verify(pack: PackFolder, json_output: Json = False, quiet: Quiet = False) ->
         for why in left:
             tell(f"{pack}: {why}")
         if not quiet:
-            say(
-                f"{pack}: {f'{len(problems)} problems' if problems else 'verified, but for results' if left else 'verified'}"
-            )
+            passed = "verified, but for results" if left else "verified"
+            say(f"{pack}: {counted(len(problems), 'problem') if problems else passed}")
     if problems:
         raise typer.Exit(5)

@@ -45,7 +45,7 @@ def _verify(pack: Path, as_json: bool, most_flops: float | None) -> int:
             print(problem, file=sys.stderr)
         for why in [] if problems else not_verified(pack):
             print(f"{pack}: {why}", file=sys.stderr)
-        print(f"{pack}: {'verified' if not problems else f'{len(problems)} problems'}")
+        print(f"{pack}: {'verified' if not problems else f'{len(problems)} problem' + 's' * (len(problems) > 1)}")
     return 0 if not problems else 5
 
 

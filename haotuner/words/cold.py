@@ -14,5 +14,9 @@ def state_of(op: Op, weights: str) -> str:
 
     What comes with a call was just written.
     """
-    waits = any(one.role == "constant" and len(one.axes(op.all_options())) > 1 for one in op.meaning.operands)
-    return weights if waits else "hot"
+    return weights if waits(op) else "hot"
+
+
+def waits(op: Op) -> bool:
+    """Whether an op has a matrix that only waits for calls: a weight."""
+    return any(one.role == "constant" and len(one.axes(op.all_options())) > 1 for one in op.meaning.operands)

@@ -109,7 +109,7 @@ def section(title: str, tuned: Any, found: Any, plot: str | None = None) -> list
     text += ["| op | candidates | measured | kernels | regret | packed | tuned in | model |", "|" + "---|" * 8]
     for op in tuned["ops"]:
         regret = "-" if op["regret_mean"] is None else f"{op['regret_mean']:.1%}"
-        model = ", ".join(f"{key} {value:.2f}" for key, value in op["model"].items())
+        model = ", ".join(f"{key} {value:.2f}" for key, value in op["model"].items() if value is not None)
         text.append(
             f"| {op['name']} | {op['candidates']} | {op['measured']} | {len(op['kernels'])} | {regret} | "
             f"{op['packed_ratio']:.3f}x | {op['seconds']:.0f} s | {model} |"

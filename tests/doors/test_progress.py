@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from haotuner.cli.output import counted
 from haotuner.cli.progress import Watcher, race_progress
 from haotuner.cli.speed import Speed, times_table
 from haotuner.cli.tune import _table
 from haotuner.words.op import Op
+from haotuner.words.record import Timed, Trial
+from haotuner.words.shape import Shape
 from tests.doors.command import haotuner
 
 OP = Op.parse("dense:n=48,k=32")
@@ -101,3 +104,25 @@ def test_a_size_that_the_race_had_no_time_for_is_said_to_be_so() -> None:
     part = Speed(document={"rows": [ROW, later]}, peers=("numpy",), threads=[1, 2], ratios={})
     assert "(-: the 40 s of the race were over)" in times_table(report(), part)
     assert "were over" not in times_table(report(), raced("numpy"))
+
+
+def test_a_first_look_names_the_axes_that_its_bounds_multiply() -> None:
+    softmax = Op.parse("softmax")
+    with Watcher((OP, softmax), 100.0, quiet=True) as watcher:
+        for op, kernel, extents in ((OP, "a", {"m": 5}), (softmax, "b", {"m": 5, "n": 33})):
+            trial = Trial(op=op.name, kernel=kernel, shape=Shape.of(extents))
+            record: Any = SimpleNamespace(trial=trial, outcome=Timed(samples_us=(1.0,)))
+            watcher._note(op.name, record)
+    assert "m <= 8 " in watcher._table() and "m * n <= 256 " in watcher._table()
+
+
+def test_what_has_no_weight_is_not_said_to_have_cold_ones() -> None:
+    found = report()
+    assert times_table(found, None).endswith("weights cold")
+    found.tuned[0].task.op = Op.parse("softmax")
+    found.tuned[0].row_tables = []
+    assert times_table(found, None).endswith("operands in cache")
+
+
+def test_one_is_counted_in_the_singular() -> None:
+    assert [counted(count, "op") for count in (0, 1, 2)] == ["0 ops", "1 op", "2 ops"]
