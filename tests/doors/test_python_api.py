@@ -41,4 +41,4 @@ def test_threads_may_be_one_count_and_shapes_are_a_text(tmp_path: Path, monkeypa
     haotuner.tune("dense:n=40,k=24", "m=1..12", out=tmp_path / "pack", threads=(1, 0))
     assert [request.threads for request in asked] == [(2,), (1, 0)]
     with pytest.raises(haotuner.errors.UsageError, match="shapes is a dict: write a text"):
-        haotuner.tune("dense:n=40,k=24", {"m": 3}, out=tmp_path / "pack")
+        haotuner.tune("dense:n=40,k=24", {"m": 3}, out=tmp_path / "pack")  # type: ignore[arg-type]
