@@ -144,7 +144,28 @@ def _nonzero(a: Aten) -> str:
     return a.onnx("Transpose", a.onnx("NonZero", x), perm=[1, 0])
 
 
+def _counted(a: Aten) -> str:
+    """histc: how many elements lie in each of equal bins; those outside and NaNs in none, those at the end in the last."""
+    bins, low, high = a.setting("bins", 1, 100), a.setting("min", 2, 0), a.setting("max", 3, 0)
+    own = a.g.types[a.at(0)].dtype
+    dtype = own if own in ("fp32", "fp64") else "fp64"  # whole numbers of either are exact
+    x = a.cast(a.onnx("Reshape", a.at(0), a.whole(-1)), dtype)
+    if low == high:  # torch takes the data's own
+        least, most = (a.onnx(f"Reduce{how}", x, keepdims=0) for how in ("Min", "Max"))
+        alone = a.g.map("equal", least, most)
+        first = a.g.map("select", alone, a.g.map("sub", least, 1.0), least)
+        last = a.g.map("select", alone, a.g.map("add", most, 1.0), most)
+    else:
+        first, last = a.cast(low, dtype), a.cast(high, dtype)
+    inside = a.onnx("And", a.onnx("GreaterOrEqual", x, first), a.onnx("LessOrEqual", x, last))
+    scaled = a.g.map("div", a.g.map("mul", a.g.map("sub", x, first), float(bins)), a.g.map("sub", last, first))
+    place = a.g.map("min", a.cast(a.g.map("select", inside, scaled, 0.0), "int64"), bins - 1)
+    none = a.onnx("Expand", a.cast(0, a.dtype), a.whole(bins))
+    return a.onnx("ScatterElements", none, place, a.cast(inside, a.dtype), axis=0, reduction="add")
+
+
 INDEXING: Mapping[str, Rule] = {
+    "histc.default": _counted,
     "index.Tensor": _indexed, "index_put.default": _index_written, "index_add.default": _added_at,
     "scatter.src": _scattered, "scatter.value": _scattered, "scatter_add.default": _scattered,
     "scatter_reduce.two": _scattered, "topk.default": _top, "sort.default": _sorted, "sort.stable": _sorted,

@@ -140,3 +140,19 @@ def test_bits_of_whole_numbers_are_not_taken_for_booleans():
     given = torch.arange(-5, 12)
     for mine, theirs in zip(interpret(graph, {graph.inputs[0]: given.numpy()}).values(), Bits()(given), strict=True):
         np.testing.assert_array_equal(mine, theirs.numpy())
+
+
+def test_elements_are_counted_in_bins_as_torch_counts_them():
+    from haotuner.torch import export
+
+    class Counts(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return torch.histc(x, 8, 0, 7), torch.histc(x, 5, -1, 2), torch.histc(x, 6), torch.histc(x, 3, 2, 2)
+
+    graph = export(Counts(), (torch.arange(9.0),), ({0: torch.export.Dim.AUTO},))
+    for given in (torch.arange(-2.0, 11.0), torch.randn(300) * 2, torch.full((4,), 3.0)):
+        for mine, theirs in zip(interpret(graph, {graph.inputs[0]: given.numpy()}).values(), Counts()(given), strict=True):
+            np.testing.assert_array_equal(mine, theirs.numpy())
+    given = torch.tensor([0.0, float("nan"), 7.0, 7.5])  # torch refuses the NaN where the range is the data's
+    found = interpret(graph, {graph.inputs[0]: given.numpy()})
+    np.testing.assert_array_equal(next(iter(found.values())), torch.histc(given, 8, 0, 7).numpy())
