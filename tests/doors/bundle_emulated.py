@@ -10,8 +10,7 @@ from pathlib import Path
 from haotuner.bundle.build import assemble
 from haotuner.bundle.suites import TINY
 from tests.standin import environment as of_driver
-
-RUN_SECONDS = 400  # a whole run takes 60 s of one core; the rest is for machines that do other things, too
+from tests.standin.patience import WALL_S
 
 
 def make(root: Path) -> Path:
@@ -36,6 +35,6 @@ def command(root: Path, out: Path, *arguments: str) -> list[str]:
 def run(root: Path, out: Path, where: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """A run to its end, from another directory."""
     return subprocess.run(
-        command(root, out, *arguments), capture_output=True, text=True, timeout=RUN_SECONDS, check=False, cwd=root.parent,
+        command(root, out, *arguments), capture_output=True, text=True, timeout=WALL_S, check=False, cwd=root.parent,
         env=where,
     )  # fmt: skip

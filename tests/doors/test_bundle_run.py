@@ -14,7 +14,8 @@ import pytest
 
 from haotuner.bundle.stages import STAGES
 from tests.doors import bundle_emulated as emulated
-from tests.standin import toolchain_missing
+from tests.serving.test_bench_processes import gone
+from tests.standin import patience, toolchain_missing
 from tests.standin.patience import WALL_S
 
 pytestmark = [
@@ -49,9 +50,10 @@ def test_a_killed_run_is_gone_on_from_and_nothing_is_measured_twice(root, where,
     until = time.monotonic() + WALL_S
     while time.monotonic() < until and first.poll() is None and len(keys(db)) < 2:
         time.sleep(0.1)
+    begun = patience._family(first.pid)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    time.sleep(1)  # the tuner dies with it
+    assert all(gone(pid) for pid in begun), "the tuner dies with it"
     before = keys(db)
     assert len(before) >= 2
     report = json.loads((out / "report.json").read_text())

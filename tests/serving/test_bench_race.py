@@ -97,7 +97,7 @@ def test_a_graph_of_many_layers_is_charged_for_one():
 @pytest.mark.parametrize("peer, reason", [(fakes.Wrong, "wrong"), (fakes.Crashing, "crash"), (fakes.Hanging, "timeout")])
 def test_who_misbehaves_at_a_shape_is_left_out_there_and_nowhere_else(peer, reason):
     peers = {"bad": fakes.spec(peer), "slow": fakes.spec(fakes.Slow)}
-    found = run(contest(ms=(2, fakes.BAD_M, 4), peers=peers, weights=("hot",), hang_limit_s=0.5, least_rounds=8))
+    found = run(contest(ms=(2, fakes.BAD_M, 4), peers=peers, weights=("hot",), hang_limit_s=5.0, least_rounds=8))
     assert [set(row.blocks_us) for row in found.rows] == [{OURS, "bad", "slow"}, {OURS, "slow"}, {OURS, "bad", "slow"}]
     assert [{name: failed.reason for name, failed in row.failed.items()} for row in found.rows] == [{}, {"bad": reason}, {}]
 

@@ -79,7 +79,7 @@ def test_what_descends_from_a_hung_process_is_ended_with_it(tmp_path):
 
     assert ended(forked(lambda: below(work)), 0.2) is None
     killed = int(note.read_text())
-    limit = time.monotonic() + 60  # a signal takes effect when the process next has a core
+    limit = time.monotonic() + patience.WALL_S  # a signal takes effect when the process next has a core
     while any(facts[0] != "Z" for facts in patience._family(killed).values()):  # a zombie: nobody has asked for it
         assert time.monotonic() < limit
         time.sleep(0.01)
