@@ -61,6 +61,16 @@ def defaults_of(node: Any, opset: int) -> dict[str, Any]:
     return {name: one.default_value for name, one in schema.attributes.items() if one.default_value.name}
 
 
+def unknown_attributes(node: Any, opset: int) -> list[str]:
+    """Attributes that the definition of one of ONNX's own operators does not have: what they ask for nobody knows."""
+    onnx = onnx_library()
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return []
+    return [] if schema.deprecated else [one.name for one in node.attribute if one.name not in schema.attributes]
+
+
 def _proto(onnx: Any, kind: TensorType | None) -> Any:
     if kind is None:
         return onnx.TypeProto()
