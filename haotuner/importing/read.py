@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -24,6 +25,7 @@ from haotuner.importing.types import dtype_of_onnx
 DEEPEST = 16  # bodies inside bodies
 MOST_NODES = 200_000
 LARGEST_RANK = 12
+MOST_ELEMENTS = 1 << 36  # of a tensor whose extents are fixed: a minute of a core, and no machine's memory
 SHOWN = 3  # places named of each unknown operator
 _CONSTANTS = ("value", "value_float", "value_floats", "value_int", "value_ints")
 
@@ -252,6 +254,10 @@ def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
         if name in g.types and name != tensor and name not in new:
             new[name] = g._free(f"{name}_inner")
     graph = GraphBuilder.finish(g, *(tensor for _, tensor in chosen))
+    for node in graph.nodes:
+        extents = [one for one in graph.types[node.output].shape if isinstance(one, int)]
+        if node.primitive != "window" and math.prod(extents) > MOST_ELEMENTS:  # windows are views
+            raise UsageError(f"tensor {node.output}: {extents} are more than {MOST_ELEMENTS} elements at any request")
     return _renamed(graph, new)
 
 

@@ -182,7 +182,10 @@ def bad_models() -> dict[str, tuple[Any, str]]:
     )
     new = model([n("Relu", ["x"], ["y"])], {"x": [1]}, ["y"])
     new.opset_import[0].version = 99
+    filled = model([n("ConstantOfShape", ["s"], ["c"]), n("ReduceSum", ["c"], ["r"]), n("Add", ["x", "r"], ["y"])],
+                   {"x": [1]}, ["y"], {"s": np.array([1 << 20, 1 << 20])})  # fmt: skip
     return {
+        "filled": (filled, "more than 68719476736 elements"),
         "a cycle": (cycle, "no node before it makes"),
         "made twice": (twice, "made already"),
         "outside": (outside, "only files beside the model"),
