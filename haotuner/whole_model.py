@@ -176,6 +176,10 @@ def main(pack: str, file: str, shapes: str) -> int:
     except HaotunerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except MemoryError as error:  # of numpy, which makes every tensor of the model
+        told = f"numpy's reference of the smallest requests of {shapes} needs more memory than there is ({error})"
+        print(f"{told}; begin the ranges lower, or tune where there is more", file=sys.stderr)
+        return PackInvalid.exit_code
     return 0
 
 

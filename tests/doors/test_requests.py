@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import haotuner
-from haotuner import producing, publishing, trace
+from haotuner import producing, publishing, trace, whole_model
 from haotuner.backends.index import BACKENDS
 from haotuner.cli.requested import peers_of
-from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.errors import EnvironmentMissing, PackInvalid, UsageError
 from haotuner.hw_profiles.cpu import cpu_info
 from haotuner.hw_profiles.host import Host
 from haotuner.microkernels.index import families_for
@@ -228,3 +229,14 @@ def test_a_whole_model_whose_sizes_data_tell_is_refused_on_a_gpu_before_anything
     assert done.code == 2
     assert "places cannot run on a GPU; tune it for the CPU" in done.err and "is known only from data" in done.err
     assert not (tmp_path / "pack").exists()
+
+
+def test_a_reference_that_fits_no_memory_is_told_in_words(monkeypatch: Any, capsys: Any) -> None:
+    def huge(*_: Any) -> None:
+        np.empty(1 << 60, np.float32)
+
+    monkeypatch.setattr(whole_model, "graph_of", lambda _: None)
+    monkeypatch.setattr(whole_model, "spans_of", lambda *_: {})
+    monkeypatch.setattr(whole_model, "check_model", huge)
+    assert whole_model.main("pack", "m.onnx", "b=1..4") == PackInvalid.exit_code
+    assert "more memory than there is (Unable to allocate 4.00 EiB" in capsys.readouterr().err
