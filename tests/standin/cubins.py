@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.standin.library import run
@@ -11,12 +12,15 @@ from tests.standin.library import run
 QUICK = ("-Xcicc", "-O1", "-Xptxas", "-O0")
 
 
-def cubin_of(source: Path, folder: Path, arch: str) -> Path:
-    """``folder/ARCH/unit.cubin``, compiled by nvcc where it is not there yet; RuntimeError with what nvcc said."""
+def cubin_of(source: Path, folder: Path, arch: str, flags: Sequence[str] = QUICK) -> Path:
+    """``folder/ARCH/unit.cubin``, compiled by nvcc where it is not there yet; RuntimeError with what nvcc said.
+
+    What a real device runs is compiled without ``QUICK``.
+    """
     place = folder / f"{source.stem}-{arch}"
     made = place / "unit.cubin"
     if not made.exists():
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, place / "unit.cu")
-        run(["nvcc", "-cubin", *QUICK, f"-arch={arch}", str(place / "unit.cu"), "-o", str(made)])
+        run(["nvcc", "-cubin", *flags, f"-arch={arch}", str(place / "unit.cu"), "-o", str(made)])
     return made
