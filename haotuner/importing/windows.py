@@ -60,4 +60,8 @@ def windows_of(c: Call, sizes: Sequence[int], image: Sequence[Extent]) -> Window
             count = smallest([count, ceiling_division(extent + before[place], strides[place])])
             needed = (count - 1) * strides[place] + spans[place] - extent - before[place]
             after[place] = largest([canonical(needed), after[place]])
+    for extent, one, other, span in zip(image, before, after, spans, strict=True):
+        reach = canonical(extent + one + other)
+        if isinstance(reach, int) and reach < span:
+            raise c.bad(f"a window of {span} does not fit an image of {reach}, pads included")
     return Windows(tuple(sizes), strides, dilations, tuple(before), tuple(after))

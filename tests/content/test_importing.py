@@ -195,6 +195,10 @@ def bad_models() -> dict[str, tuple[Any, str]]:
         "loop": (loop, r"Loop: 1 \(again\); Scan: 1 \(rows\)"),
         "attribute": (model([n("Resize", ["x"], ["y"], mode="odd")], {"x": [1, 1, 4]}, ["y"]), r"node y \(Resize\)"),
         "no such attribute": (model([n("Relu", ["x"], ["y"], wobble=3)], {"x": [1]}, ["y"]), r"\(Relu\): attribute wobble"),
+        "window": (
+            model([n("MaxPool", ["x"], ["y"], kernel_shape=[3])], {"x": ["b", 1, 2]}, ["y"]),
+            "a window of 3 does not",
+        ),
         "rank": (free, "number of axes"),
         "data": (data, "depends on data"),
         "opset": (new, "opset 99"),
