@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent, evaluate
+from haotuner.graph.extents import Extent, dimensions, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.exact import Exact, Told, together
@@ -191,7 +191,10 @@ def requests(spans: Mapping[str, Span], count: int = DRAWN, seed: int = 0) -> li
 
 
 def calls_of(model: AskedModel) -> dict[str, dict[Shape, float]]:
-    """For every op how often a request calls it at each shape, the mean over the requests."""
+    """For every op how often a request calls it at each shape, the mean over the requests.
+
+    Calls without a result are none: a window that is larger than its image has no kernel. UsageError if all are such.
+    """
     rows: dict[str, dict[Shape, float]] = {}
     every = requests(model.spans)
     for sizes in every:
@@ -199,11 +202,22 @@ def calls_of(model: AskedModel) -> dict[str, dict[Shape, float]]:
             if not isinstance(step, Product):
                 continue
             extents = {axis: evaluate(extent, sizes) for axis, extent in step.extents.items()}
-            if min(extents.values(), default=1) < 1:
+            if min(extents.values(), default=1) < 1 or _empty(model.graph, step.output, sizes):
                 continue
             of_op, shape = rows.setdefault(Op.parse(step.op).name, {}), Shape.of(extents)
             of_op[shape] = of_op.get(shape, 0.0) + 1.0 / len(every)
+    lacking = sorted(model.uses.keys() - rows.keys())
+    if lacking:
+        raise UsageError(
+            f"{model.file.name}: no request of {model.shapes} gives {lacking[0]} anything to compute; windows are larger "
+            "than their images, or an axis is empty: ask for larger sizes"
+        )
     return rows
+
+
+def _empty(graph: Graph, tensor: str, sizes: Mapping[str, int]) -> bool:
+    shape = graph.types[tensor].shape if tensor in graph.types else ()
+    return any(dimensions(extent) <= sizes.keys() and evaluate(extent, sizes) < 1 for extent in shape)
 
 
 def arrivals_of_models(models: Sequence[AskedModel], text: str) -> Arrivals:

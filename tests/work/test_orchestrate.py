@@ -182,6 +182,18 @@ def test_an_op_gets_the_shapes_that_requests_bring_it():
     assert model.uses["dense_n32_k32"] == 3
 
 
+def test_windows_larger_than_their_image_are_no_calls():
+    g = GraphBuilder()
+    x = g.input("x", [1, 8, dimension("h"), 9], "fp32")
+    windows = g.add("window", x, axes=(2, 3), sizes=(3, 3), strides=(1, 1), dilations=(1, 1))
+    filters = g.constant(np.ones((8, 8, 3, 3), np.float32))
+    graph = g.finish(g.add("contract", windows, filters, labels="bchwij,fcij->bfhw"))
+    rows = arrivals_of_models([asked_model("m", graph, "h=1..20", Path("m.onnx"))], "text").rows
+    assert min(shape["h"] for shapes in rows.values() for shape in shapes) >= 3
+    with pytest.raises(UsageError, match="no request of h=1..2 gives conv2d"):
+        arrivals_of_models([asked_model("m", graph, "h=1..2", Path("m.onnx"))], "text")
+
+
 BAD: dict[str, tuple[str, str]] = {
     "unknown": ("batch=1;tokens=3", "the model has the dimensions batch, seq"),
     "lacking": ("batch=1..4", "says nothing of seq"),
