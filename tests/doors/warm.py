@@ -77,7 +77,7 @@ class Warm:
         """End the process."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(60)  # a loaded host takes its time
         self._process.stdout.close()
 
 
