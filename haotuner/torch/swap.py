@@ -32,6 +32,9 @@ class Swapped:
     left: Mapping[str, str]  # name of a layer with a weight that stays torch's -> why
     folded: Mapping[str, str] = field(default_factory=dict)  # name of a batch norm -> the convolution that computes it, too
     unfolded: Mapping[str, str] = field(default_factory=dict)  # name of one behind a convolution that stays -> why
+    tied: Mapping[str, str] = field(
+        default_factory=dict
+    )  # name of a replaced layer -> torch's parameter that was its weight
 
     def __str__(self) -> str:
         whole = len(self.replaced) + len(self.left)
@@ -43,6 +46,10 @@ class Swapped:
         if self.folded:
             lines.append(f"batch norms folded into the convolution before ({len(self.folded)}): {_few(list(self.folded))}")
         lines += [f"batch norm left: {name}: {why}" for name, why in self.unfolded.items()]
+        lines += [
+            f"tied: {name} was packed from {other}: a change of that in place does not reach it, load_state_dict does"
+            for name, other in self.tied.items()
+        ]
         return "\n".join(lines)
 
 
@@ -64,7 +71,8 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     if pack.gpu is None:
         share_threads(pack)
     place = "cpu" if pack.gpu is None else f"cuda:{pack.gpu.ordinal}"
-    made: dict[int, torch.nn.Module] = {}
+    weights = {name: parameter for name, parameter in model.named_parameters(remove_duplicate=False)}
+    made: dict[Any, torch.nn.Module] = {}
     replaced: list[str] = []
     left: dict[str, str] = {}
     if pack.gpu is None:
@@ -92,9 +100,10 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
             left[name] = reason
             continue
         op = Op.parse(held[0]).name
-        if id(child) not in made:
-            made[id(child)] = _served(pack, op, child, None if norm is None else norm.module, registered)
-        served = made[id(child)]
+        one = _same(child, op)
+        if one not in made:
+            made[one] = _served(pack, op, child, None if norm is None else norm.module, registered)
+        served = made[one]
         setattr(parent, key, served)
         if norm is not None and isinstance(served, FoldedConvolution):
             norms[names[id(norm.module)]] = name
@@ -105,7 +114,21 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
         keep_working(parent)
     if replaced:
         plain_encoders(model, SERVED)
-    return Swapped(tuple(replaced), left, norms, unfolded)
+    return Swapped(tuple(replaced), left, norms, unfolded, _tied(model, weights, replaced) if pack.gpu is None else {})
+
+
+def _same(layer: Any, op: str) -> Any:
+    """Equal for layers that one served layer can stand for: linears with the same parameters stay tied."""
+    if type(layer) is not torch.nn.Linear:
+        return id(layer)
+    return id(layer.weight), id(layer.bias), layer.training, op
+
+
+def _tied(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], replaced: list[str]) -> dict[str, str]:
+    """Replaced layers whose weight stays in the model as another module's parameter (an embedding's), and its name."""
+    still = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
+    own = {name: weights.get(f"{name}.weight") for name in replaced}
+    return {name: still[id(weight)] for name, weight in own.items() if weight is not None and id(weight) in still}
 
 
 def _swap_attention(model: torch.nn.Module, pack: Pack, registered: Registered | None) -> list[str]:

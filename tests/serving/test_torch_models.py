@@ -227,3 +227,16 @@ def test_ops_that_a_model_needs():
         adapter.ops_of(net, torch.randn(3, 38))
     assert not net.first._forward_pre_hooks
     assert adapter.ops_of(torch.nn.Conv1d(4, 4, 3)) == {}
+
+
+def test_tied_weights_stay_tied_and_what_is_not_is_said(encoder_pack):
+    net = torch.nn.ModuleDict({"words": torch.nn.Embedding(24, 8), "a": torch.nn.Linear(8, 24, bias=False)})
+    net["b"], net["c"] = torch.nn.Linear(8, 24, bias=False), torch.nn.Linear(8, 24, bias=False)
+    net["c"].weight, net["b"].weight = net["words"].weight, net["a"].weight
+    keys, x = list(net.state_dict()), torch.randn(3, 8)
+    with torch.inference_mode(), haotuner.load(encoder_pack, threads=1) as pack:
+        done = adapter.swap(net.eval(), pack)
+        assert done.tied == {"c": "words.weight"} and "tied: c was packed from words.weight" in str(done)
+        assert net["a"] is net["b"] and net["c"] is not net["a"] and list(net.state_dict()) == keys
+        net.load_state_dict({key: value * 2 for key, value in net.state_dict().items()})
+        assert close(net["c"](x), torch.nn.functional.linear(x, net["words"].weight))
