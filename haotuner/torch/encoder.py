@@ -1,4 +1,7 @@
-"""``nn.TransformerEncoder`` around served layers: torch's fused paths read the layers' weights past their forward."""
+"""``nn.TransformerEncoder`` around served layers: torch's fused paths read the layers' weights past their forward.
+
+Under autocast torch's fused path gives autocast's type, its plain path float32 (norms do); served encoders give the latter.
+"""
 
 from __future__ import annotations
 

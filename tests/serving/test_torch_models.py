@@ -240,3 +240,16 @@ def test_tied_weights_stay_tied_and_what_is_not_is_said(encoder_pack):
         assert net["a"] is net["b"] and net["c"] is not net["a"] and list(net.state_dict()) == keys
         net.load_state_dict({key: value * 2 for key, value in net.state_dict().items()})
         assert close(net["c"](x), torch.nn.functional.linear(x, net["words"].weight))
+
+
+def test_encoders_under_autocast_have_the_types_of_torch_s_plain_path(encoder_pack):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 24, batch_first=True)
+    net, x = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), torch.randn(3, 5, 8)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with torch.inference_mode(), haotuner.load(encoder_pack, threads=1) as pack, torch.autocast("cpu", torch.bfloat16):
+        try:
+            torch.backends.mha.set_fastpath_enabled(False)
+            want = net(x).dtype
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+        assert adapter.swap(net, pack).replaced and net(x).dtype is want
