@@ -97,16 +97,19 @@ def print_device(document: Mapping[str, Any]) -> None:
     considered = document["considered"]
     if not considered:
         return
-    chosen = float(considered[0]["us"])
     table = [("weighed", "us", "from", "composition", "")]
     for place, one in enumerate(considered):
-        table.append((one["way"], f"{one['us']:.2f}", one["from"], one["composition"], _why(place, one, chosen)))
+        table.append((one["way"], f"{one['us']:.2f}", one["from"], one["composition"], _why(place, one, considered[0])))
     say(columns(table))
     say(f"times are of {last} rows, the most of the cell, weights {document['weights']}; {document['not_timed']}")
 
 
-def _why(place: int, one: Mapping[str, Any], chosen: float) -> str:
+def _why(place: int, one: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
     if place == 0:
         return "kept"
-    behind = float(one["us"]) / chosen - 1
-    return f"{behind:.1%} behind" if behind > 0 else "within noise of it, and launches more"
+    behind = float(one["us"]) / float(kept["us"]) - 1
+    if behind > 0:
+        return f"{behind:.1%} behind"
+    if one["from"] != kept["from"]:
+        return f"only {one['from']}, the kept one is {kept['from']}: the two do not compare"
+    return "within noise of it: one launch goes before parts of a sum, these before two regions"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from haotuner.backends.cpu.ways import rows_of
-from haotuner.cli import explain
+from haotuner.cli import explain, explain_device
 from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed
 from haotuner.cli.explain_program import print_program, program_document, share_of_call
@@ -74,6 +74,25 @@ def test_every_way_to_share_has_its_words(way: str, capsys: pytest.CaptureFixtur
     explain._print(document(way, other))
     said = capsys.readouterr().out
     assert said.count(WAYS[way]) == 2 and "runner-up" in said
+
+
+@pytest.mark.parametrize(
+    "us, source, said",
+    [
+        (5.2, "measured", "4.0% behind"),
+        (4.95, "measured", "within noise of it: one launch goes before parts of a sum, these before two regions"),
+        (4.0, "predicted", "only predicted, the kept one is measured: the two do not compare"),
+    ],
+)
+def test_what_else_was_weighed_on_a_device_says_why_it_was_not_kept(
+    us: float, source: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = {"way": "one region", "composition": f"{ONE}*1", "us": 5.0, "from": "measured"}
+    other = {"way": "sum in parts", "composition": f"{ONE}*1@k2", "us": us, "from": source}
+    more = {"cell": [1, 4], "launches": 1, "workspace_bytes": 0, "considered": [kept, other]}
+    explain_device.print_device(document("serial", None) | more)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith("kept")] and [line for line in lines if line.endswith(said)]
 
 
 def test_a_pack_that_shares_terms_names_its_runner_up() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.backends.cuda.nvrtc import find_nvrtc
+from haotuner.errors import EnvironmentMissing
 from tests.doors.command import Answer, command, haotuner, run_command
 from tests.doors.command import environment as of_commands
 from tests.standin import environment as of_driver
@@ -276,12 +279,32 @@ def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any],
 
 
 def test_a_pack_for_an_absent_device_comes_from_predictions(cache: Path, tmp_path: Path) -> None:
-    asked = ("--op", "dense:n=64,k=64,dtype=bf16", "--shapes", "m=1..16", "--device", "h200", "--zero-measure", "--json")
+    asked = ("--op", "dense:n=256,k=8192,dtype=bf16", "--shapes", "m=17..32", "--device", "h200", "--zero-measure", "--json")
     done = haotuner("tune", *asked, cache=cache, cwd=tmp_path)
     assert done.code == 3, done.err
     document = done.json()
     assert document["unverified"] and document["device"] == "h200" and document["ops"][0]["kernels"]
     assert "runs sm_90a" in document["verification"]["why"]
+    told = haotuner("explain", "pack", "--op", "dense_n256_k8192_bf16", "--shape", "m=20", cache=cache, cwd=tmp_path)
+    assert "the sum over k in 16 parts, added in a fixed order" in told.out, "the grid is short of waves"
+    assert "2 launches; workspace of partial sums: 327680 bytes" in told.out and "% behind" in told.out
+
+
+def test_a_host_without_nvcc_compiles_by_nvrtc(tmp_path: Path) -> None:
+    """With a cache of its own: nothing that nvcc compiled is found."""
+    try:
+        found = find_nvrtc().name
+    except EnvironmentMissing:
+        pytest.skip("nvrtc: the wheel nvidia-cuda-nvrtc is not installed")
+    (tmp_path / "bin").mkdir()
+    for name in ("cc", "ld", "as"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or name)
+    asked = ("--op", "dense:n=64,k=64,dtype=bf16", "--shapes", "m=1..16", "--device", "h200", "--zero-measure", "--json")
+    where = {**of_commands(tmp_path / "cache"), "PATH": str(tmp_path / "bin")}
+    done = run_command(("tune", *asked), tmp_path, where)
+    assert done.code == 3 and done.json()["unverified"], done.err
+    toolchain = json.loads((tmp_path / "pack" / "manifest.json").read_text())["toolchain"]
+    assert "nvcc" not in toolchain and f"nvrtc {toolchain['nvidia-cuda-nvrtc']}".startswith(found)
 
 
 def test_thread_counts_are_refused(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:
