@@ -15,9 +15,6 @@ from dataclasses import dataclass
 # The host refuses X (rows * stride) and W (n * k) of more elements.
 OPERAND_ELEMENTS = 2**31 - 1
 REDUCE_THREADS = 256  # of haotuner_reduce_DTYPE; it walks its elements with the whole grid, so any grid is right
-REDUCE_ELEMENTS = (
-    4  # of Y that one of its threads takes at a time: ceil(m * n / (threads * elements)) blocks leave none idle
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

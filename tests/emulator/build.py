@@ -82,20 +82,6 @@ def _precompile(folder: Path) -> None:
     _run(["g++", *_flags(), *ALIGNMENT, "-x", "c++-header", str(NATIVE / "emulator.h"), "-o", target])
 
 
-def build_unit(source: str, library: Path) -> Path:
-    """One translated CUDA unit as a shared library, linked to the machine."""
-    import tvm_ffi
-
-    ffi = Path(tvm_ffi.__file__).parent
-    unit = library.with_suffix(".cc")
-    unit.write_text(translate(source))
-    _run([
-        "g++", *_flags(), *ALIGNMENT, "-shared", *_headers(), f"-I{ffi / 'include'}", str(unit), "-o", str(library),
-        f"-L{ffi / 'lib'}", "-ltvm_ffi", str(machine()), f"-Wl,-rpath,{machine().parent}",
-    ])  # fmt: skip
-    return library
-
-
 def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
     """A unit of ``haotuner.backends.cuda.unit`` as a shared library with an ``emulator_run_SYMBOL`` for each micro-kernel.
 
