@@ -9,21 +9,23 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
-from haotuner.graph.extents import evaluate, product
+from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
-from haotuner.orchestrate.agreements import unmet
-from haotuner.orchestrate.tasks import AskedModel, asked_model, requests, spans_of
+from haotuner.orchestrate.agreements import agreements, unmet
+from haotuner.orchestrate.spans import requests, spans_of
 from haotuner.pack.device_models import answered
 from haotuner.pack.device_numbers import ordinal_for
 from haotuner.pack.manifest import read_manifest
@@ -33,6 +35,9 @@ from haotuner.runtime.pack import Pack
 from haotuner.runtime.placed_model import PlacedModel
 from haotuner.words.op import Op
 from haotuner.words.shape import Span
+
+if TYPE_CHECKING:
+    from haotuner.orchestrate.tasks import AskedModel
 
 TOLERANCE = 1e-3  # of the largest result: fp32 sums in other orders, through some hundred steps
 CHECKED_ELEMENTS = 3e6  # of all tensors of a checked request: numpy then takes seconds
@@ -52,10 +57,12 @@ def model_of(
 
     ``serves``: of a device, as of ``asked_model``.
     """
+    from haotuner.orchestrate.tasks import asked_model  # with solvers and more, which a check can do without
+
     place = Path(path)
     graph = graph_of(place)
-    every = requests(spans_of(graph, shapes))
-    told = [unmet(graph, sizes) for sizes in every]
+    every, pairs = requests(spans_of(graph, shapes)), agreements(graph)
+    told = [unmet(pairs, sizes) for sizes in every]
     if told and all(told[:2]):  # the smallest and the largest
         raise UsageError(
             f"{place.name} takes neither the smallest nor the largest request of {shapes}: {every[0]} makes extents differ "
@@ -108,8 +115,10 @@ def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[
 
 def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) -> None:
     """PackInvalid unless the pack's model computes what the reference does, at the smallest requests of its range."""
-    small = sorted((one for one in requests(spans) if not unmet(graph, one)), key=lambda sizes: _elements(graph, sizes))
-    chosen = [sizes for sizes in small if _elements(graph, sizes) <= CHECKED_ELEMENTS][-CHECKS:] or small[:1]
+    pairs = agreements(graph)
+    agreed = (one for one in requests(spans) if not unmet(pairs, one))
+    small = sorted(((_elements(graph, sizes), sizes) for sizes in agreed), key=lambda one: one[0])
+    chosen = [sizes for elements, sizes in small if elements <= CHECKED_ELEMENTS][-CHECKS:] or [s for _, s in small[:1]]
     made = {node.output for node in graph.nodes}
     whole = False
     for sizes in chosen:
@@ -164,8 +173,9 @@ def difference(found: Any, want: Any) -> float:
 
 
 def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:
-    held = {node.output for node in graph.nodes}
-    return float(sum(evaluate(product(kind.shape), sizes) for name, kind in graph.types.items() if name in held))
+    """Elements of all tensors that nodes make at a request."""
+    shapes = Counter(graph.types[name].shape for name in {node.output for node in graph.nodes})  # most come many times
+    return float(sum(count * prod(evaluate(one, sizes) for one in shape) for shape, count in shapes.items()))
 
 
 def main(pack: str, file: str, shapes: str) -> int:

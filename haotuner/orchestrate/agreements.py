@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from haotuner.graph.extents import Extent, dimensions, evaluate, product, same, text
 from haotuner.graph.graph import Graph, Node
@@ -18,9 +18,12 @@ def agreements(graph: Graph) -> list[tuple[Extent, Extent]]:
     return list(found.values())
 
 
-def unmet(graph: Graph, sizes: Mapping[str, int]) -> str:
-    """What a request of these sizes makes differ, in words; empty where all agrees. Sizes of the data are not looked at."""
-    for one, other in agreements(graph):
+def unmet(pairs: Iterable[tuple[Extent, Extent]], sizes: Mapping[str, int]) -> str:
+    """What of ``agreements`` a request makes differ, in words; empty where all agrees.
+
+    Sizes of the data are not looked at.
+    """
+    for one, other in pairs:
         if (dimensions(one) | dimensions(other)) <= sizes.keys():
             found = evaluate(one, sizes), evaluate(other, sizes)
             if found[0] != found[1]:

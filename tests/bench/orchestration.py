@@ -29,7 +29,7 @@ from haotuner.importing.read import read
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Loops, Step
 from haotuner.orchestrate.measured import Measured
-from haotuner.orchestrate.tasks import requests, spans_of
+from haotuner.orchestrate.spans import requests, spans_of
 from haotuner.orchestrate.written import source_of, written
 from haotuner.runtime.schedule import Schedule
 

@@ -17,7 +17,8 @@ from haotuner.importing.read import read
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Loops, Step, Way
 from haotuner.orchestrate.measured import Measured
-from haotuner.orchestrate.tasks import PRICED, requests, spans_of
+from haotuner.orchestrate.spans import requests, spans_of
+from haotuner.orchestrate.tasks import PRICED
 from haotuner.orchestrate.ways import Choice, ways_of
 from tests.bench.orchestration import timed_us
 

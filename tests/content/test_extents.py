@@ -79,3 +79,16 @@ def test_a_share_of_a_size_is_rounded_down_also_by_1():
         wide = floor_division(share * dimension("h"), 1)
         assert [evaluate(wide, {"h": h}) for h in (4, 7)] == [int(share * 4), int(share * 7)]
     assert floor_division(sympy.Rational(12, 5), 1) == 2
+
+
+def test_what_has_a_program_is_evaluated_without_sympy_and_the_rest_by_it(monkeypatch):
+    import sympy
+
+    plain, other = canonical(M * N + floor_division(M + 3, 2) - largest([M, 2 * N])), parse("abs(m - n) % 7")
+    assert [evaluate(other, {"m": m, "n": 9}) for m in (1, 30)] == [8 % 7, 21 % 7]
+
+    def no(*_):
+        raise AssertionError("sympy was asked to replace symbols")
+
+    monkeypatch.setattr(sympy.Basic, "subs", no)
+    assert evaluate(plain, {"m": 5, "n": 3, "more": 1}) == 15 + 4 - 6

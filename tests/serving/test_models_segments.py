@@ -13,7 +13,7 @@ from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.orchestrate.segments import counts, cut
-from haotuner.orchestrate.tasks import spans_of
+from haotuner.orchestrate.spans import spans_of
 from haotuner.pack.verify import verify
 from haotuner.words.shape import Span
 from tests.serving.model_packs import LAST, model_pack

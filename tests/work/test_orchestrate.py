@@ -16,7 +16,7 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import c_recurrent
 from haotuner.orchestrate import exact as exact_module
 from haotuner.orchestrate import measured as measured_module
-from haotuner.orchestrate.agreements import unmet
+from haotuner.orchestrate.agreements import agreements, unmet
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
@@ -27,7 +27,8 @@ from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.repeated import again_and_again
 from haotuner.orchestrate.sizes import SizeTable
-from haotuner.orchestrate.tasks import arrivals_of_models, asked_model, ops_of, spans_of
+from haotuner.orchestrate.spans import spans_of
+from haotuner.orchestrate.tasks import arrivals_of_models, asked_model, ops_of
 from haotuner.orchestrate.written import written
 from haotuner.runtime.schedule import Schedule
 from haotuner.words.op import Op
@@ -298,7 +299,8 @@ def test_a_request_whose_extents_do_not_meet_is_refused_before_anything_is_read(
     assert schedule.values({"seq": 5, "other": 5})
     with pytest.raises(UsageError, match="that the model joins"):
         schedule.values({"seq": 5, "other": 4})
-    assert not unmet(graph, {"seq": 5, "other": 5}) and "seq = 5" in unmet(graph, {"seq": 5, "other": 4})
+    pairs = agreements(graph)
+    assert not unmet(pairs, {"seq": 5, "other": 5}) and "seq = 5" in unmet(pairs, {"seq": 5, "other": 4})
 
 
 def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():

@@ -1,0 +1,71 @@
+"""The sizes that a model is asked for: the span of each dimension, and the requests that stand for all of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent
+from haotuner.graph.graph import Graph
+from haotuner.orchestrate.segments import counts, data_dimensions, origins
+from haotuner.words.shape import ShapeRange, Span
+
+DRAWN = 24  # requests drawn of the ranges, beside both ends
+
+
+def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
+    """The span of every dimension: by name (``batch=1..8``), or by input (``x=1..8x3x48x32..1280``)."""
+    found: dict[str, Span] = {}
+    own, of_data = graph.dimensions, data_dimensions(graph)
+    for part in shapes.split(";"):
+        name, _, said = (one.strip() for one in part.partition("="))
+        if name in graph.inputs and name not in graph.dimensions:
+            for extent, text in zip(graph.types[name].shape, _axes(graph, name, said), strict=True):
+                _put(found, name, extent, ShapeRange.parse(f"e={text}"))
+            continue
+        if name not in own and name not in of_data:
+            raise UsageError(
+                f"--shapes {shapes!r}: the model has the dimensions {', '.join((*own, *of_data)) or 'none'} and the inputs "
+                f"{', '.join(f'{one} {graph.types[one]}' for one in graph.inputs)}; there is no {name!r}"
+            )
+        found[name] = dict(ShapeRange.parse(f"e={said}").spans)["e"]
+    if all(one in found for one in own):
+        for name, most in counts(graph, {one: span.last for one, span in found.items()}):
+            found.setdefault(name, dict(ShapeRange.parse(f"e=1..{most}").spans)["e"])
+    lacking = [one for one in (*own, *of_data) if one not in found]
+    told = [one for one in lacking if one in of_data]
+    if told and told == lacking:
+        raise UsageError(
+            f"--shapes {shapes!r}: {', '.join(told)} depend{'s' * (len(told) == 1)} on data: "
+            f"{'; '.join(f'{one} is what {origin} says' for one, origin in origins(graph, told))}. "
+            f"Say how large it may be, for example {told[0]}=1..1000"
+        )
+    if lacking:
+        raise UsageError(f"--shapes {shapes!r} says nothing of {', '.join(lacking)}; write for example {lacking[0]}=1..8")
+    return found
+
+
+def _axes(graph: Graph, name: str, said: str) -> list[str]:
+    parts = said.split("x")
+    if len(parts) != graph.types[name].rank:
+        raise UsageError(f"--shapes {name}={said}: {len(parts)} axes, the model has {graph.types[name]}")
+    return parts
+
+
+def _put(found: dict[str, Span], name: str, extent: Extent, given: ShapeRange) -> None:
+    span = dict(given.spans)["e"]
+    if isinstance(extent, int):
+        if (span.first, span.last) != (extent, extent):
+            raise UsageError(f"--shapes: input {name} has {extent} where {span} is asked")
+    elif found.setdefault(str(extent), span) != span:
+        raise UsageError(f"--shapes: {extent} is {found[str(extent)]} in one place and {span} in another")
+
+
+def requests(spans: Mapping[str, Span], count: int = DRAWN, seed: int = 0) -> list[dict[str, int]]:
+    """Sizes of requests: both ends, then log-uniformly drawn ones, always the same."""
+    draw = random.Random(seed)
+    ends = [{name: span.first for name, span in spans.items()}, {name: span.last for name, span in spans.items()}]
+    samples = {name: span.sample(16) for name, span in spans.items()}
+    drawn = [{name: draw.choice(values) for name, values in samples.items()} for _ in range(count)] if spans else []
+    return [dict(one) for one in dict.fromkeys(tuple(sizes.items()) for sizes in (*ends, *drawn))]
