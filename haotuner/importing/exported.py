@@ -16,6 +16,8 @@ from haotuner.graph.extents import Extent, canonical, ceiling_division, dimensio
 from haotuner.graph.graph import Graph
 from haotuner.importing.aten import ATEN
 from haotuner.importing.aten_call import Aten
+from haotuner.importing.aten_complex import COMPLEX, Complex, called, has_complex
+from haotuner.importing.aten_lengths import lengths_kept
 from haotuner.importing.folding import Folding
 from haotuner.importing.read import finished
 
@@ -29,7 +31,15 @@ KEPT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "roll.def
           ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")),
         *(f"_upsample_nearest_exact{rank}d.{how}" for how in ("vec", "default") for rank in (1, 2, 3)))  # fmt: skip
 _NOTHING = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size", "_assert_async")
-_DTYPES = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
+COMPLEX_ALONE = COMPLEX.keys() - ATEN.keys()
+_DTYPES = {
+    "float32": "fp32",
+    "float64": "fp64",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "complex64": "fp32",
+    "complex128": "fp64",
+}  # of a complex one that of its parts
 
 
 def read_exported(path: str | Path) -> Graph:
@@ -62,7 +72,8 @@ def _torch() -> Any:
 
 def graph_of_program(program: Any, names: Mapping[str, str]) -> Graph:
     """The graph of an ExportedProgram. ``names``: of its symbols; others are called by their input and axis."""
-    program = program.run_decompositions(_taken_apart())
+    with lengths_kept(_torch()):
+        program = program.run_decompositions(_taken_apart())
     nodes = list(program.graph.nodes)
     _refuse_unknown(nodes)
     return _Reader(program, dict(names)).read(nodes)
@@ -100,6 +111,7 @@ def _refuse_unknown(nodes: list[Any]) -> None:
         _name_of(node.target)
         for node in nodes
         if node.op == "call_function" and str(node.target).startswith("aten.") and _name_of(node.target) not in ATEN
+        and _name_of(node.target) not in COMPLEX
         and not _plain(_name_of(node.target))
     )  # fmt: skip
     if unknown:
@@ -130,19 +142,29 @@ class _Reader:
                 except UsageError as error:
                     raise UsageError(f"node {node.name}: {error}") from error
             elif node.op == "output":
-                outputs = [(one.name, self.values[one.name]) for one in node.args[0] if hasattr(one, "name")]
+                outputs = [(one.name, self._real(one.name)) for one in node.args[0] if hasattr(one, "name")]
         return finished(self.g, outputs)
 
-    def _placeholder(self, node: Any, spec: Any) -> str:
+    def _real(self, name: str) -> str:
+        if isinstance(self.values[name], Complex):
+            raise UsageError(f"output {name}: complex numbers; return torch.view_as_real of it")
+        return str(self.values[name])
+
+    def _placeholder(self, node: Any, spec: Any) -> Any:
         value = node.meta["val"]
         if spec.kind.name == "USER_INPUT":
             if not hasattr(value, "shape"):
                 raise UsageError(f"input {node.name}: a number, not a tensor; fix it before exporting")
+            if value.is_complex():
+                raise UsageError(f"input {node.name}: complex numbers; take real ones and call torch.view_as_complex")
             return self.g.input(node.name, [self.extent(one) for one in value.shape], self._dtype(value))
         held = self.program.state_dict.get(spec.target)
         if held is None:
             held = self.program.constants[spec.target]
-        return self.g.constant(np.ascontiguousarray(held.detach().cpu().numpy()), name=node.name)
+        found = held.detach().resolve_conj().resolve_neg().cpu().numpy()
+        if value.is_complex():
+            return Complex(*(self.g.constant(np.ascontiguousarray(part)) for part in (found.real, found.imag)))
+        return self.g.constant(np.ascontiguousarray(found), name=node.name)
 
     def _dtype(self, value: Any) -> str:
         name = str(value.dtype).removeprefix("torch.")
@@ -209,11 +231,14 @@ class _Reader:
             if place >= len(whole):
                 raise UsageError(f"result {place} of {node.args[0].name} has no rule")
             return whole[place]
-        if name not in ATEN:
+        if name not in ATEN and name not in COMPLEX:
             raise UsageError(f"{node.target} has no rule")
         first = value[0] if isinstance(value, (list, tuple)) else value
         named = {key: self._argument(one) for key, one in node.kwargs.items()}
-        found = ATEN[name](Aten(self.g, name, arguments, named, self._dtype(first)))
+        a = Aten(self.g, name, arguments, named, self._dtype(first))
+        found = called(a, ATEN) if name in COMPLEX_ALONE or has_complex(arguments) else ATEN[name](a)
+        if isinstance(found, str) and hasattr(first, "is_complex") and first.is_complex():
+            found = Complex(found, self.g.add("broadcast", a.cast(0, a.dtype), shape=self.g.types[found].shape))
         self._bind(value, found)
         return found
 
@@ -228,6 +253,7 @@ class _Reader:
         """Sizes that torch knows only from the data: each is that of the tensor that is made here."""
         whole = isinstance(value, (list, tuple))
         for one, tensor in zip(value if whole else [value], found if whole else [found], strict=False):
+            tensor = tensor.real if isinstance(tensor, Complex) else tensor
             for size, extent in zip(getattr(one, "shape", ()), self.g.types[tensor].shape, strict=False):
                 symbol = getattr(getattr(size, "node", None), "expr", None)
                 if getattr(symbol, "is_Symbol", False) and str(symbol).startswith(("u", "zuf")):

@@ -11,13 +11,13 @@ from haotuner.graph.types import numpy_dtype
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.layout import reshaped, transposed
 
-_LONGEST = 8192  # of a transform: its matrix is of this size squared
+LONGEST = 8192  # of a transform: its matrix is of this size squared
 
 
 def _turns(c: Call, given: int, length: int, kept: int, dtype: str) -> Any:
     """(given, kept, 2): cosines and minus sines; what lies beyond ``length`` is cut, what lacks is 0."""
-    if length > _LONGEST:
-        raise c.bad(f"a transform of {length} elements; up to {_LONGEST} are products with a matrix")
+    if length > LONGEST:
+        raise c.bad(f"a transform of {length} elements; up to {LONGEST} are products with a matrix")
     times = np.outer(np.arange(given), np.arange(kept)) % length * (2 * np.pi / length)
     found = np.stack([np.cos(times), -np.sin(times)], -1)
     found[length:] = 0

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from haotuner.graph.graph import Graph
+from haotuner.importing.aten_lengths import lengths_kept
 from haotuner.importing.exported import NAMES, SUFFIX, graph_of_program, symbols_of
 
 
@@ -34,7 +35,8 @@ def export(
         UsageError: operators without a rule; all of them are listed.
     """
     named = dict(kwargs or {})
-    program = torch.export.export(module.eval(), args, named or None, dynamic_shapes=_without_names(dynamic_shapes))
+    with lengths_kept(torch):
+        program = torch.export.export(module.eval(), args, named or None, dynamic_shapes=_without_names(dynamic_shapes))
     names = _names(program, dynamic_shapes)
     graph = graph_of_program(program, names)
     if out is not None:

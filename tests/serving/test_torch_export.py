@@ -156,3 +156,93 @@ def test_elements_are_counted_in_bins_as_torch_counts_them():
     given = torch.tensor([0.0, float("nan"), 7.0, 7.5])  # torch refuses the NaN where the range is the data's
     found = interpret(graph, {graph.inputs[0]: given.numpy()})
     np.testing.assert_array_equal(next(iter(found.values())), torch.histc(given, 8, 0, 7).numpy())
+
+
+def right_at(module: Any, made: Any, axes: Any, *sizes: tuple[int, ...]) -> None:
+    """The graph of a module computes what the module does, at sizes that it was not exported with."""
+    from haotuner.torch import export
+
+    graph = export(module, (made(*sizes[0]),), (axes,))
+    for one in sizes[1:]:
+        given = made(*one)
+        with torch.no_grad():
+            want = module(given)
+        found = interpret(graph, {graph.inputs[0]: given.numpy()})
+        for mine, theirs in zip(found.values(), want if isinstance(want, tuple) else (want,), strict=True):
+            np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_keep_their_length(kind):
+    """torch itself fixes it to the example's, without a word where ``Dim.AUTO`` is asked for."""
+    module = getattr(nn, kind)(6, 5, 2, bidirectional=True, batch_first=True).eval()
+
+    class First(nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.each = module
+
+        def forward(self, x: Any) -> Any:
+            return self.each(x)[0]
+
+    right_at(First().eval(), lambda b, t: torch.randn(b, t, 6), {0: "batch", 1: "words"}, (2, 7), (1, 1), (3, 12))
+    assert torch.ops.aten.lstm.input.py_kernels, "torch's own definition is put back"
+    with torch.no_grad():
+        assert torch.compile(First(), backend="eager")(torch.randn(2, 4, 6)).shape == (2, 4, 10)
+
+
+class Spectrum(nn.Module):  # type: ignore[name-defined, misc]
+    def forward(self, x: Any) -> Any:
+        found = torch.stft(x, 16, 5, window=torch.hann_window(16), return_complex=True)
+        return found.abs(), torch.view_as_real(found / (found.conj() + 3j)), found.angle().cos()
+
+
+class Filtered(nn.Module):  # type: ignore[name-defined, misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(5, 2))
+
+    def forward(self, x: Any) -> Any:
+        back = torch.fft.irfft(torch.fft.rfft(x, norm="ortho") * torch.view_as_complex(self.w), n=8, norm="ortho")
+        odd = torch.fft.irfft(torch.fft.rfft(x, n=9), n=11)
+        return back, odd, torch.fft.fft2(x.reshape(-1, 2, 4)).real, torch.fft.ifft(x * (1 + 2j) + 1).imag
+
+
+class Turned(nn.Module):  # type: ignore[name-defined, misc]
+    def forward(self, x: Any) -> Any:
+        turns = torch.polar(
+            torch.ones(x.shape[1], 4), torch.arange(x.shape[1])[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.01])
+        )
+        return torch.view_as_real(torch.view_as_complex(x.reshape(*x.shape[:2], 4, 2)) * turns).flatten(2)
+
+
+@pytest.mark.parametrize("kind", [Spectrum, Filtered, Turned])
+def test_complex_numbers_are_two_real_ones(kind):
+    """And Fourier transforms of a known length are products; rotations of positions are written so, too."""
+    torch.manual_seed(1)
+    last = (8,) if kind is not Spectrum else ()
+    right_at(kind().eval(), lambda *sizes: torch.randn(*sizes, *last), {0: "batch", 1: "words"}, (2, 27), (1, 13), (3, 52))
+
+
+def test_complex_numbers_where_none_can_be_are_refused_in_words():
+    from haotuner.torch import export
+
+    class Wide(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return torch.fft.rfft(x).abs()
+
+    class Out(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return torch.fft.rfft(x)
+
+    class Odd(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return torch.fft.rfft(x).tanh().abs()
+
+    x = torch.randn(2, 8)
+    with pytest.raises(UsageError, match="Fourier transform along an axis whose extent, n, depends on the request"):
+        export(Wide(), (x,), ({1: "n"},))
+    with pytest.raises(UsageError, match=r"output .*: complex numbers; return torch.view_as_real"):
+        export(Out(), (x,))
+    with pytest.raises(UsageError, match=r"tanh.default of complex numbers has no rule"):
+        export(Odd(), (x,))

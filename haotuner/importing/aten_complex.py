@@ -1,0 +1,243 @@
+"""Complex tensors of torch: two real ones side by side. Fourier transforms of a known length are products with a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.types import numpy_dtype
+from haotuner.importing import curves
+from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.spectra import LONGEST
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    """Names of the tensors of the real and of the imaginary parts; of one shape."""
+
+    real: str
+    imag: str
+
+
+def has_complex(values: Any) -> bool:
+    """Whether a complex tensor or number is among arguments."""
+    if isinstance(values, (list, tuple)):
+        return any(map(has_complex, values))
+    return isinstance(values, (Complex, complex))
+
+
+def called(a: Aten, rules: Mapping[str, Rule]) -> Any:
+    """What a call with complex arguments gives. UsageError where it has no rule for them."""
+    if a.op in COMPLEX:
+        return COMPLEX[a.op](a)
+    if a.op in _BY_PART:
+        real, imag = (rules[a.op](replace(a, inputs=_parts(a.inputs, which))) for which in ("real", "imag"))
+        return [*map(Complex, real, imag)] if isinstance(real, list) else Complex(real, imag)
+    raise UsageError(f"{a.op} of complex numbers has no rule. Compute with real and imaginary parts (torch.view_as_real)")
+
+
+def _parts(values: Sequence[Any], which: str) -> list[Any]:
+    return [_parts(one, which) if isinstance(one, list) else getattr(one, which) if isinstance(one, Complex) else one
+            for one in values]  # fmt: skip
+
+
+def _pair(a: Aten, value: Any) -> tuple[Any, Any]:
+    """Real and imaginary part; the latter is None of a real one."""
+    if isinstance(value, Complex):
+        return value.real, value.imag
+    if isinstance(value, complex):
+        return a.cast(value.real, a.dtype), a.cast(value.imag, a.dtype)
+    return a.cast(value, a.dtype), None
+
+
+def _sum(function: str) -> Rule:
+    def rule(a: Aten) -> Complex:
+        (x, y), (u, v) = _pair(a, a.at(0)), _pair(a, a.at(1))
+        if (alpha := a.named.get("alpha", 1)) != 1:
+            u, v = a.g.map("mul", u, alpha), v and a.g.map("mul", v, alpha)
+        zero = a.cast(0, a.dtype)
+        real, imag = a.g.map(function, x, u), a.g.map(function, y or zero, v or zero)
+        shape = a.g.types[real].shape  # a number that is added has none of its own
+        return Complex(real, imag if a.g.types[imag].shape == shape else a.g.add("broadcast", imag, shape=shape))
+
+    return rule
+
+
+def _times(a: Aten) -> Complex:
+    (x, y), (u, v) = _pair(a, a.at(0)), _pair(a, a.at(1))
+    of = a.g.map
+    if y is None:
+        x, y, u, v = u, v, x, None
+    if v is None:
+        return Complex(of("mul", x, u), of("mul", y, u))
+    return Complex(of("sub", of("mul", x, u), of("mul", y, v)), of("add", of("mul", x, v), of("mul", y, u)))
+
+
+def _over(a: Aten) -> Complex:
+    (x, y), (u, v) = _pair(a, a.at(0)), _pair(a, a.at(1))
+    of = a.g.map
+    if v is None:
+        return Complex(of("div", x, u), of("div", y, u))
+    size = of("add", of("mul", u, u), of("mul", v, v))
+    y = a.cast(0, a.dtype) if y is None else y
+    return Complex(
+        of("div", of("add", of("mul", x, u), of("mul", y, v)), size),
+        of("div", of("sub", of("mul", y, u), of("mul", x, v)), size),
+    )
+
+
+def _magnitude(a: Aten) -> str:
+    x, y = _pair(a, a.at(0))
+    return a.g.map("sqrt", a.g.map("add", a.g.map("mul", x, x), a.g.map("mul", y, y)))
+
+
+def _as_real(a: Aten) -> str:
+    return a.onnx("Concat", *(a.onnx("Unsqueeze", one, a.whole(-1)) for one in _pair(a, a.at(0))), axis=-1)
+
+
+def _as_complex(a: Aten) -> Complex:
+    return Complex(*(a.onnx("Gather", a.at(0), a.whole_scalar(place), axis=-1) for place in (0, 1)))
+
+
+def _transform(a: Aten, value: Any, axis: int, matrices: Sequence[Any]) -> tuple[str, str | None]:
+    """Along one axis: real and imaginary part of a product with (length, kept) cosines and sines, by parts of ``value``.
+
+    ``matrices``: real of real, imaginary of real, real of imaginary, imaginary of imaginary; None: not wanted.
+    """
+    x, y = _pair(a, value)
+    rank = len(a.g.types[x].shape)
+    order = list(range(rank))
+    order[axis], order[-1] = order[-1], order[axis]
+
+    def part(of_real: Any, of_imag: Any) -> str | None:
+        found = None
+        for tensor, matrix in ((x, of_real), (y, of_imag)):
+            if tensor is None or matrix is None:
+                continue
+            held = a.g.constant(np.ascontiguousarray(matrix.astype(numpy_dtype(a.dtype))))
+            one = a.onnx("MatMul", tensor if axis == rank - 1 else a.onnx("Transpose", tensor, perm=order), held)
+            found = one if found is None else a.g.map("add", found, one)
+        return found if found is None or axis == rank - 1 else a.onnx("Transpose", found, perm=order)
+
+    real = part(matrices[0], matrices[2])
+    assert real is not None
+    return real, part(matrices[1], matrices[3])
+
+
+def _length(a: Aten, value: Any, axis: int) -> int:
+    extent = a.g.types[_pair(a, value)[0]].shape[axis]
+    if not isinstance(extent, int):
+        raise UsageError(
+            f"{a.op}: a Fourier transform along an axis whose extent, {extent}, depends on the request; "
+            "fix that dimension, or transform parts of a fixed length (torch.stft)"
+        )
+    return extent
+
+
+def _turns(a: Aten, length: int, given: int, kept: int) -> tuple[Any, Any]:
+    """Cosines and sines, (given, kept), in float64."""
+    if length > LONGEST:
+        raise UsageError(f"{a.op}: a transform of {length} elements; up to {LONGEST} are products with a matrix")
+    angles = np.outer(np.arange(given), np.arange(kept)) % length * (2 * np.pi / length)
+    return np.cos(angles), np.sin(angles)
+
+
+def _scale(length: int, how: int) -> float:
+    """Torch's modes: none, by the root of the length, by the length."""
+    return (1.0, length**-0.5, 1.0 / length)[how]
+
+
+def _full_transform(a: Aten, value: Any, axis: int, how: int, forward: bool) -> Complex:
+    length = _length(a, value, axis)
+    cos, sin = (one * _scale(length, how) for one in _turns(a, length, length, length))
+    sin = -sin if forward else sin
+    real, imag = _transform(a, value, axis, (cos, sin, -sin, cos))
+    assert imag is not None
+    return Complex(real, imag)
+
+
+def _axes(a: Aten, value: Any) -> list[int]:
+    rank = len(a.g.types[_pair(a, value)[0]].shape)
+    return [one % rank for one in a.at(1)]
+
+
+def _of_real(a: Aten) -> Complex:
+    value, how = a.at(0), a.at(2, 0)
+    *others, last = _axes(a, value)
+    length = _length(a, value, last)
+    kept = length // 2 + 1 if a.at(3, True) else length
+    cos, sin = (one * _scale(length, how) for one in _turns(a, length, length, kept))
+    real, imag = _transform(a, value, last, (cos, -sin, None, None))
+    assert imag is not None
+    found = Complex(real, imag)
+    for axis in others:
+        found = _full_transform(a, found, axis, how, True)
+    return found
+
+
+def _of_complex(a: Aten) -> Complex:
+    found = a.at(0)
+    for axis in _axes(a, found):
+        found = _full_transform(a, found, axis, a.at(2, 0), bool(a.at(3, True)))
+    return Complex(*found) if isinstance(found, tuple) else found
+
+
+def _to_real(a: Aten) -> str:
+    """Back from half of the frequencies; the other half mirrors them."""
+    value, how, length = a.at(0), a.at(2, 0), a.at(3)
+    *others, last = _axes(a, value)
+    for axis in others:
+        value = _full_transform(a, value, axis, how, False)
+    if not isinstance(length, int):
+        raise UsageError(f"{a.op}: a signal whose length, {length}, depends on the request; fix that dimension")
+    given = _length(a, value, last)
+    cos, sin = (one * _scale(length, how) for one in _turns(a, length, given, length))
+    twice = np.full((given, 1), 2.0)
+    twice[[one for one in (0, length - length // 2) if one < given and 2 * one % length == 0]] = 1.0
+    twice[length // 2 + 1 :] = 0.0
+    return _transform(a, value, last, (cos * twice, None, -sin * twice, None))[0]
+
+
+def _turned_by(a: Aten) -> Complex:
+    return Complex(a.g.map("mul", a.at(0), a.g.map("cos", a.at(1))), a.g.map("mul", a.at(0), a.g.map("sin", a.at(1))))
+
+
+def _conjugate(a: Aten) -> Complex:
+    x, y = _pair(a, a.at(0))
+    return Complex(x, a.g.map("neg", y))
+
+
+def _exponential(a: Aten) -> Complex:
+    x, y = _pair(a, a.at(0))
+    size = a.g.map("exp", x)
+    return Complex(a.g.map("mul", size, a.g.map("cos", y)), a.g.map("mul", size, a.g.map("sin", y)))
+
+
+def _made(a: Aten) -> Complex:
+    return Complex(str(a.at(0)), str(a.at(1)))
+
+
+# What moves elements, or computes each part as it would a real tensor.
+_MOVES = """
+view.default _unsafe_view.default reshape.default permute.default transpose.int t.default expand.default
+unsqueeze.default squeeze.dim squeeze.dims squeeze.default slice.Tensor select.int cat.default clone.default
+alias.default detach.default contiguous.default index_select.default split_with_sizes.default split.Tensor
+unbind.int flip.default roll.default repeat.default unfold.default constant_pad_nd.default
+neg.default sum.dim_IntList mean.dim
+"""
+_BY_PART = frozenset(_MOVES.split())
+
+COMPLEX: Mapping[str, Callable[[Aten], Any]] = {
+    **{f"{name}.{kind}": rule for name, rule in
+       (("add", _sum("add")), ("sub", _sum("sub")), ("mul", _times), ("div", _over)) for kind in ("Tensor", "Scalar")},
+    "abs.default": _magnitude, "view_as_real.default": _as_real, "view_as_complex.default": _as_complex,
+    "angle.default": lambda a: curves.atan2(a.g, a.at(0).imag, a.at(0).real),
+    "complex.default": _made, "polar.default": _turned_by,
+    "_conj.default": _conjugate, "_conj_physical.default": _conjugate, "conj_physical.default": _conjugate,
+    "exp.default": _exponential,
+    "_fft_r2c.default": _of_real, "_fft_c2c.default": _of_complex, "_fft_c2r.default": _to_real,
+}  # fmt: skip
