@@ -220,6 +220,6 @@ class Backend(Protocol):
         """Build a pack's library; RuntimeError with the compiler's words. Returns what the manifest adds of the code.
 
         ``groups``: of whole models. ``objects``: a folder in which the
-        compiled runtime is kept for the next library (``object_cache.py``).
+        compiled runtime and kernels are kept for the next library (``object_cache.py``).
         """
         ...

@@ -1,4 +1,6 @@
-"""A folder of object files by what they were compiled from: the runtime's C is the same in every library.
+"""A folder of object files by what they were compiled from.
+
+The runtime's C is the same in every library, the code of a micro-kernel in every library that has it.
 
 An entry is one file, ``KEY.HASH.o``: the hash of what goes into it and the hash of what it holds. It appears whole or not at
 all, whoever else writes the same one; one that was damaged since is not found.
@@ -8,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +37,18 @@ class ObjectCache:
         place = self.folder / f"{key}.{_hash(made.read_bytes())}.o"
         return made.replace(place)
 
+    def fetch(self, key: str, out: Path, make: Callable[[Path], None]) -> None:
+        """Write the object file of a key: the kept one, else what ``make`` writes, which is kept where that is possible."""
+        with contextlib.suppress(OSError):
+            kept = self.find(key)
+            if kept is not None:
+                shutil.copyfile(kept, out)  # it may be trimmed while ``out`` is still wanted
+                os.utime(kept)
+                return
+        make(out)
+        with contextlib.suppress(OSError), self.aside() as aside:
+            self.keep(key, Path(shutil.copyfile(out, Path(aside) / "made.o")))
+
     def aside(self) -> tempfile.TemporaryDirectory[str]:
         """A folder in which to make what is to be kept. OSError if there is no place for one."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -42,6 +57,22 @@ class ObjectCache:
                 if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
                     shutil.rmtree(left, ignore_errors=True)
         return tempfile.TemporaryDirectory(prefix=".new-", dir=self.folder)
+
+
+def trim(folder: Path, most_bytes: int) -> None:
+    """Remove object files in and below a folder, the longest unused first, until at most so many bytes are left."""
+    found = []
+    for path in folder.rglob("*.o"):
+        with contextlib.suppress(OSError):  # others trim it, too
+            seen = path.stat()
+            found.append((seen.st_mtime, seen.st_size, path))
+    left = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if left <= most_bytes:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        left -= size
 
 
 def hash_of(words: Sequence[str], include: Iterable[Path]) -> str:

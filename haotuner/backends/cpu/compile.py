@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from haotuner.backends.cpu.typed_library import declarations as typed_declarations
 from haotuner.backends.cpu.typed_library import direct_program, typed_object
+from haotuner.backends.object_cache import ObjectCache, trim
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu import epilogue
 from haotuner.microkernels.cpu.conv import last_tile
@@ -24,35 +28,55 @@ TIMING_INCLUDES = (RUNTIME_SOURCES, TIMING_SOURCES, _PACKAGE / "hw_profiles" / "
 
 # TVM's merging of buffers mixes up vectors of one element, which generated programs keep their variables in.
 PASSES = {"tirx.disable_storage_rewrite": True}
+KERNELS = "kernels"  # folder of kept micro-kernels, beside those of the runtime
+MOST_KEPT = 256 << 20  # bytes of it; a kernel has some ten thousand, a tune some hundred kernels
 
 
-def warm() -> None:
-    """Import the compiler now: seconds that no job should be charged for."""
+def warm(objects: Path | None = None) -> None:
+    """Import the compiler now, and see that what is kept does not grow: seconds that no job should be charged for."""
     import tvm  # noqa: F401
 
+    if objects is not None:
+        trim(objects / KERNELS, MOST_KEPT)
 
-def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: Ways = "all") -> None:
+
+def object_code(
+    kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: Ways = "all", objects: Path | None = None
+) -> None:
     """One object file with a function ``__tvm_ffi_<name>`` for each kernel, its tail's and its epilogue's.
 
-    ``ways``: of typed kernels, see ``typed_source``. TVM's errors pass through.
+    ``ways``: of typed kernels, see ``typed_source``. ``objects``: a folder in which TVM's code is kept by what it was
+    compiled from, so that a program is compiled once, whichever library wants it. TVM's errors pass through.
     """
     typed = [kernel for kernel in kernels if word_of(kernel) is not None]
     if not typed:
-        _tvm_object(kernels, mcpu, out)
+        _tvm_object(kernels, mcpu, out, objects)
     elif len(typed) == len(kernels) and not any(map(epilogue.symbol_of, kernels)):
         typed_object(typed, mcpu, out, ways=ways)
     else:
         with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
             parts = [Path(scratch) / "typed.o", Path(scratch) / "tvm.o"]
             typed_object(typed, mcpu, parts[0], ways=ways)
-            _tvm_object(kernels, mcpu, parts[1])
+            _tvm_object(kernels, mcpu, parts[1], objects)
             Toolchain.find().merge(parts, out)
 
 
-def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
-    import tvm
-    from tvm.target import Target
+def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, objects: Path | None) -> None:
+    found = _programs(kernels)
+    if objects is None or not found:
+        _compile(found, mcpu, out)
+        return
+    parts: list[Path] = []
+    with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+        for name, program in sorted(found.items()):  # one by one they take no longer than in one module
+            parts.append(Path(scratch) / f"{len(parts)}.o")
+            key = _key(program, mcpu)
+            ObjectCache(objects / KERNELS / key[:2]).fetch(key, parts[-1], partial(_compile, {name: program}, mcpu))
+        Toolchain.find().merge(parts, out)
 
+
+def _programs(kernels: Sequence[MicroKernel]) -> dict[str, Any]:
+    """TVM's functions of these kernels and of their epilogues, by symbol."""
     found: dict[str, Any] = {}  # by name: some families' kernels share programs
     for kernel in dict.fromkeys(epilogue.bare(kernel) for kernel in kernels):
         for symbol, function in family_named(kernel.family).schedule(kernel, kernel.name).functions.items():
@@ -61,9 +85,25 @@ def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
         if name:
             rows = epilogue.along_rows(kernel)
             found[name] = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], name, rows_are_channels=rows)
+    return found
+
+
+def _compile(programs: Mapping[str, Any], mcpu: str, out: Path) -> None:
+    import tvm
+    from tvm.target import Target
+
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
-        built = tvm.compile(tvm.IRModule(found), target=Target({"kind": "llvm", "mcpu": mcpu}))
+        built = tvm.compile(tvm.IRModule(programs), target=Target({"kind": "llvm", "mcpu": mcpu}))
     built.mod.write_to_file(str(out), "o")
+
+
+def _key(program: Any, mcpu: str) -> str:
+    """Hash of all that a program's code depends on: the program itself, the target and the compiler."""
+    import tvm
+
+    versions = [importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")]
+    words = repr((versions, PASSES, mcpu))
+    return hashlib.sha256(f"{words}\0{tvm.ir.save_json(program)}".encode()).hexdigest()[:32]
 
 
 def _functions(kernel: MicroKernel) -> list[str]:

@@ -85,7 +85,8 @@ def measuring_library(
     loops = {_loops(kernel) for kernel in kernels}
     if len(loops) != 1:
         raise ValueError("micro-kernels that different loops run do not share a measuring library")
-    here = compile_object or partial(object_code, ways=way_here(kernels[0]))  # it is timed on this host alone
+    # It is timed on this host alone.
+    here = compile_object or partial(object_code, ways=way_here(kernels[0]), objects=toolchain.objects)
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
         table, code = Path(scratch) / "kernels.c", Path(scratch) / "kernels.o"
         here(kernels, arch, code)

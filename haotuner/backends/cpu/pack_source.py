@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, object_code
@@ -84,7 +85,7 @@ def pack_library(
     mcpu: str,
     toolchain: Toolchain,
     out: Path,
-    compile_object: CompileObject = object_code,
+    compile_object: CompileObject | None = None,
     groups: str = "",
 ) -> None:
     """Build the pack's library: kernels (TVM), tables and runtime (C compiler). RuntimeError with the compiler's words.
@@ -92,10 +93,11 @@ def pack_library(
     ``groups``: C of whole models' loops and schedules. ``compile_object`` turns kernels into one object file; a tuner has
     it done by a process that TVM is loaded in already.
     """
+    compiled = compile_object or partial(object_code, objects=toolchain.objects)
     with tempfile.TemporaryDirectory(prefix="haotuner-", dir=out.parent) as scratch:
         data, code = Path(scratch) / "pack_data.c", Path(scratch) / "kernels.o"
         data.write_text(pack_data(ops))
-        compile_object(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), mcpu, code)
+        compiled(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), mcpu, code)
         objects, sources = [code], list(sources_of(ops))
         if groups:
             loops = Path(scratch) / "groups.c"

@@ -26,7 +26,7 @@ def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any
 
 
 def building(told: Mapping[str, Any]) -> Program:
-    """Compiles kernels; ``told["objects"]``: a folder of the compiled runtime, or None.
+    """Compiles kernels; ``told["objects"]``: a folder of the compiled runtime and of kernels, or None.
 
     It pays for the compiler's start once, before the first request's clock runs.
     """
@@ -34,9 +34,9 @@ def building(told: Mapping[str, Any]) -> Program:
     _learn(told)
     from haotuner.backends.cpu.compile import warm
 
-    warm()
-    objects = told.get("objects")
-    return Program(verbs={"build": partial(build, None if objects is None else Path(objects)), "object": compile_object})
+    objects = None if told.get("objects") is None else Path(told["objects"])
+    warm(objects)
+    return Program(verbs={"build": partial(build, objects), "object": partial(compile_object, objects)})
 
 
 def timing(told: Mapping[str, Any]) -> Program:
@@ -69,13 +69,14 @@ def build(objects: Path | None, job: Job) -> Job:
     return {"out": job["out"]}
 
 
-def compile_object(job: Job) -> Job:
+def compile_object(objects: Path | None, job: Job) -> Job:
     """Compile kernels (by name) into one object file, for a pack."""
     from haotuner.backends.cpu.compile import object_code
     from haotuner.words.kernel import MicroKernel
 
     try:
-        object_code([MicroKernel.parse(name) for name in job["kernels"]], job["arch"], Path(job["out"]))
+        kernels = [MicroKernel.parse(name) for name in job["kernels"]]
+        object_code(kernels, job["arch"], Path(job["out"]), objects=objects)
     except Exception as error:  # a compiler's error is data
         raise Refusal("build", "compile_error", described(error)) from error
     return {"out": job["out"]}
