@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,7 @@ def test_ctrl_c_ends_the_race_and_every_process(tuned, cache, tmp_path):
         pids: set[int] = set()
         while len(pids) < 3:  # ours twice, and numpy
             assert race.poll() is None
+            time.sleep(0.02)
             pids = children(race.pid)
         race.send_signal(signal.SIGINT)
         assert race.wait(timeout=WALL_S) == 3
