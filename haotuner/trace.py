@@ -45,7 +45,13 @@ class Arrivals:
         return tuple(name for name in self.rows if name)
 
     def traffic(self, op: Op) -> Traffic:
-        """Traffic of one op; rows of other ops are left out. UsageError if there is none, or of other axes."""
+        """Traffic of one op; rows of other ops are left out. UsageError if there is none, of other axes, or without a result."""
+        found = self._traffic(op)
+        for shape in found.shapes():
+            _has_result(op, shape, self.text)
+        return found
+
+    def _traffic(self, op: Op) -> Traffic:
         if self.shapes is not None:
             if op.name in self.own and set(self.shapes.axes()) != set(op.dynamic):
                 return Traffic.of_range(self.own[op.name])
@@ -98,6 +104,17 @@ def _same_axes(op: Op, given: set[str], text: str) -> None:
         raise UsageError(
             f"shapes {text!r} give the axes {', '.join(sorted(given))}; {op.name} needs exactly {', '.join(op.dynamic)}"
         )
+
+
+def _has_result(op: Op, shape: Shape, text: str) -> None:
+    """No kernel computes nothing: UsageError where a window is larger than its padded image."""
+    extents = op.extents(shape)
+    for axis in op.meaning.derived:
+        if extents[axis] < 1:
+            raise UsageError(
+                f"shapes {text!r} hold {shape}, where {op.name} has no result (its axis {axis} would be {extents[axis]}): "
+                "the window is larger than the padded image; ask for larger images"
+            )
 
 
 def read_trace(path: Path) -> Iterator[tuple[str, Shape, float]]:

@@ -21,11 +21,13 @@ def read_text(path: Path, wanted: str) -> tuple[str, str]:
         wanted: what to name instead if there is no such file.
 
     Raises:
-        EnvironmentMissing: the file cannot be read, is no regular file, or has more than ``SIZE_LIMIT_BYTES``.
-        UsageError: its packed data is damaged, or unpacks to more than that.
+        EnvironmentMissing: the file is there and cannot be read, is no regular file, or has more than ``SIZE_LIMIT_BYTES``.
+        UsageError: there is no such file; its packed data is damaged, or unpacks to more than that.
     """
     try:
         data = read_regular(path, SIZE_LIMIT_BYTES)
+    except FileNotFoundError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; name {wanted}") from error
     except OSError as error:
         raise EnvironmentMissing(f"cannot read {path}: {error.strerror}; name {wanted}") from error
     except ValueError as error:  # a zero byte in the path

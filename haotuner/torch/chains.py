@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -40,18 +41,36 @@ class Chain:
         return "" if self.activation is None else step_of(self.activation.module)
 
 
-def chains(model: torch.nn.Module) -> dict[int, Chain]:
-    """By the id of each linear and convolution, what follows it; layers and what follows are used once in the model.
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """What follows the layers of a model, and what could not be looked at."""
 
-    A forward of modules is read by ``torch.fx``, which runs it once on stand-ins; what that cannot read is left out.
+    by_layer: Mapping[int, Chain] = field(default_factory=dict)  # by the id of each linear and convolution
+    unread: Mapping[str, str] = field(default_factory=dict)  # name of a module whose forward cannot be traced -> why
+
+    def after(self, layer: torch.nn.Module) -> Chain:
+        """What follows a layer; nothing where that is not known."""
+        return self.by_layer.get(id(layer), Chain())
+
+
+def chains(model: torch.nn.Module) -> Chains:
+    """What follows each linear and convolution; layers and what follows are used once in the model.
+
+    A forward of modules is read by ``torch.fx``, which runs it once on stand-ins; what that cannot read is named.
     """
     uses = Counter(id(one) for whole in model.modules() for one in whole._modules.values())
     found: dict[int, Chain] = {}
-    for parent in list(model.modules()):
-        for layer, *behind in _lines(parent):
+    unread: dict[str, str] = {}
+    for name, parent in list(model.named_modules()):
+        try:
+            lines = _lines(parent)
+        except Exception as error:  # a forward may do anything; what cannot be read has no chains
+            unread[name or type(parent).__name__] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            continue
+        for layer, *behind in lines:
             if _is_layer(layer.module) and uses[id(layer.module)] == 1:
                 found[id(layer.module)] = _chain([one for one in behind if uses[id(one.module)] == 1])
-    return found
+    return Chains(found, unread)
 
 
 def _is_layer(module: Any) -> bool:
@@ -73,13 +92,12 @@ def _lines(parent: torch.nn.Module) -> list[list[Place]]:
     if type(parent).forward is torch.nn.Sequential.forward:
         whole = [Place(parent, key) for key in parent._modules]
         return [whole[at : at + 3] for at in range(len(whole))]
+    if type(parent).forward is torch.nn.Module.forward:  # a container: whoever holds it calls its parts
+        return []
     children = [child for child in parent._modules.values() if child is not None]
     if not any(map(_is_layer, children)) or not any(_is_norm(child) or step_of(child) for child in children):
         return []
-    try:
-        graph = _Reader().trace(parent)
-    except Exception:  # a forward may do anything; what cannot be read has no chains
-        return []
+    graph = _Reader().trace(parent)
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     found = []
     for node in graph.nodes:

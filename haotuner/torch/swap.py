@@ -12,7 +12,7 @@ import torch
 from haotuner.runtime.pack import Pack
 from haotuner.torch.activations import Passed, with_step
 from haotuner.torch.attention import PackedAttention, unserved
-from haotuner.torch.chains import Chain, chains
+from haotuner.torch.chains import Chain, Chains, Place, chains
 from haotuner.torch.convolution import DTYPES, KINDS, PackedConvolution, dtype_word, prefers_last, reason_of, spec_of
 from haotuner.torch.encoder import keep_working, plain_encoders
 from haotuner.torch.folding import FoldedConvolution, FoldedNorm, unfoldable
@@ -35,6 +35,7 @@ class Swapped:
     tied: Mapping[str, str] = field(
         default_factory=dict
     )  # name of a replaced layer -> torch's parameter that was its weight
+    unread: Mapping[str, str] = field(default_factory=dict)  # name of a module whose forward shows nothing -> why
 
     def __str__(self) -> str:
         whole = len(self.replaced) + len(self.left)
@@ -50,6 +51,9 @@ class Swapped:
             f"tied: {name} was packed from {other}: a change of that in place does not reach it, load_state_dict does"
             for name, other in self.tied.items()
         ]
+        lines += [f"not looked through for norms and activations: {name}: {why}" for name, why in self.unread.items()]
+        if self.replaced:
+            lines.append("served weights are packed copies: load_state_dict changes them, a change in place does not")
         return "\n".join(lines)
 
 
@@ -70,51 +74,87 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
         return Swapped((), {type(model).__name__: why})
     if pack.gpu is None:
         share_threads(pack)
-    place = "cpu" if pack.gpu is None else f"cuda:{pack.gpu.ordinal}"
     weights = {name: parameter for name, parameter in model.named_parameters(remove_duplicate=False)}
-    made: dict[Any, torch.nn.Module] = {}
-    replaced: list[str] = []
-    left: dict[str, str] = {}
-    if pack.gpu is None:
-        replaced += _swap_attention(model, pack, registered)
-    norms: dict[str, str] = {}
-    unfolded: dict[str, str] = {}
-    after, names = (chains(model) if pack.gpu is None else {}), {id(one): name for name, one in model.named_modules()}
-    for name, parent, key, child in _layers(model):
-        reason, chain = _reason(parent, child, place), after.get(id(child), Chain())
-        norm = chain.norm
-        if norm is not None and (why := reason or unfoldable(norm.module, child)):
-            unfolded[names[id(norm.module)]] = f"{why}: {name}" if reason else why
-            norm = None
-        step = "" if norm is None and chain.norm is not None else chain.step
-        specs = [] if reason else _specs(child)
-        fused = [with_step(spec, step, bias=child.bias is not None or norm is not None) for spec in specs if step]
-        held = [spec for spec in (*fused, *specs) if Op.parse(spec).name in pack.ops]
-        if not reason and not held:
-            kind = getattr(child.weight, "dtype", torch.float32)
-            kept = "" if kind is torch.float32 else f"; its weight is {str(kind).removeprefix('torch.')}"
-            reason = f"not in the pack: tune it with --op {specs[0]}{kept}"
-            if norm is not None:
-                unfolded[names[id(norm.module)]] = f"the convolution before it is left: {name}"
-        if reason:
-            left[name] = reason
-            continue
-        op = Op.parse(held[0]).name
+    work = _Swap(model, pack, registered)
+    work.layers()
+    if work.replaced:
+        plain_encoders(model, SERVED)
+    tied = _tied(model, weights, work.replaced) if work.on_cpu else {}
+    return Swapped(tuple(work.replaced), work.left, work.norms, work.unfolded, tied, work.after.unread)
+
+
+class _Swap:
+    """One run over the layers of a model: what was replaced, what was left, and why."""
+
+    def __init__(self, model: torch.nn.Module, pack: Pack, registered: Registered | None) -> None:
+        self.pack, self.registered, self.model = pack, registered, model
+        self.on_cpu = pack.gpu is None
+        self._place = "cpu" if pack.gpu is None else f"cuda:{pack.gpu.ordinal}"
+        self.replaced = _swap_attention(model, pack, registered) if self.on_cpu else []
+        self.left: dict[str, str] = {}
+        self.norms: dict[str, str] = {}
+        self.unfolded: dict[str, str] = {}
+        self.after = chains(model) if self.on_cpu else Chains()
+        self._names = {id(one): name for name, one in model.named_modules()}
+        self._made: dict[Any, torch.nn.Module] = {}
+
+    def layers(self) -> None:
+        """Replace every layer that the pack serves."""
+        for name, parent, key, child in _layers(self.model):
+            reason = _reason(parent, child, self._place)
+            if reason:
+                self._leave(name, child, reason)
+                continue
+            norm = self._norm(name, child)
+            fused, plain = self._ops(child, norm)
+            held = [spec for spec in (*fused, *plain) if Op.parse(spec).name in self.pack.ops]
+            if held:
+                self._serve(name, parent, key, child, norm, held[0], fused=held[0] in fused)
+            else:
+                self._leave(name, child, f"not in the pack: tune it with --op {plain[0]}{_kept(child)}")
+
+    def _norm(self, name: str, child: Any) -> Place | None:
+        """The norm behind a layer, if it can be folded into it; why not is noted."""
+        norm = self.after.after(child).norm
+        if norm is not None and (why := unfoldable(norm.module, child)):
+            self.unfolded[self._names[id(norm.module)]] = why
+            return None
+        return norm
+
+    def _ops(self, child: Any, norm: Place | None) -> tuple[list[str], list[str]]:
+        """Ops that serve a layer with the activation behind it, and those that serve it alone."""
+        chain, plain = self.after.after(child), _specs(child)
+        step = "" if norm is None and chain.norm is not None else chain.step  # nothing is served past a norm that stays
+        bias = child.bias is not None or norm is not None
+        return [with_step(spec, step, bias=bias) for spec in plain if step], plain
+
+    def _leave(self, name: str, child: Any, reason: str) -> None:
+        self.left[name] = reason
+        norm = self.after.after(child).norm
+        if norm is not None:
+            self.unfolded.setdefault(self._names[id(norm.module)], f"the convolution before it is left: {name}")
+
+    def _serve(
+        self, name: str, parent: torch.nn.Module, key: str, child: Any, norm: Place | None, spec: str, *, fused: bool
+    ) -> None:
+        op, activation = Op.parse(spec).name, self.after.after(child).activation
         one = _same(child, op)
-        if one not in made:
-            made[one] = _served(pack, op, child, None if norm is None else norm.module, registered)
-        served = made[one]
+        if one not in self._made:
+            self._made[one] = _served(self.pack, op, child, None if norm is None else norm.module, self.registered)
+        served = self._made[one]
         setattr(parent, key, served)
         if norm is not None and isinstance(served, FoldedConvolution):
-            norms[names[id(norm.module)]] = name
+            self.norms[self._names[id(norm.module)]] = name
             setattr(norm.parent, norm.key, FoldedNorm(served))
-        if held[0] in fused and chain.activation is not None:
-            setattr(chain.activation.parent, chain.activation.key, Passed(chain.activation.module))
-        replaced.append(name)
+        if fused and activation is not None:
+            setattr(activation.parent, activation.key, Passed(activation.module))
+        self.replaced.append(name)
         keep_working(parent)
-    if replaced:
-        plain_encoders(model, SERVED)
-    return Swapped(tuple(replaced), left, norms, unfolded, _tied(model, weights, replaced) if pack.gpu is None else {})
+
+
+def _kept(layer: Any) -> str:
+    kind = getattr(layer.weight, "dtype", torch.float32)
+    return "" if kind is torch.float32 else f"; its weight is {str(kind).removeprefix('torch.')}"
 
 
 def _same(layer: Any, op: str) -> Any:
@@ -186,7 +226,7 @@ def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> dict[st
         child for child in model.modules() if isinstance(child, torch.nn.MultiheadAttention) and not unserved(child)
     ]
     found |= {f"attention {place}": child for place, child in enumerate(attention)}
-    after = chains(model) if fuse else {}
+    after = chains(model).by_layer if fuse else {}
     kept = {id(child) for child in found.values()}
     steps = {place: chain for place, chain in after.items() if chain.step and place in kept}
     if not example:

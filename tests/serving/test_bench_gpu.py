@@ -144,6 +144,12 @@ def test_a_block_is_timed_again_while_the_gpu_is_slowed(reasons, blocks, spoilt)
     assert (next(timed), found, seen) == (blocks, spoilt, {"us": blocks - 1.0})
 
 
+def test_why_nvml_is_not_there_is_told():
+    module = SimpleNamespace(NVMLError=OSError, nvmlInit=lambda: 1 / 0)
+    assert Throttling(0, Clocks(0, module), pause_s=0).watched == "nothing: ZeroDivisionError: division by zero"
+    assert Throttling(0, Clocks(0, nvml([0])), pause_s=0).watched == "reasons to throttle"
+
+
 class Whole(Pick):
     """One region and the sum whole: the stand-in need not carry out a launch whose result the next one overwrites."""
 

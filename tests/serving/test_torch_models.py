@@ -212,7 +212,28 @@ def test_what_was_left_and_why(pack):
     text = str(done)
     assert text.splitlines()[0] == "1 of 11 layers with a weight are served from the pack"
     assert "left (1): not in the pack: tune it with --op dense:n=41,k=37: size" in text.splitlines()
-    assert adapter.swap(model, pack).replaced == ()
+    assert text.splitlines()[-1].startswith("served weights are packed copies: load_state_dict changes them")
+    assert not done.unread and "served weights" not in str(adapter.swap(model, pack))
+
+
+class Branching(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.act = torch.nn.Linear(37, 100), torch.nn.ReLU()
+
+    def forward(self, x: Any) -> Any:
+        return self.act(self.layer(x)) if x.sum() > 0 else self.layer(x)
+
+
+def test_a_forward_that_cannot_be_read_is_named(pack):
+    net = torch.nn.Sequential(Branching()).eval()
+    x = torch.rand(3, 37)
+    with torch.inference_mode():
+        want = net(x)
+        done = adapter.swap(net, pack)
+        assert done.replaced == ("0.layer",) and list(done.unread) == ["0"] and "TraceError" in done.unread["0"]
+        assert "not looked through for norms and activations: 0: TraceError" in str(done)
+        assert close(net(x), want)
 
 
 def test_ops_that_a_model_needs():

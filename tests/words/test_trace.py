@@ -30,6 +30,14 @@ def weights(path: Path, op: Op = OP) -> dict[int, float]:
     return {shape["m"]: round(weight, 6) for shape, weight in traffic_of(str(path), op)}
 
 
+@pytest.mark.parametrize("spec", ["conv2d:c=8,f=8,r=7,s=7", "max_pool:kernel=7"])
+def test_shapes_without_a_result_are_refused_in_words(spec: str) -> None:
+    axes = "b=1;h=4..64;w=h" if spec.startswith("conv") else "b=1;c=8;h=4..64;w=h"
+    with pytest.raises(UsageError, match="h=4.*has no result .*larger than the padded image; ask for larger"):
+        arrivals_of(axes).traffic(Op.parse(spec))
+    assert len(arrivals_of(axes.replace("=4..", "=7..")).traffic(Op.parse(spec))) > 1
+
+
 def test_each_op_takes_the_range_that_has_its_axes() -> None:
     conv, product = Op.parse("conv2d:c=3,f=8,r=3,s=3,pad=1"), Op.parse("batch_matmul:k=4,layout=nt")
     found = arrivals_of("m=1..8", "b=1..2;h=4..8;w=h")

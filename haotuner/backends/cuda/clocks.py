@@ -22,13 +22,14 @@ class Clocks:
 
     def __init__(self, ordinal: int, module: Any = None) -> None:
         self._module, self._handle = module, None
+        self.absent = ""  # why NVML answers nothing; empty where it does
         try:
             self._module = module or importlib.import_module("pynvml")
             nvml: Any = self._module
             nvml.nvmlInit()
             self._handle = nvml.nvmlDeviceGetHandleByIndex(ordinal)
-        except Exception:  # pynvml raises classes of its own, and needs a library that may be of any age
-            self._module = None
+        except Exception as error:  # pynvml raises classes of its own, and needs a library that may be of any age
+            self._module, self.absent = None, f"{type(error).__name__}: {error}"
 
     def look(self) -> dict[str, float]:
         """What is known now: ``clock_mhz``, ``memory_clock_mhz``, ``power_w``, ``temperature_c``, ``reasons``."""

@@ -11,7 +11,6 @@
 #define HT_MAX_RANK 32
 #define HT_MAX_REGIONS 3
 #define HT_MAX_PARTS 4
-#define HT_MAX_TILES 65535
 #define HT_MAX_TILE 512
 #define HT_PARTIAL_FLOATS 8192
 #define HT_PART_TERMS 256

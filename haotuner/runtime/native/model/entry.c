@@ -56,6 +56,7 @@ static int run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs,
   return said(ht_model_run(model, inputs, outputs, NULL, &error), &error, kind, text, size);
 }
 
+/* For people who look for the slow steps: as `run`, and `ns` gets the nanoseconds of every step of the schedule. */
 HT_EXPORT int ht_pack_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, const char** kind, char* text, size_t size);
 HT_EXPORT int ht_pack_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, const char** kind, char* text, size_t size) {
   ht_error error;

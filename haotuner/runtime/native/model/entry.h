@@ -36,10 +36,6 @@ typedef struct {
   void (*trim)(struct ht_loaded_model* model);
 } ht_model_door;
 
-/* For people who look for the slow steps (`haotuner explain PACK --only MODEL --shape`), a symbol of its own: as `run`, and `ns` gets
- * the nanoseconds of every step of the schedule. */
-#define HT_MODEL_TIMES_SYMBOL "ht_pack_model_times"
-
 /* Any model, its outputs where `place` says once their shapes are known (NULL: it has no memory); of a chain, whose sizes depend on data,
  * the only call. `seed`: of its random numbers, NULL: others each time. `dims`: NULL, or gets the request's dimensions. */
 #define HT_MODEL_PLACED_SYMBOL "ht_pack_model_run_placed"
