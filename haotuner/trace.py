@@ -45,7 +45,7 @@ class Arrivals:
         return tuple(name for name in self.rows if name)
 
     def traffic(self, op: Op) -> Traffic:
-        """Traffic of one op; rows of other ops are left out. UsageError if there is none, of other axes, or without a result."""
+        """Traffic of one op; rows of other ops are left out. UsageError: none, other axes, or no result."""
         found = self._traffic(op)
         for shape in found.shapes():
             _has_result(op, shape, self.text)
