@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from haotuner.cost.model import CostModel
 from haotuner.measure.laboratory import Laboratory
 from haotuner.request import Request
+from haotuner.search.selections import Selections
 from haotuner.search.turns import Turn
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
@@ -50,8 +51,12 @@ def tune_one(
     op: Op,
     seconds: float,
     among: tuple[MicroKernel, ...] = (),
+    selections: dict[str, Selections] | None = None,
 ) -> Tuned:
-    """What comes of one op in so many seconds. ``model``: what a family's search starts from, by the family's name."""
+    """What comes of one op in so many seconds. ``model``: what a family's search starts from, by the family's name.
+
+    ``selections``: what earlier searches of the same request selected, by op.
+    """
     families = lab.backend.searched(op, lab.device)
     others = {family.name: model(family.name) for family in families[1:]}
     task = Task(
@@ -65,15 +70,21 @@ def tune_one(
         search=request.search,
         among=among,
         others={name: known for name, known in others.items() if known is not None},
+        selections=None if selections is None else selections.setdefault(op.name, Selections()),
     )
     found = tune_op(task, lab, families, _named(watch, op), model(families[0].name))
     return replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found
 
 
 def tune_every(
-    request: Request, lab: Laboratory, threads: tuple[int, ...], model: Callable[[str], CostModel | None], watch: Watch
+    request: Request,
+    lab: Laboratory,
+    threads: tuple[int, ...],
+    model: Callable[[str], CostModel | None],
+    watch: Watch,
+    selections: dict[str, Selections] | None = None,
 ) -> list[Tuned]:
-    """What came of each op, in the request's order, in even shares of the budget."""
+    """What came of each op, in the request's order, in even shares of the budget; ``selections`` as of ``tune_one``."""
     budget, begin = 0.0 if request.zero_measure else request.seconds, time.monotonic()
     tuned: list[Tuned] = []
     for place, op in enumerate(request.ops):
@@ -81,7 +92,7 @@ def tune_every(
         # Told to stop, an op that was not begun is planned with the kernels that the pack has anyway.
         among = tuned[-1].kernels if tuned and stopped_of(tuned) == SIGNAL else ()
         seconds = max(0.0, left) / (len(request.ops) - place)
-        tuned.append(tune_one(request, lab, threads, model, watch, op, seconds, among))
+        tuned.append(tune_one(request, lab, threads, model, watch, op, seconds, among, selections))
     return tuned
 
 

@@ -22,6 +22,7 @@ from haotuner.orchestrate.predicted import predicted_us
 from haotuner.orchestrate.tasks import AskedModel, priced, shared_tasks
 from haotuner.publishing import Publisher
 from haotuner.request import Request
+from haotuner.search.selections import Selections
 from haotuner.search.task_objectives import Objective
 from haotuner.search.task_scheduler import Scheduler
 from haotuner.search.turns import shared
@@ -71,7 +72,9 @@ def tune_models(
         scheduler,
         lab.device,
         until - _reserve(request, publisher),
-        lambda place, seconds: tune_one(request, lab, threads, model, watch, request.ops[place], seconds),
+        lambda place, seconds: tune_one(
+            request, lab, threads, model, watch, request.ops[place], seconds, selections=guesses.selections
+        ),
         lambda words: watch("", words, None),
         threads[0],
         between,
@@ -130,6 +133,7 @@ class _Guesses:
         self._asked = replace(request, zero_measure=True, resume=False, search="")
         self._lab, self._threads, self._model, self._watch = lab, threads, model, watch
         self._made: dict[int, Tuned] = {}
+        self.selections: dict[str, Selections] = {}  # by op: turns need not select again
 
     def every(self) -> list[Tuned]:
         """Of all tasks."""
@@ -147,6 +151,6 @@ class _Guesses:
             asked = replace(self._asked, ops=tuple(self._asked.ops[place] for place in lacking))
             environment = dict(self._asked.environment)
             with closing(PredictionsOnly(self._lab.backend, self._lab.device, environment=environment)) as nothing:
-                made = tune_every(asked, nothing, self._threads, self._model, self._watch)
+                made = tune_every(asked, nothing, self._threads, self._model, self._watch, self.selections)
             self._made |= {place: replace(one, stopped="budget") for place, one in zip(lacking, made, strict=True)}
         return [found.get(place) or self._made[place] for place in range(len(self._asked.ops))]

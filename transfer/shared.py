@@ -74,7 +74,7 @@ def shared_of_models(models: Sequence[Ranks], distances: Sequence[float], blend:
     near = np.exp2(-np.asarray(distances, dtype=np.float64) / SHARES.halving)
 
     def opinions(frame: pd.DataFrame) -> list[Opinion]:
-        said = np.stack([model.predict(frame) for model in models])
+        said = blend.each(frame)
         found = [Opinion(name=f"model {at}", said=each, weight=float(near[at])) for at, each in enumerate(said)]
         together = SHARES.together * float(near.max())
         found.append(Opinion(name="blend", said=np.asarray(blend.priors @ said), weight=together))

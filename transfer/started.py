@@ -61,14 +61,25 @@ class Blend:
         if given.shape != (len(models),) or not np.isfinite(given).all() or (given < 0).any() or given.sum() <= 0:
             raise ValueError(f"a blend of {len(models)} models needs as many priors from 0 up, not all zero; got {given}")
         self.models, self.priors = tuple(models), given / given.sum()
+        self._each = Remembered(_Every(self.models))
 
     def predict(self, frame: pd.DataFrame) -> Scores:
         """Mean of predicted log(throughput / roofline), of shape ``(rows,)``."""
-        return predict_alike(frame, self._predict)
+        return np.asarray(self.priors @ self.each(frame), dtype=np.float64)
 
-    def _predict(self, frame: pd.DataFrame) -> Scores:
-        said = np.stack([model.predict(frame) for model in self.models])
-        return np.asarray(self.priors @ said, dtype=np.float64)
+    def each(self, frame: pd.DataFrame) -> Scores:
+        """What each model predicts, of shape ``(models, rows)``; not to be written to."""
+        return self._each.predict(frame)
+
+
+class _Every:
+    """Models side by side."""
+
+    def __init__(self, models: Sequence[Ranks]) -> None:
+        self._models = models
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        return predict_alike(frame, lambda rows: np.stack([model.predict(rows) for model in self._models]))
 
 
 class Remembered:

@@ -20,9 +20,10 @@ def predict_alike(frame: pd.DataFrame, predict: Callable[[pd.DataFrame], Scores]
 
     Args:
         frame: ``(rows, features)``.
-        predict: scores of shape ``(rows,)`` of a frame; those of a row must not depend on the other rows.
+        predict: scores of a frame, whose last axis are its rows; those of a row must not depend on the other rows.
     """
     order = np.lexsort([frame[name].to_numpy() for name in _ALIKE])
-    said = np.empty(len(frame), dtype=np.float64)
-    said[order] = predict(frame.iloc[order])
+    asked = predict(frame.iloc[order])
+    said = np.empty(asked.shape, dtype=np.float64)
+    said[..., order] = asked
     return said

@@ -359,13 +359,14 @@ def _funnels(
     task: Task, device: Device, families: Sequence[Family], model: CostModel | None, among: Sequence[MicroKernel]
 ) -> Iterator[Funnel]:
     """Candidates of each family; of one beside the first perhaps none."""
-    score = expectation(task, families[0], device, model)
     if task.one_order:
         among = [one for one in among or families[0].points(task.op, device) if not shares_terms(one)]
-    yield select(task.op, families[0], device, task.traffic, score, among=among)
-    for one in families[1:]:
-        with contextlib.suppress(NothingLegal):
-            yield select(task.op, one, device, task.traffic, expectation(task, one, device, task.others.get(one.name)))
+    models = [model, *(task.others.get(one.name) for one in families[1:])]
+    for place, (one, own) in enumerate(zip(families, models, strict=True)):
+        of = () if place else among
+        score = expectation(task, one, device, own)
+        with contextlib.suppress(NothingLegal) if place else contextlib.nullcontext():
+            yield task.selected(one, of, partial(select, task.op, one, device, task.traffic, score, among=of))
 
 
 def _lost(one: Composition, among: Iterable[Composition], us: Us) -> bool:

@@ -85,7 +85,7 @@ def _selected(task: Task, lab: Laboratory, family: Family, expected: Expectation
             axis = task.op.dynamic[0]
             if any(family.tile(candidate.kernel).extent[axis] == 1 for candidate in few.kept):
                 return few
-    return select(task.op, family, lab.device, task.traffic, expected)
+    return task.selected(family, (), lambda: select(task.op, family, lab.device, task.traffic, expected))
 
 
 class Search:

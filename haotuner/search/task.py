@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from haotuner.cost.model import CostModel
 from haotuner.plan.cover import Cover
 from haotuner.plan.table import PlanTable, RowTable
+from haotuner.search.selections import Selections
 from haotuner.select.funnel import Funnel
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -54,6 +55,11 @@ class Task:
     effort: Effort = field(default_factory=Effort)
     among: tuple[MicroKernel, ...] = ()  # look at these alone if they can serve every shape: of a run that is to end
     others: Mapping[str, CostModel] = field(default_factory=dict)  # learnt elsewhere, of families beside the first, by name
+    selections: Selections | None = None  # what earlier turns of this very search selected; None: there was none
+
+    def selected(self, family: Family, among: Sequence[MicroKernel], select: Callable[[], Funnel]) -> Funnel:
+        """The candidates of a family, or of ``among`` unless empty; ``select`` finds them if no earlier turn did."""
+        return select() if self.selections is None else self.selections.of(family, among, select)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

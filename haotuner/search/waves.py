@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -89,7 +90,8 @@ def selected(
     for family in families:
         score = over_traffic(task.op, family, device, task.traffic, model, parts=parts)
         try:
-            found[family.name] = select(task.op, family, device, task.traffic, score, most=CANDIDATES)
+            asked = partial(select, task.op, family, device, task.traffic, score, most=CANDIDATES)
+            found[family.name] = task.selected(family, (), asked)
         except NothingLegal as error:
             without.append(str(error))
     if not found:

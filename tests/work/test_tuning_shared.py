@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,11 +13,13 @@ import pytest
 
 from haotuner.cost.features import features
 from haotuner.cost.model import Analytic, Opinionated, Scores
+from haotuner.search import rows as rows_search
 from haotuner.search.book import expectation
 from haotuner.search.clock import Clock, now
 from haotuner.search.head import FIRST, head
 from haotuner.search.propose import rounds
 from haotuner.search.rows import Search
+from haotuner.search.selections import Selections
 from haotuner.select.funnel import Funnel, select
 from haotuner.transfer.shared import Shared, shared_of_models
 from haotuner.transfer.started import Blend, Started
@@ -101,6 +104,35 @@ def test_selection_keeps_what_one_source_alone_ranks_first_and_orders_by_the_ble
     assert tile not in extents([kernels[at] for at in blend.argmax(axis=0)])
     kept = [c.kernel for c in funnel(start).kept]
     assert tile in extents(kept) and kept.index(next(k for k in kept if FAMILY.tile(k).extent == tile)) > 3
+
+
+def test_selection_asks_every_source_once_for_the_blend_and_for_its_own_opinion(lone: MicroKernel) -> None:
+    asked: list[int] = []
+
+    class Counted(Source):
+        def predict(self, frame: pd.DataFrame) -> Scores:
+            asked.append(len(frame))
+            return super().predict(frame)
+
+    models = [Counted(row_of(lone), 0.0), Counted(row_of(lone), 1.0)]
+    kernels = [c.kernel for c in funnel(ANALYTIC).kept[:30]]
+    expectation(TASK.op, FAMILY, CORE, "cold", shared_of_models(models, [1.0] * 2, Blend(models)))(kernels)
+    assert len(asked) == 2 and asked[0] == asked[1]
+
+
+def test_a_later_turn_does_not_select_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    selected: list[str] = []
+
+    def noted(*given: Any, **more: Any) -> Funnel:
+        selected.append(given[0].name)
+        return select(*given, **more)
+
+    monkeypatch.setattr(rows_search, "select", noted)
+    task = replace(SMALL, budget_s=0.0, selections=Selections())
+    first, again = [tune(task, FakeLab(CORE).as_lab(), FAMILY) for _ in range(2)]
+    assert selected == [task.op.name] and again.funnel is first.funnel
+    other = tune(replace(task, selections=None), FakeLab(CORE).as_lab(), FAMILY)
+    assert len(selected) == 2 and other.funnel == first.funnel
 
 
 def test_where_nobody_can_disagree_nothing_is_asked_first() -> None:
