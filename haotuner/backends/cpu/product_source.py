@@ -52,7 +52,7 @@ def _typed_data(kernels: Sequence[MicroKernel], suffix: str, alike: tuple[int, i
     data = f"{{NULL, {', '.join(map(str, alike))}, kernels{suffix}, NULL, &typed{suffix}, typed_kernels{suffix}}}"
     return [
         *table[table.index("static const") :].splitlines(),
-        types_of(kernels[0], f"typed{suffix}"),
+        types_of(kernels[0], f"typed{suffix}", beside=True),
         f"static const ht_product_kernel kernels{suffix}[] = {{",
         *rows,
         "};",

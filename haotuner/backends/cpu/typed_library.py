@@ -99,14 +99,17 @@ def direct_program(kernel: MicroKernel) -> str | None:
     return f"ht_conv_direct_{kernel['vl']}_{input_of(kernel)}" if kernel["vl"] >= TILED_LANES else None
 
 
-def types_of(kernel: MicroKernel, variable: str) -> str:
-    """C source of ``static const ht_typed <variable>`` for an op of this kernel."""
+def types_of(kernel: MicroKernel, variable: str, *, beside: bool = False) -> str:
+    """C source of ``static const ht_typed <variable>`` for an op of this kernel.
+
+    ``beside``: a call may bring what makes floats of whole sums, so that storing them rounds.
+    """
     word, dtype, out = word_of(kernel), DTYPES[dtype_of(kernel)], output_of(kernel)
     assert word is not None
     whole = out if DTYPES[out].eps else "fp32"
     elements = [DTYPES[name] for name in (input_of(kernel), dtype.name, out, whole)]
     exact = dtype.sums == "int32"
-    raw = exact and out == "int32" and not steps_of(kernel)
+    raw = exact and out == "int32" and not steps_of(kernel) and not beside
     words = [f"{{{one.code}, {one.size * 8}}}" for one in elements]
     words += [str(word.terms), str(word.bytes), store_symbol("fp32" if raw else out, kernel["vl"])]
     words += [store_symbol("floats", kernel["vl"]) if exact else "NULL", str(int(raw)), _taps(kernel)]
