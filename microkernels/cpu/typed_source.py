@@ -52,12 +52,16 @@ def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways
         else:
             text += _in_vectors(symbol, kernel, terms, ways)
             text.append(f"void {symbol}(const ht_typed_tile* tile) {{ {symbol}_vectors(tile); }}")
-    text += [f"#define HT_NAME(part) ht_vl{lanes}_##part", '#include "typed_store.h"']
+    rounds = DOTS.get((2, lanes)) if ways not in ("wide", "emulated") else None  # what multiplies bf16 rounds to it, too
+    text += [f"#define HT_NAME(part) ht_vl{lanes}_##part", f"#define HT_STORE_BF16 {int(rounds is not None)}"]
+    text.append('#include "typed_store.h"')
     for out in (*STORED, "floats"):
         arguments = "const void* s, int64_t ld, char* to, int64_t step, int64_t rows, int64_t columns"
-        text.append(
-            f"void {store_symbol(out, lanes)}({arguments}) {{ ht_vl{lanes}_store_{out}(s, ld, to, step, rows, columns); }}"
-        )
+        call = f"ht_vl{lanes}_store_{out}(s, ld, to, step, rows, columns);"
+        if out == "bf16" and rounds is not None:
+            faster = call.replace("store_bf16", "store_bf16_dot")
+            call = f'if (__builtin_cpu_supports("{rounds.feature}")) {faster} else {call}'
+        text.append(f"void {store_symbol(out, lanes)}({arguments}) {{ {call} }}")
     for dtype in TAPPED:
         arguments = "void* s, int64_t n, const char* const* x, const float* const* w, int64_t step, int64_t taps"
         text.append(

@@ -19,8 +19,8 @@
 
 static const _Alignas(64) ht_tiles HT_NAME(shape) = HT_SHAPE;
 
-#define HT_PUT(i, j, sums, x, w) HT_TILE_STORE(sums, out + ((i)*16 * t->stride + (j)*16) * 4, t->stride * 4);
-#define HT_TAKE(i, j, sums, x, w) HT_TILE_LOAD(sums, out + ((i)*16 * t->stride + (j)*16) * 4, t->stride * 4);
+#define HT_PUT(i, j, sums, x, w) HT_TILE_STORE(sums, out + ((i)*16 * stride + (j)*16) * 4, stride * 4);
+#define HT_TAKE(i, j, sums, x, w) HT_TILE_LOAD(sums, from + ((i)*16 * t->stride + (j)*16) * 4, t->stride * 4);
 #define HT_ZERO(i, j, sums, x, w) HT_TILE_ZERO(sums);
 #define HT_ADD(i, j, sums, x, w) HT_MULTIPLY(sums, x, w);
 #define HT_OF_X(i, of) HT_TILE_LOAD(of, x + (i)*16 * t->x_stride + q * 64, t->x_stride);
@@ -40,15 +40,28 @@ static const _Alignas(64) ht_tiles HT_NAME(shape) = HT_SHAPE;
 
 HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
   const int64_t panel = t->panel, whole = t->k / HT_STEP, left = t->k % HT_STEP, rows = (left + HT_TYPE - 1) / HT_TYPE;
-  _Alignas(64) char last_x[HT_MR][64] = {{0}}, last_w[HT_NV][16 * 64] = {{0}}; /* terms behind the last whole step, zero beyond them */
+  _Alignas(64) char last_x[HT_MR][64], last_w[HT_NV][16 * 64]; /* terms behind the last whole step, zero beyond them */
+  _Alignas(64) float own[HT_MR * HT_NV * 16];
+  ht_typed_part before; /* a tile is finished while the next one's products are under way */
+  int waiting = 0;
   (void)panel;
+  if (left > 0) {
+    memset(last_x, 0, sizeof last_x);
+    memset(last_w, 0, sizeof last_w);
+  }
   HT_TILES_BEGIN(&HT_NAME(shape));
-  for (int64_t group = 0; group < t->groups; ++group) {
-    const char* w = t->w + group * (HT_NV * 16 / HT_PW) * panel;
-    HT_COLUMNS(HT_COPY_W)
-    for (int64_t tile = 0; tile < t->tiles; ++tile) {
+  const int64_t inner = t->across ? t->groups : t->tiles;
+  for (int64_t outer = 0; outer < (t->across ? t->tiles : t->groups); ++outer)
+    for (int64_t at = 0; at < inner; ++at) {
+      const int64_t group = t->across ? at : outer, tile = t->across ? outer : at;
+      const char* w = t->w + group * (HT_NV * 16 / HT_PW) * panel;
+      if (at == 0 || t->across) {
+        HT_COLUMNS(HT_COPY_W)
+      }
       const char* x = t->x + tile * HT_MR * t->x_stride;
-      char* out = (char*)t->sums + (tile * HT_MR * t->stride + group * HT_NV * 16) * 4;
+      char* from = (char*)t->sums + (tile * HT_MR * t->stride + group * HT_NV * 16) * 4;
+      char* out = t->finish != NULL ? (char*)own : from;
+      const int64_t stride = t->finish != NULL ? HT_NV * 16 : t->stride;
       if (t->add) {
         HT_WRITTEN();
         HT_TILE(HT_TAKE)
@@ -67,9 +80,13 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
         HT_ROWS(HT_LAST_X)
         HT_PASS(HT_LAST_W, HT_ADD)
       }
+      if (waiting) t->finish(t->with, &before);
       HT_TILE(HT_PUT)
+      HT_WRITTEN();
+      before = (ht_typed_part){own, stride, tile * HT_MR, HT_MR, group * HT_NV * 16, HT_NV * 16};
+      waiting = t->finish != NULL;
     }
-  }
+  if (waiting) t->finish(t->with, &before);
   HT_TILES_END();
 }
 

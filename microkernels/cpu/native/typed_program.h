@@ -135,16 +135,21 @@ HT_UNROLL
 
 #define HT_ZERO(i, j) sums[i][j] = (HT_NAME(sum)){0};
 #define HT_BEGIN(i, j) memcpy(&sums[i][j], begin + (i * down + j * HT_LANES) * 4, sizeof sums[i][j]);
-#define HT_END(i, j) memcpy(out + (i * t->stride + j * HT_LANES) * 4, &sums[i][j], sizeof sums[i][j]);
+#define HT_END(i, j) memcpy(out + (i * stride + j * HT_LANES) * 4, &sums[i][j], sizeof sums[i][j]);
 
 HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
   const int64_t panel = t->panel;
+  _Alignas(64) float own[HT_MR * HT_NR];
   (void)panel;
-  for (int64_t group = 0; group < t->groups; ++group)
-    for (int64_t tile = 0; tile < t->tiles; ++tile) {
+  const int64_t inner = t->across ? t->groups : t->tiles;
+  for (int64_t outer = 0; outer < (t->across ? t->tiles : t->groups); ++outer)
+    for (int64_t at = 0; at < inner; ++at) {
+      const int64_t group = t->across ? at : outer, tile = t->across ? outer : at;
       HT_NAME(sum) sums[HT_MR][HT_NV];
-      char* out = (char*)t->sums + (tile * HT_MR * t->stride + group * HT_NR) * 4;
-      const char* begin = t->add ? out : t->first != NULL ? (const char*)(t->first + group * HT_NR) : NULL;
+      char* from = (char*)t->sums + (tile * HT_MR * t->stride + group * HT_NR) * 4;
+      char* out = t->finish != NULL ? (char*)own : from;
+      const int64_t stride = t->finish != NULL ? HT_NR : t->stride;
+      const char* begin = t->add ? from : t->first != NULL ? (const char*)(t->first + group * HT_NR) : NULL;
       const int64_t down = t->add ? t->stride : 0;
       if (begin != NULL) {
         HT_TILE(HT_BEGIN)
@@ -153,6 +158,10 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
       }
       HT_NAME(depth)(sums, t, t->x + tile * HT_MR * t->x_stride, t->w + group * (HT_NR / HT_PW) * panel);
       HT_TILE(HT_END)
+      if (t->finish != NULL) {
+        const ht_typed_part part = {own, stride, tile * HT_MR, HT_MR, group * HT_NR, HT_NR};
+        t->finish(t->with, &part);
+      }
     }
 }
 

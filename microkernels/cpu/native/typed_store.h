@@ -89,6 +89,25 @@ HT_STORES(int8, 1)
 HT_STORES(int32, 4)
 HT_STORES(floats, 4)
 
+#if HT_STORE_BF16
+/* As store_bf16, by the CPU's own instruction, two vectors at a time. It takes denormals for zero: where there are some, all is rounded
+ * again as it is there. */
+__attribute__((target("avx512bf16"))) static void HT_NAME(store_bf16_dot)(const void* sums, int64_t stride, char* to, int64_t to_stride,
+                                                                          int64_t rows, int64_t columns) {
+  int64_t done = columns / 32 * 32;
+  __mmask16 denormal = 0;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t at = 0; at < done; at += 32) {
+      const char* from = (const char*)sums + (r * stride + at) * 4;
+      const vf low = asf(loadi(from)), high = asf(loadi(from + 64));
+      denormal = _kor_mask16(denormal, _kor_mask16(_mm512_fpclass_ps_mask(low, 0x20), _mm512_fpclass_ps_mask(high, 0x20)));
+      storei(to + r * to_stride + at * 2, (vi)_mm512_cvtne2ps_pbh(high, low));
+    }
+  if (denormal) done = 0;
+  if (done < columns) HT_NAME(store_bf16)((const char*)sums + done * 4, stride, to + done * 2, to_stride, rows, columns - done);
+}
+#endif
+
 /* Taps of a depthwise convolution: a few vectors of sums stay in registers for all of them. The last vector begins before the end
  * of those before it, and computes what they share once more, from the same sums: it is read before and written after them. */
 #define HT_TAPS(type, size, vector, load, step)                                                                             \

@@ -42,11 +42,29 @@ typedef struct {
   int64_t group, pixel, pixels, feature, features;
 } box;
 
-/* Sums of `some` features of a block, terms [from, from + depth), from rows `x`. */
-static void multiply(const job* j, box at, int64_t some, const char* x, int64_t x_stride, int64_t from, int64_t depth) {
+typedef struct { /* what the sums of a box become */
+  const job* j;
+  box at;
+  int failed;
+} result;
+
+static void finish(void* with, const ht_typed_part* part) {
+  result* r = with;
+  const job* j = r->j;
+  const box* at = &r->at;
+  const int64_t pixels = least(part->rows, at->pixels - part->row), features = least(part->columns, at->features - part->column);
+  if (pixels <= 0 || features <= 0) return;
+  r->failed |= ht_conv_finish_typed(j->conv, j->kernel, j->call, &j->phase, part->sums, part->stride,
+                                    at->group * j->features + at->feature + part->column, features, at->pixel + part->row, pixels) != 0;
+}
+
+/* Sums of a box, terms [from, from + depth), from rows `x`; after the last of them what they become. */
+static void multiply(result* r, const char* x, int64_t x_stride, int64_t from, int64_t depth) {
+  const job* j = r->j;
+  const box at = r->at;
   const ht_kernel* k = j->kernel;
   const ht_typed* typed = j->conv->typed;
-  const int64_t lanes = j->conv->lanes, groups = up(some, k->nr);
+  const int64_t lanes = j->conv->lanes, groups = up(at.features, k->nr);
   const float* weight = j->call->weight + j->phase.offset + at.group * j->phase.group;
   const ht_typed_tile tile = {
       .x = x,
@@ -59,7 +77,9 @@ static void multiply(const job* j, box at, int64_t some, const char* x, int64_t 
       .tiles = up(at.pixels, k->mr),
       .groups = groups,
       .first = ht_typed_signed(typed) ? (const int32_t*)(weight + j->phase.first) + at.feature : NULL,
-      .add = from > 0};
+      .add = from > 0,
+      .finish = from + depth == j->phase.depth ? finish : NULL,
+      .with = r};
   ((ht_typed_fn)(void (*)(void))k->fn)(&tile); /* as the pack says of the op */
 }
 
@@ -69,20 +89,21 @@ static int run_box(const job* j, box at) {
   const int direct = j->in_place && rows == at.pixels, whole = j->part >= j->phase.depth;
   const char* image = (const char*)j->call->x + (at.pixel * j->call->xw + at.group * j->channels) * size;
   for (int64_t feature = at.feature, end = at.feature + at.features; feature < end; feature += wide) {
-    const box here = {at.group, at.pixel, at.pixels, feature, least(wide, end - feature)};
+    result r = {j, {at.group, at.pixel, at.pixels, feature, least(wide, end - feature)}, 0};
     for (int64_t from = 0; from < j->phase.depth; from += j->part) {
       const int64_t depth = least(j->part, j->phase.depth - from);
       if (!direct && (feature == at.feature || !whole)) {
         const ht_image block = {j->conv, j->call, &j->phase, at.group * j->channels, at.pixel, at.pixels, from, depth, j->width};
         ht_conv_rows(&block, image_memory);
       }
-      multiply(j, here, here.features, direct ? image + from * size : image_memory, direct ? j->call->xw * size : j->width, from, depth);
+      multiply(&r, direct ? image + from * size : image_memory, direct ? j->call->xw * size : j->width, from, depth);
     }
-    const int64_t stride = up(here.features, k->nr) * k->nr;
-    if (j->phase.depth == 0) memset(sums_memory, 0, (size_t)(rows * stride) * sizeof(float));
-    if (ht_conv_finish_typed(j->conv, k, j->call, &j->phase, sums_memory, stride, at.group * j->features + feature, here.features, at.pixel,
-                             at.pixels) != 0)
-      return -1;
+    if (j->phase.depth == 0) {
+      const ht_typed_part none = {sums_memory, r.at.features, 0, at.pixels, 0, r.at.features};
+      memset(sums_memory, 0, (size_t)(at.pixels * r.at.features) * sizeof(float));
+      finish(&r, &none);
+    }
+    if (r.failed) return -1;
   }
   return 0;
 }

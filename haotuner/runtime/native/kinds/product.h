@@ -64,6 +64,10 @@ void ht_product_single(const ht_product* product, const ht_call* call, int64_t f
 int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, const ht_call* call, const int64_t* offsets, ht_product_box at,
                          int beside);
 
+/* product_typed.c: matrices [first, last) of one element each, in other types: they are the diagonal of the product of all their rows with all
+ * their columns. 0; 1 where these do not lie evenly spaced, or are too long for a tile: nothing is computed. */
+int ht_product_single_typed(const ht_product* product, const ht_kernel* kernel, const ht_call* call, int64_t first, int64_t last, int beside);
+
 extern const ht_kind ht_product_kind;
 
 #endif /* HT_PRODUCT_H_ */

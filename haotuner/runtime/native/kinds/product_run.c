@@ -243,9 +243,14 @@ void ht_product_offsets(const ht_call* call, int64_t matrix, int64_t offsets[HT_
 static void run_chunk(void* arg, int64_t index) {
   job* j = arg;
   int64_t items = j->call->extents[HT_PRODUCT_B] * j->pieces;
-  if (j->product->typed == NULL && j->call->extents[HT_PRODUCT_M] == 1 && j->call->extents[HT_PRODUCT_N] == 1) {
-    ht_product_single(j->product, j->call, items * index / j->chunks, items * (index + 1) / j->chunks, j->beside);
-    return;
+  const ht_kernel* typed = j->product->typed == NULL ? NULL : &j->product->typed_kernels[j->kernel - j->product->kernels];
+  if (j->call->extents[HT_PRODUCT_M] == 1 && j->call->extents[HT_PRODUCT_N] == 1) {
+    const int64_t first = items * index / j->chunks, last = items * (index + 1) / j->chunks;
+    if (typed != NULL && ht_product_single_typed(j->product, typed, j->call, first, last, j->beside) == 0) return;
+    if (typed == NULL) {
+      ht_product_single(j->product, j->call, first, last, j->beside);
+      return;
+    }
   }
   cuts own = j->whole;
   for (int64_t item = items * index / j->chunks, end = items * (index + 1) / j->chunks; item < end; ++item) {
@@ -259,9 +264,8 @@ static void run_chunk(void* arg, int64_t index) {
       if (rows) all.row = first, all.rows = last - first;
       else all.column = first, all.columns = last - first;
     }
-    if (j->product->typed != NULL) {
-      const ht_kernel* kernel = &j->product->typed_kernels[j->kernel - j->product->kernels];
-      if (ht_product_run_typed(j->product, kernel, j->call, offsets, all, j->beside) != 0)
+    if (typed != NULL) {
+      if (ht_product_run_typed(j->product, typed, j->call, offsets, all, j->beside) != 0)
         atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
       continue;
     }

@@ -6,11 +6,11 @@
 #include "product.h"
 
 #define W_BYTES (256 * 1024) /* half of the smallest private L2 of server cores */
+#define NEAR_W (32 * 1024) /* of what is packed at a time, unless one tile has more: it stays in L1 while rows pass */
 #define X_BYTES (64 * 1024)
 #define STEP 64 /* bytes of a row that a tile multiplies at most at a time: parts of a sum are whole ones, so sums keep their order */
 #define SUMS (16 * 1024)
-#define ROWS 96
-#define NEAR_SUMS (6 * 1024) /* of a run of rows, unless one tile has more: half of the smallest L1, so that what follows reads them there */
+#define SIDE 32 /* matrices of one element each in a tile at most */
 
 static _Thread_local struct {
   _Alignas(64) char w[W_BYTES];
@@ -50,8 +50,8 @@ static void pack_panel(const ht_typed* typed, const block* b, int64_t column, in
   const char* from = b->data + column * b->right * size;
   int64_t done = 0; /* words of all columns */
   if (there < pw || words > whole) memset(to, 0, (size_t)(words * pw * typed->column));
-  if (b->down == 1 && there == pw && typed->column == 4 && (b->right * size) % 4 == 0) {
-    ht_product_pack((float*)to, pw, (const float*)from, 1, b->right * size / 4, whole, pw, (int)pw);
+  if (b->down == 1 && typed->column == 4 && (b->right * size) % 4 == 0) {
+    ht_product_pack((float*)to, pw, (const float*)from, 1, b->right * size / 4, whole, there, (int)pw);
     done = whole;
   } else if (b->down == 1 && terms == 1) {
     ht_typed_turn(to, pw * size, from, b->right * size, there, whole, size);
@@ -96,22 +96,33 @@ static void copy_x(const char* from, int64_t down, int64_t right, int64_t rows, 
       for (int64_t t = 0; t < depth; ++t) memcpy(room.x + r * width + t * size, from + (r * down + t * right) * size, (size_t)size);
 }
 
-static void store(const ht_typed* typed, const ht_call* call, const int64_t* offsets, ht_product_box at, int64_t stride, int lanes, int beside,
-                  int has_terms) {
-  const ht_view* y = &call->product.views[HT_PRODUCT_Y];
-  const int64_t size = typed->y.bits / 8;
-  char* to = y->data + (offsets[HT_PRODUCT_Y] + at.row * y->strides[0] + at.column) * size;
-  if (!has_terms) memset(room.sums, 0, (size_t)(at.rows * stride) * sizeof(float));
-  if (typed->floats != NULL && !beside && typed->y.code == kDLInt && typed->y.bits == 32) { /* whole sums as they are */
-    for (int64_t r = 0; r < at.rows; ++r) memcpy(to + r * y->strides[0] * 4, room.sums + r * stride, (size_t)at.columns * 4);
+typedef struct { /* of a call: what the sums of a matrix become from (row, column) on, up to `rows` and `columns` there */
+  const ht_typed* typed;
+  const ht_call* call;
+  const int64_t* offsets;
+  ht_product_box at;
+  int lanes, beside;
+} result;
+
+static void finish(void* with, const ht_typed_part* part) {
+  const result* r = with;
+  const ht_typed* typed = r->typed;
+  const ht_view* y = &r->call->product.views[HT_PRODUCT_Y];
+  const int64_t size = typed->y.bits / 8, stride = part->stride, row = r->at.row + part->row, column = r->at.column + part->column;
+  const int64_t rows = least(part->rows, r->at.rows - part->row), columns = least(part->columns, r->at.columns - part->column);
+  char* to = y->data + (r->offsets[HT_PRODUCT_Y] + row * y->strides[0] + column) * size;
+  float* sums = part->sums;
+  if (rows <= 0 || columns <= 0) return;
+  if (typed->floats != NULL && !r->beside && typed->y.code == kDLInt && typed->y.bits == 32) { /* whole sums as they are */
+    for (int64_t i = 0; i < rows; ++i) memcpy(to + i * y->strides[0] * 4, sums + i * stride, (size_t)columns * 4);
     return;
   }
-  if (typed->floats != NULL) typed->floats(room.sums, stride, (char*)room.sums, stride * 4, at.rows, at.columns);
-  if (beside) {
-    const ht_product_beside found = ht_product_beside_of(call, offsets, at.row, at.column);
-    ht_product_after(room.sums, stride, at.rows, at.columns, &found, lanes);
+  if (typed->floats != NULL) typed->floats(sums, stride, (char*)sums, stride * 4, rows, columns);
+  if (r->beside) {
+    const ht_product_beside found = ht_product_beside_of(r->call, r->offsets, row, column);
+    ht_product_after(sums, stride, rows, columns, &found, r->lanes);
   }
-  typed->store(room.sums, stride, to, y->strides[0] * size, at.rows, at.columns);
+  typed->store(sums, stride, to, y->strides[0] * size, rows, columns);
 }
 
 int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, const ht_call* call, const int64_t* offsets, ht_product_box at,
@@ -122,17 +133,23 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
   int64_t terms = least(W_BYTES / nr, X_BYTES / mr) / STEP * STEP / size; /* of a part: so many that one tile finds room */
   if (terms > k) terms = k;
   const int64_t words = ht_typed_depth(typed, terms > 0 ? terms : 1), x_width = terms * size;
-  const int64_t wide = least(W_BYTES / (words * typed->column * nr), SUMS / mr / nr) * nr;
+  const int64_t near = NEAR_W / (words * typed->column * nr), wide = least(near > 0 ? near : 1, SUMS / mr / nr) * nr;
   for (int64_t column = at.column, last = at.column + at.columns; column < last; column += wide) {
     const int64_t columns = least(wide, last - column), groups = up(columns, nr), panels = groups * nr / pw;
     block b = {w->data + (offsets[HT_PRODUCT_W] + column * w->strides[1]) * size, w->strides[0], w->strides[1], columns, terms};
     if (ht_typed_signed(typed)) begin_columns(&b, k);
     if (k > 0 && terms == k) pack_w(typed, &b, pw, panels);
-    int64_t most = least(ROWS, NEAR_SUMS / (groups * nr)) / mr * mr, tall;
-    if (most < mr) most = mr;
-    for (int64_t row = at.row, end = at.row + at.rows; row < end; row += tall) {
+    /* Rows of a sum in parts are as many as the sums that find room. */
+    const int64_t most = terms == k && k > 0 ? at.rows : SUMS / (groups * nr);
+    for (int64_t row = at.row, end = at.row + at.rows, tall; row < end; row += tall) {
       /* Whole tiles, then what is left of one, whose rows are copied: a tile reads all of its own. */
-      tall = end - row >= mr ? least(most, (end - row) / mr * mr) : end - row;
+      tall = end - row >= mr ? least(most, end - row) / mr * mr : end - row;
+      result found = {typed, call, offsets, {row, tall, column, columns}, product->lanes, beside};
+      if (k == 0) {
+        const ht_typed_part none = {room.sums, groups * nr, 0, tall, 0, columns};
+        memset(room.sums, 0, (size_t)(tall * groups * nr) * sizeof(float));
+        finish(&found, &none);
+      }
       for (int64_t from = 0; from < k; from += terms) {
         b.depth = least(terms, k - from);
         if (terms < k) {
@@ -145,6 +162,8 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
           const int64_t rows = least(step, tall - r);
           const char* source = x->data + (offsets[HT_PRODUCT_X] + (row + r) * x->strides[0] + from * x->strides[1]) * size;
           if (copied) copy_x(source, x->strides[0], x->strides[1], rows, b.depth, size, x_width);
+          found.at.row = row + r;
+          found.at.rows = rows;
           const ht_typed_tile tile = {.x = copied ? room.x : source,
                                       .x_stride = copied ? x_width : x->strides[0] * size,
                                       .w = room.w,
@@ -155,12 +174,53 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
                                       .tiles = up(rows, mr),
                                       .groups = groups,
                                       .first = ht_typed_signed(typed) ? room.first : NULL,
-                                      .add = from > 0};
+                                      .add = from > 0,
+                                      .across = 1,
+                                      .finish = from + b.depth == k ? finish : NULL,
+                                      .with = &found};
           ((ht_typed_fn)(void (*)(void))kernel->fn)(&tile);
         }
       }
-      store(typed, call, offsets, (ht_product_box){row, tall, column, columns}, groups * nr, product->lanes, beside, k > 0);
     }
+  }
+  return 0;
+}
+
+int ht_product_single_typed(const ht_product* product, const ht_kernel* kernel, const ht_call* call, int64_t first, int64_t last, int beside) {
+  const ht_typed* typed = product->typed;
+  const ht_product_call* p = &call->product;
+  const ht_view *x = &p->views[HT_PRODUCT_X], *w = &p->views[HT_PRODUCT_W], *y = &p->views[HT_PRODUCT_Y];
+  const int64_t size = typed->x.bits / 8, y_size = typed->y.bits / 8, k = call->extents[HT_PRODUCT_K], nr = kernel->nr, mr = kernel->mr;
+  const int64_t most = least(mr, nr), words = ht_typed_depth(typed, k), batched = p->batch_axes == 1;
+  const int64_t x_down = batched ? x->strides[2] : 0, w_right = batched ? w->strides[2] : 0, y_right = batched ? y->strides[2] : 0;
+  if (p->batch_axes > 1 || k == 0 || words * nr * typed->column > W_BYTES || k * size * mr > X_BYTES || most > SIDE) return 1;
+  for (int64_t matrix = first; matrix < last; matrix += most) {
+    const int64_t some = least(most, last - matrix);
+    int64_t offsets[HT_MAX_OPERANDS];
+    ht_product_offsets(call, matrix, offsets);
+    const block b = {w->data + offsets[HT_PRODUCT_W] * size, w->strides[0], w_right, some, k};
+    if (ht_typed_signed(typed)) begin_columns(&b, k);
+    pack_w(typed, &b, kernel->pw, nr / kernel->pw);
+    copy_x(x->data + offsets[HT_PRODUCT_X] * size, x_down, x->strides[1], some, k, size, k * size);
+    const ht_typed_tile tile = {.x = room.x, .x_stride = k * size, .w = room.w, .panel = words * kernel->pw * typed->column, .sums = room.sums,
+                                .stride = nr, .k = k, .tiles = 1, .groups = 1, .first = ht_typed_signed(typed) ? room.first : NULL};
+    ((ht_typed_fn)(void (*)(void))kernel->fn)(&tile);
+    float line[SIDE];
+    char made[SIDE * sizeof(float)];
+    for (int64_t i = 0; i < some; ++i) memcpy(&line[i], &room.sums[i * nr + i], sizeof line[i]); /* floats or whole numbers */
+    if (typed->floats != NULL && !beside && typed->y.code == kDLInt && typed->y.bits == 32) memcpy(made, line, sizeof line);
+    else {
+      if (typed->floats != NULL) typed->floats(line, SIDE, (char*)line, sizeof line, 1, some);
+      for (int64_t i = 0; beside && i < some; ++i) {
+        ht_product_offsets(call, matrix + i, offsets);
+        const ht_product_beside more = ht_product_beside_of(call, offsets, 0, 0);
+        ht_product_after(&line[i], 1, 1, 1, &more, product->lanes);
+      }
+      typed->store(line, SIDE, made, sizeof made, 1, some);
+    }
+    ht_product_offsets(call, matrix, offsets);
+    for (int64_t i = 0; i < some; ++i)
+      memcpy(y->data + (offsets[HT_PRODUCT_Y] + i * y_right) * y_size, made + i * y_size, (size_t)y_size);
   }
   return 0;
 }

@@ -8,18 +8,27 @@
 
 #include <stdint.h>
 
-#define HT_TYPED_TILE 2048 /* sums of the largest tile: blocks of sums hold two of them */
+#define HT_TYPED_TILE 2048 /* sums of the largest tile */
+
+typedef struct { /* finished sums of one tile, `stride` elements between rows: rows from `row`, columns from `column` of the call on */
+  void* sums;
+  int64_t stride, row, rows, column, columns;
+} ht_typed_part;
 
 typedef struct { /* tiles row tiles of groups column groups */
   const char* x;    /* (tiles * mr, k), elements side by side */
   int64_t x_stride; /* bytes between rows */
   const char* w;    /* of the first group */
   int64_t panel;    /* bytes between panels */
-  void* sums;       /* fp32 or int32 (tiles * mr, groups * nr) */
+  void* sums;       /* fp32 or int32 (tiles * mr, groups * nr); unused where `finish` is there and `add` is 0 */
   int64_t stride;   /* elements between rows of sums */
   int64_t k, tiles, groups;
   const int32_t* first; /* what sums of a column begin with, of signed bytes; NULL: nothing */
   int32_t add;          /* these are further terms of what `sums` holds */
+  int32_t across;       /* all groups of a row tile in turn, where their weight stays in cache: rows are written from end to end */
+  /* Called with each tile's sums while they are in L1, and `with`; columns may lie beyond what there is. NULL: sums go to `sums`. */
+  void (*finish)(void* with, const ht_typed_part* part);
+  void* with;
 } ht_typed_tile;
 
 typedef void (*ht_typed_fn)(const ht_typed_tile* tile);
