@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from haotuner.backends.cpu.typed_library import typed_object, way_here
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.typed import CpuTyped
-from haotuner.microkernels.cpu.typed_source import Ways
+from haotuner.microkernels.cpu.typed_source import NATIVE, Ways, source, store_symbol
 from haotuner.microkernels.index import families_for
 from haotuner.words.op import Op
 from tests.content.test_cpu_dense_results import TARGETS
 from tests.content.typed_errors import typed_errors
+from tests.run_folder import toolchain
+
+RUNTIME = Path(__file__).resolve().parents[2] / "haotuner" / "runtime" / "native"
 
 OPS = (
     "dense:n=50,k=37,dtype=bf16",
@@ -44,6 +49,34 @@ def test_every_type_is_right(target: tuple[str, int], way: Ways, tmp_path: Path)
             assert error <= 1
             seen += 1
     assert seen or way == "dot"
+
+
+@pytest.mark.isa("avx512f", "avx512vl", "avx512dq")
+def test_bf16_rounded_by_the_cpu_has_the_bits_of_bf16_rounded_in_steps(tmp_path: Path) -> None:
+    rng, found = np.random.default_rng(6), []
+    bits = rng.integers(0, 1 << 32, (5, 70), np.uint32) | 0x00800000  # NaN of every kind among them, no denormal
+    bits[1, :64] = np.float32(1e-39).view(np.uint32)  # a denormal, which the instruction takes for zero
+    bits[2] = [*range(0x3F807FF0, 0x3F807FF0 + 70)]  # ties and what lies beside them
+    bits[3, :4] = [0x7F800000, 0xFF800000, 0x7F7FFFFF, 0x7F800001]
+    assert len({row.tobytes() for row in bits}) == 5
+    ways: tuple[Ways, ...] = ("dot", "wide")
+    for way in ways:
+        text, code = tmp_path / f"{way}.c", tmp_path / f"{way}.so"
+        text.write_text("#pragma GCC visibility push(default)\n" + source([], 16, ways=way))
+        flags = ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mf16c", "-shared")
+        try:
+            toolchain().object(text, [NATIVE, RUNTIME], tmp_path / f"{way}.o", flags)
+        except RuntimeError as error:
+            pytest.skip(f"cc: does not know the instruction: {str(error)[:200]}")
+        toolchain().link([tmp_path / f"{way}.o"], [], [], code)
+        store = getattr(ctypes.CDLL(str(code)), store_symbol("bf16", 16))
+        for rows in ([0, 2, 3, 4], [0, 1, 2, 3, 4]):  # without denormals, and with some
+            given, made = np.ascontiguousarray(bits[rows]), np.zeros((len(rows), 70), np.uint16)
+            store(*(ctypes.c_void_p(value.ctypes.data) if isinstance(value, np.ndarray) else ctypes.c_int64(value)
+                    for value in (given, 70, made, 140, len(rows), 70)))  # fmt: skip
+            found.append(made)
+    assert found[0].tobytes() == found[2].tobytes() and found[1].tobytes() == found[3].tobytes()
+    assert found[3][1, 0] == 0x000B and found[3][2, 0] == 0x3F80 and found[3][2, 17] == 0x3F81
 
 
 @pytest.mark.parametrize("unknown", ["_tiles(", "_dot("])

@@ -6,6 +6,7 @@ import ctypes
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,8 +61,51 @@ class Tile(ctypes.Structure):
     _fields_ = (
         ("x", ctypes.c_void_p), ("x_stride", ctypes.c_int64), ("w", ctypes.c_void_p), ("panel", ctypes.c_int64),
         ("sums", ctypes.c_void_p), ("stride", ctypes.c_int64), ("k", ctypes.c_int64), ("tiles", ctypes.c_int64),
-        ("groups", ctypes.c_int64), ("first", ctypes.c_void_p), ("add", ctypes.c_int32),
+        ("groups", ctypes.c_int64), ("first", ctypes.c_void_p), ("add", ctypes.c_int32), ("across", ctypes.c_int32),
+        ("finish", ctypes.c_void_p), ("given", ctypes.c_void_p),
     )  # fmt: skip
+
+
+class Part(ctypes.Structure):
+    """ht_typed_part."""
+
+    _fields_ = (
+        ("sums", ctypes.POINTER(ctypes.c_float)), ("stride", ctypes.c_int64), ("row", ctypes.c_int64),
+        ("rows", ctypes.c_int64), ("column", ctypes.c_int64), ("columns", ctypes.c_int64),
+    )  # fmt: skip
+
+
+@pytest.mark.isa("avx512f", "avx512vl")
+@pytest.mark.parametrize("kind", ["tiles", "vectors"])
+def test_tiles_are_finished_one_by_one_in_either_order(kind: str, tmp_path: Path) -> None:
+    op = Op.parse(OPS[1])
+    kernel = CpuTyped("bf16").typed(op, (7, 32, 16, 1, 16, 0), on_tiles=kind == "tiles")
+    rng, terms = np.random.default_rng(4), 75
+    x = (rng.standard_normal((14, terms)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    panel = (rng.standard_normal((4, (terms + 1) // 2 * 16 * 2)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    text, code = tmp_path / "program.c", tmp_path / "program.so"
+    shown = "#pragma GCC visibility push(default)\n"
+    text.write_text(shown + source([("program", program_of(kernel), 2)], 16, ways="emulated"))
+    flags = ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mf16c", "-shared")
+    toolchain().object(text, [NATIVE, RUNTIME], tmp_path / "program.o", flags)
+    toolchain().link([tmp_path / "program.o"], [], [], code)
+    program, want = ctypes.CDLL(str(code)).program, np.zeros((14, 64), np.float32)
+    given_to = (x.ctypes.data, terms * 2, panel.ctypes.data, panel.shape[1] * 2, want.ctypes.data, 64, terms, 2, 2, None, 0)
+    program(ctypes.byref(Tile(*given_to)))
+    orders: list[list[tuple[int, int]]] = [[], []]
+    for across, order in enumerate(orders):
+        found = np.zeros_like(want)
+
+        def finish(_: int, given: Any, found: Any = found, order: Any = order) -> None:
+            part = given[0]
+            block = np.ctypeslib.as_array(part.sums, (part.rows, part.stride))[:, : part.columns]
+            found[part.row : part.row + part.rows, part.column : part.column + part.columns] += block
+            order.append((part.row, part.column))
+
+        told = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Part))(finish)
+        program(ctypes.byref(Tile(*given_to[:-1], 0, across, ctypes.cast(told, ctypes.c_void_p), None)))
+        assert found.tobytes() == want.tobytes()
+    assert orders == [[(0, 0), (7, 0), (0, 32), (7, 32)], [(0, 0), (0, 32), (7, 0), (7, 32)]]
 
 
 @pytest.mark.isa("avx512f", "avx512vl")

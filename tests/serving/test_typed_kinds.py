@@ -157,6 +157,22 @@ def test_products_take_any_strides_and_what_comes_beside(pack: Pack, spec: str) 
         assert np.allclose(scaled, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("spec", (*PRODUCTS, *PRODUCTS_ON_TILES[1:]))
+def test_single_elements_side_by_side_have_the_bits_of_each_alone(pack: Pack, spec: str) -> None:
+    op = Op.parse(spec)
+    shape = Shape.of({axis: {"b": 40, "k": 21}.get(axis, 1) for axis in op.dynamic})
+    drawn = judge.draw(op, shape, np.random.default_rng(5))
+    x, w, run = drawn["x"], drawn["w"], pack.op(op.name).run
+    several = run(x, w)
+    assert not judge.check(op, drawn, several).wrong
+    apart = np.zeros((5, 9, *x.shape[1:]), x.dtype)[:, :8]  # two axes that do not fold: one matrix at a time
+    apart[...] = x.reshape(apart.shape)
+    assert run(apart, w.reshape(5, 8, *w.shape[1:])).tobytes() == several.tobytes()
+    beside = {"scale": np.linspace(0, 2, 40, dtype=np.float32), "mask": np.ones((40, 1, 1), np.float32)}
+    spread = {"scale": beside["scale"].reshape(5, 8), "mask": beside["mask"].reshape(5, 8, 1, 1)}
+    assert run(apart, w.reshape(5, 8, *w.shape[1:]), **spread).tobytes() == run(x, w, **beside).tobytes()
+
+
 def test_a_long_sum_is_taken_in_parts(pack: Pack) -> None:
     op = Op.parse("batch_matmul:layout=nt,dtype=int8")
     drawn = judge.draw(op, Shape.of(b=1, m=13, n=40, k=9001), np.random.default_rng(2))
