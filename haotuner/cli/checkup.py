@@ -11,10 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from haotuner.backends.cpu.typed_library import unknown_extensions
 from haotuner.backends.cuda.nvrtc import find_nvrtc
 from haotuner.control_groups import read_text
 from haotuner.errors import EnvironmentMissing
-from haotuner.hw_profiles import amx
 from haotuner.hw_profiles.cpu import cpu_info, cpu_rates, find_compiler
 from haotuner.hw_profiles.cpu_peak import NotMeasured
 from haotuner.hw_profiles.driver import query_driver
@@ -22,7 +22,6 @@ from haotuner.hw_profiles.gpu import gpu_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.nvml import NoGpu, query_nvml
 from haotuner.hw_profiles.topology import topology
-from haotuner.microkernels.cpu.typed_source import DOTS
 from haotuner.words.device import Device
 
 Status = Literal["ok", "missing", "warning", "absent"]  # missing: tuning on the CPU cannot work; absent: optional
@@ -146,11 +145,7 @@ def _not_compiled(compiler: str, host: Host) -> list[str]:
         info = cpu_info(host)
     except EnvironmentMissing:
         return []
-    asked = {dot.feature: [dot.feature] for dot in DOTS.values() if dot.flag in info.flags}
-    if amx.has_tiles(info):
-        asked["amx"] = list(amx.FEATURES)
-    tried = [compiler, "-fsyntax-only", "-x", "c", "/dev/null"]
-    return [name for name, of in asked.items() if _output([*tried, *(f"-m{one}" for one in of)]) is None]
+    return unknown_extensions(compiler, info)
 
 
 def _packages(version: Callable[[str], str | None]) -> Iterator[Check]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from haotuner.backends.cpu.typed_library import NOT_COMPILED
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, facts_of
@@ -43,7 +44,9 @@ def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, v
 def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
     document = manifest.document
     device, tuning = document["device"], manifest.tuning
-    versions = ", ".join(f"{name} {version}" for name, version in document.get("toolchain", {}).items())
+    built = dict(document.get("toolchain", {}))
+    unknown = built.pop(NOT_COMPILED, "")
+    versions = ", ".join(f"{name} {version}" for name, version in built.items())
     # What has no weight is timed with its operands in cache, whatever was asked for.
     weighted = bool(manifest.models) or any(waits(meaning_of(op)) for op in manifest.ops)
     weights = f", weights {tuning['weights']}" if weighted else ""
@@ -58,6 +61,9 @@ def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
         ),
         ("built by", f"haotuner {document.get('haotuner', '?')}, {versions}"),
     ]
+    if unknown:
+        without = f"{unknown}: the compiler did not know it, bf16 and int8 do without; tune with a newer one"
+        rows.append((NOT_COMPILED, without))
     if manifest.unverified:
         rows.append(("unverified", "nothing was measured on the device: plans and times are predictions"))
     checked = document.get("verification", {})

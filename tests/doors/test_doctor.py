@@ -7,13 +7,17 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from haotuner.backends.cpu import typed_library
 from haotuner.cli.checkup import PEERS, PINNED, TUNING, Check, checkup
 from haotuner.cli.doctor import doctor
+from haotuner.cli.inspect import _head
 from haotuner.errors import EnvironmentMissing
 from tests.content.hw_gpus import LOST, Board, FakeNvml
 from tests.content.hw_machines import CORE_2, EPYC, machine
@@ -170,6 +174,31 @@ def test_a_compiler_that_does_not_know_what_the_cpu_has_is_named(tmp_path, monke
     assert newer != EPYC
     found = check_of(tmp_path, host=machine(tmp_path / "newer", cpuinfo=newer))["C compiler"]
     assert found.status == "warning" and "does not know avx512bf16, which" in found.found and "gcc 11" in found.remedy
+
+
+def test_a_pack_notes_what_its_compiler_did_not_know(tmp_path, monkeypatch):
+    (tmp_path / "cc").write_text('#!/bin/sh\ncase "$*" in *-mavx512bf16*) exit 1;; esac\n')
+    (tmp_path / "cc").chmod(0o755)
+    newer = EPYC.replace(" avx512f ", " avx512f avx512_bf16 avx512_vnni ")
+    monkeypatch.setattr(typed_library, "_CPUINFO", machine(tmp_path / "newer", cpuinfo=newer).proc / "cpuinfo")
+    assert typed_library.left_out_here(str(tmp_path / "cc")) == {"not compiled": "avx512bf16"}
+    (tmp_path / "cc").write_text("#!/bin/sh\n")
+    assert typed_library.left_out_here(str(tmp_path / "cc")) == {}
+    document = {"device": {}, "toolchain": {"compiler": "cc 9", "not compiled": "amx"}, "haotuner": "0"}
+    tuning = {"shapes": "m=1", "weights": "hot", "seconds": 1, "stopped": "budget"}
+    facts: dict[str, Any] = {
+        "driver": None,
+        "models": {},
+        "ops": (),
+        "arch": "x",
+        "device_id": "d",
+        "library": "l",
+        "sha256": "s",
+    }
+    pack: Any = SimpleNamespace(document=document, tuning=tuning, unverified=False, **facts)
+    told = dict(_head("p", pack))
+    assert told["built by"] == "haotuner 0, compiler cc 9"
+    assert told["not compiled"] == "amx: the compiler did not know it, bf16 and int8 do without; tune with a newer one"
 
 
 def test_a_compiler_that_does_not_run_is_missing(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
 from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.cpu.timer import CpuTimer
+from haotuner.backends.cpu.typed_library import left_out_here
 from haotuner.backends.policy import Policy
 from haotuner.backends.sources import fingerprint
 from haotuner.backends.toolchain import Toolchain
@@ -127,8 +128,9 @@ class CpuBackend:
         return fingerprint(device, policy, self.toolchain(), timed)
 
     def toolchain(self) -> dict[str, str]:
-        """Versions of the C compiler, TVM and tvm-ffi."""
-        return Toolchain.find().words()
+        """Versions of the C compiler, TVM and tvm-ffi, and what of this CPU the compiler does not know."""
+        found = Toolchain.find()
+        return found.words() | left_out_here(found.compiler)
 
     def builder(self, environment: Mapping[str, str]) -> Child:
         """A process that compiles. It keeps the compiled runtime where the environment names a folder for it."""

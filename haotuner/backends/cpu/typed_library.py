@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.backends.toolchain import Toolchain
-from haotuner.hw_profiles.amx import has_tiles
-from haotuner.hw_profiles.isa import ISAS, parse_cpuinfo
+from haotuner.hw_profiles.amx import FEATURES, has_tiles
+from haotuner.hw_profiles.isa import ISAS, CpuInfo, parse_cpuinfo
 from haotuner.microkernels.cpu.epilogue import steps_of
 from haotuner.microkernels.cpu.typed import dtype_of, has_program, input_of, output_of, program_of, word_of
 from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, store_symbol, taps_symbol
@@ -22,6 +23,7 @@ _TRIED: dict[Ways, tuple[Ways, ...]] = {
     "tiles": ("tiles", "dot", "wide"),
     "dot": ("dot", "wide"),
 }
+NOT_COMPILED = "not compiled"  # in a manifest: what the CPU has and the compiler did not know
 _CPUINFO = Path("/proc/cpuinfo")
 _RUNTIME = Path(__file__).resolve().parents[2] / "runtime" / "native"
 
@@ -32,10 +34,37 @@ def way_here(kernel: MicroKernel) -> Ways:
     dot = None if word is None else DOTS.get((word.terms, kernel["vl"]))
     if dot is None:
         return "wide"
-    info = parse_cpuinfo(_CPUINFO.read_text(encoding="utf-8", errors="replace"))
+    info = _cpu_here()
     if kernel["vl"] == ISAS[0].wave_width and has_tiles(info):
         return "tiles"
     return "dot" if dot.flag in info.flags else "wide"
+
+
+def left_out_here(compiler: str) -> dict[str, str]:
+    """What a pack that this compiler builds does without, as a word for its manifest; empty where there is nothing."""
+    unknown = unknown_extensions(compiler, _cpu_here())
+    return {NOT_COMPILED: ", ".join(unknown)} if unknown else {}
+
+
+def _cpu_here() -> CpuInfo:
+    return parse_cpuinfo(_CPUINFO.read_text(encoding="utf-8", errors="replace"))
+
+
+def unknown_extensions(compiler: str, info: CpuInfo) -> list[str]:
+    """Extensions for bf16 and int8 that the CPU has and the compiler has no option for."""
+    asked = {dot.feature: [dot.feature] for dot in DOTS.values() if dot.flag in info.flags}
+    if has_tiles(info):
+        asked["amx"] = list(FEATURES)
+    tried = [compiler, "-fsyntax-only", "-x", "c", "/dev/null"]
+    return [name for name, of in asked.items() if not _runs([*tried, *(f"-m{one}" for one in of)])]
+
+
+def _runs(command: list[str]) -> bool:
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: Ways = "all") -> None:
