@@ -137,9 +137,7 @@ def told(plan: Plan) -> dict[str, str]:
     folds = f", {'/'.join(map(str, schedule.folds))} of the reductions" if schedule.folds else ", of reductions too"
     end = "masked" if schedule.masked else "computed element by element"
     near = f", {schedule.packed} of them neighbours" if schedule.packed > 1 else ""
-    others = [axis for place, axis in enumerate(axes) if place != schedule.lane_axis]
-    shared = [" x ".join(others)] if others else []
-    shared += [f"parts of {axis} (joined by {how})" for axis, how in joined(graph).items()]
+    shared = [f"parts of {axis} (joined by {how})" for axis, how in joined(graph).items()]
     maps = {node.output: f"{node.output} ({node.attributes['function']})" for node in graph.nodes if node.primitive == "map"}
     kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
     kept += ["what a row's first iteration loads stays in registers"] if schedule.held else []
@@ -156,7 +154,7 @@ def told(plan: Plan) -> dict[str, str]:
         end += f"; workers fold {schedule.parts} parts" + (f" of a row, in {len(levels) + 1} stages" if levels else "")
     beside = [one.tensor + " once a row" * (one.axes < len(axes)) for one in plan.beside]
     return {
-        "parallel": merged + f"{schedule.lanes} lanes along {along}; threads share {' or '.join(shared) or 'nothing'}",
+        "parallel": merged + f"{schedule.lanes} lanes along {along}" + "".join(f"; threads may share {one}" for one in shared),
         "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
         or "nothing is kept",
         "computation": f"{vectors} an iteration{near}{rows}{folds}; the end of an axis is {end}",

@@ -17,6 +17,7 @@ from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
 from haotuner.orchestrate.c_ordered import ordered_node
+from haotuner.orchestrate.kept import kept_in_row
 from haotuner.orchestrate.products import Product
 from haotuner.words.op import Op
 
@@ -25,9 +26,11 @@ from haotuner.words.op import Op
 class Rates:
     """What is done in a microsecond: bytes that are moved, results of arithmetic, of exp, erf and division, of products.
 
-    ``step_us``: of a step, whatever it does: a call, of a GPU a launch behind another one.
+    ``step_us``: of a step, whatever it does: a call, of a GPU a launch behind another one. ``kept``: whether loops let a
+    row's terms wait in the result's row (``kept.py``).
     """
 
+    kept: bool
     step_us: float
     bytes_moved: float
     simple: float
@@ -35,9 +38,9 @@ class Rates:
     flops: float
 
 
-CORE = Rates(step_us=0.2, bytes_moved=15e3, simple=12e3, hard=4e3, flops=60e3)  # one core: streams, vectors
+CORE = Rates(kept=True, step_us=0.2, bytes_moved=15e3, simple=12e3, hard=4e3, flops=60e3)  # one core: streams, vectors
 GPU = Rates(
-    step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
+    kept=False, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
 )  # of a server: a launch weighs as much as some megabytes
 HARD = frozenset(
     {"exp", "erf", "tanh", "sigmoid", "log", "pow", "sin", "cos", "div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
@@ -103,6 +106,8 @@ class Prices:
         shape = graph.types[graph.outputs[0]].shape
         variables = tuple(accesses.variable("i") for _ in shape)
         value = accesses.computed(graph.outputs[0], variables)
+        row = kept_in_row(graph, variables, value) if self.rates.kept else None
+        value = row.value if row is not None else value
         extents: dict[str, Extent] = {variable.name: extent for variable, extent in zip(variables, shape, strict=True)}
         found = list(parts(value))
         for part in found:
@@ -131,7 +136,7 @@ class Prices:
 
     def _one(self, graph: Graph, found: Sequence[Expression], extents: Mapping[str, Extent], place: int) -> float:
         moved = self._bytes(graph, graph.outputs[0], place)
-        read = {part.tensor for part in found if isinstance(part, Load)}
+        read = {part.tensor for part in found if isinstance(part, Load)} - {graph.outputs[0]}
         points = {name: self._size(extent, place) for name, extent in extents.items()}
         moved += sum(min(self._bytes(graph, name, place), self._reach(name, found, points)) for name in read)
         simple = hard = 0.0

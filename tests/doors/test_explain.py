@@ -182,12 +182,13 @@ def test_a_generated_program_tells_its_decisions_and_its_bytes(capsys: pytest.Ca
     assert found is not None
     print_program(found)
     told = capsys.readouterr().out
-    assert "16 lanes along axis n; threads share m" in told and "(exp) kept in the output's row" in told
+    assert "16 lanes along axis n\n" in told, "what threads share is the plan's to say: rows, or columns"
+    assert "(exp) kept in the output's row" in told
     assert found["bytes"]["least"] == 2 * 4 * 8 * 64 and found["bytes"]["registers"] == 5 * 4 * 8 * 64
     assert program_document("cpu_dense_fp32__mr6_nr64", op, Shape.of(m=8, n=64), BIG_CORE) is None
     (family,) = (one for one in families_for(Op.parse("reduce_sum"), "cpu") if isinstance(one, CpuGenerated))
     shared = {family.decisions(kernel)["parallel"] for kernel in family.points(Op.parse("reduce_sum"), BIG_CORE)}
-    assert shared and all("or parts of n (joined by sum)" in words or "share parts of n" in words for words in shared)
+    assert shared and all("threads may share parts of n (joined by sum)" in words for words in shared)
 
 
 def test_one_row_that_the_runtime_cuts_is_told_as_cut() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -350,6 +351,17 @@ def test_a_gpu_computes_again_what_a_core_stores():
     launch = device_loops_of(step.graph, "softmax", SizeTable().place)
     assert (launch.points, launch.lanes) == (1, 32), "a warp a row"
     assert launch.source.count("__shfl_xor_sync") == 2 and "restrict p0" in launch.source
+
+
+def test_terms_that_wait_in_the_row_count_once():
+    """Loops of a core compute each exp of a softmax once; a launch computes it for the sum and for the element."""
+    g = GraphBuilder()
+    graph = g.finish(composites.softmax(g, g.input("x", (B, T))))
+    (kept,), (again,) = (
+        Prices([{"batch": 8, "seq": 256}], replace(CORE, kept=kept, bytes_moved=1e9)).each_us(graph)
+        for kept in (True, False)
+    )
+    assert again - kept == pytest.approx(8 * 256 / CORE.hard + 8 * 256 / CORE.simple), "an exp and the difference in it"
 
 
 def test_what_has_no_elements_is_not_read_by_a_concatenation():
