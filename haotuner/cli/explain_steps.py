@@ -63,7 +63,7 @@ def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> t
 
 def _said(step: Mapping[str, Any]) -> dict[str, Any]:
     """What a step is, by its words in the schedule."""
-    makes = step["tensors"][-1] if step["do"] == "loops" else step["out"]
+    makes = ", ".join(step["tensors"][: -step.get("outputs", 1) - 1 : -1]) if step["do"] == "loops" else step["out"]
     return {"do": step["do"], "what": step.get("op") or f"group {step.get('group', '')}".strip(), "makes": makes}
 
 

@@ -154,7 +154,7 @@ def told(plan: Plan) -> dict[str, str]:
         end += f"; workers fold {schedule.parts} parts" + (f" of a row, in {len(levels) + 1} stages" if levels else "")
     beside = [one.tensor + " once a row" * (one.axes < len(axes)) for one in plan.beside]
     return {
-        "parallel": merged + f"{schedule.lanes} lanes along {along}" + "".join(f"; threads may share {one}" for one in shared),
+        "parallel": merged + "; threads may share ".join([f"{schedule.lanes} lanes along {along}", *shared]),
         "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
         or "nothing is kept",
         "computation": f"{vectors} an iteration{near}{rows}{folds}; the end of an axis is {end}",

@@ -1,4 +1,4 @@
-"""Plain loops in C of one group: any graph with one output. Correct first; the C compiler makes the vectors.
+"""Plain loops in C of one group: an output and what lies beside it. Correct first; the C compiler makes the vectors.
 
 Every expression is computed in the outermost loop that knows its variables. The loops of the output have bounds, so that
 threads can share any of them.
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from haotuner.errors import UsageError
-from haotuner.generate.access import Accesses
 from haotuner.generate.digits import merged
 from haotuner.generate.expressions import (
     Apply,
@@ -40,6 +39,7 @@ from haotuner.orchestrate.c_math import (
     stored,
 )
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
+from haotuner.orchestrate.elements import Beside, elements_of
 from haotuner.orchestrate.inside import clipped, inside
 from haotuner.orchestrate.kept import Kept, kept_in_row
 from haotuner.orchestrate.woven import strand, strands
@@ -59,7 +59,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The C of a group and what a call passes it: tensors in order, the output last; extents of its loops.
+    """The C of a group and what a call passes it: tensors in order, the outputs last, of which the last one's are the loops.
 
     Of a device (``cuda_loops.py``): ``lanes`` threads for each point of the first ``points`` loops, and the lines of the
     size table that it reads.
@@ -71,13 +71,6 @@ class Group:
     points: int = 0
     lanes: int = 1
     sizes: tuple[int, ...] = ()
-
-
-def element_of(graph: Graph) -> tuple[tuple[Variable, ...], Expression]:
-    """The variables of a group's output, and its element at them."""
-    accesses = Accesses(graph)
-    variables = tuple(accesses.variable("i") for _ in graph.types[graph.outputs[0]].shape)
-    return variables, accesses.computed(graph.outputs[0], variables)
 
 
 def folds_across(value: Expression, variables: Sequence[Variable]) -> list[Fold]:
@@ -105,7 +98,8 @@ def _across(fold: Fold, last: Variable) -> bool:
     return lie and any(own & free_variables(one) for one in beside)
 
 
-def _wide(extent: Extent) -> bool:
+def wide(extent: Extent) -> bool:
+    """Whether sums of a row are worth blocks of it."""
     return not isinstance(extent, int) or extent >= LEAST_WIDE
 
 
@@ -135,23 +129,28 @@ class LoopsWriter:
         """The whole function: first for whole rows, where something may wait in them."""
         out = self.graph.outputs[0]
         extents = self.graph.types[out].shape
-        variables, value = element_of(self.graph)
-        first = self._rows_whole(variables, value)
+        found = elements_of(self.graph)
+        variables, value = found.variables, found.value
+        alone = not found.beside
+        first = self._rows_whole(variables, value) if alone else []
         stack, names = [self.top], [variable.name for variable in variables]
-        across = folds_across(value, variables) if variables and _wide(extents[-1]) else []
+        across = folds_across(value, variables) if alone and variables and wide(extents[-1]) else []
         for place, variable in enumerate(variables):
             if across and place == len(variables) - 1:
                 stack += self._lanes(across, variable.name, place, stack)
                 continue
             last = place == len(variables) - 1
             begin, end = f"lo[{place}]", f"hi[{place}]"
-            if last and (self._inside(value, variables, stack) or self._woven(value, variables, stack)):
+            if alone and last and (self._inside(value, variables, stack) or self._woven(value, variables, stack)):
                 stack.append(Scope(frozenset(), ["for (int half = 0; half < 2; ++half)"]))
                 begin, end = f"half ? middle_end : {begin}", f"(half ? {end} : middle)"
             stack.append(self._loop(variable.name, end, begin))
+        for one in found.beside:
+            once = [f"lo[{place}] == 0" for place in range(one.axes, len(names))]  # else a call has an inner part of the row
+            self._beside(one, stack[: one.axes + 1], once)
         self._assign(value, names, stack)
         self._close(stack, 1)
-        tensors, pointers, body = self._parts(out)
+        tensors, pointers, body = self._parts()
         head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
         source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, *_text(first, 1), *body, "}"])
         return Group(source=source, tensors=tensors, loops=extents)
@@ -219,13 +218,21 @@ class LoopsWriter:
         target = self._offset(self.graph.types[out].shape, names, stack)
         stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
 
-    def _parts(self, out: str) -> tuple[tuple[str, ...], list[str], list[str]]:
-        """What was written: the tensors, the output last; a pointer to each; the body."""
+    def _beside(self, one: Beside, stack: Sequence[Scope], once: Sequence[str]) -> None:
+        """The line that stores an element of another output, ``once`` a row."""
+        kind, found = self.graph.types[one.tensor], self._value(one.value, stack)
+        target = self._offset(kind.shape, [self._value(place, stack) for place in one.indices], stack)
+        asked = f"if ({' && '.join(once)}) " if once else ""
+        stack[-1].lines.append(f"{asked}{self._pointer(one.tensor)}[{target}] = {stored(found, kind.dtype)};")
+
+    def _parts(self) -> tuple[tuple[str, ...], list[str], list[str]]:
+        """What was written: the tensors, the outputs last, the first of them at the end; a pointer to each; the body."""
         body = _text(self.top.lines, 1)
-        tensors = (*(one for one in self.used if one != out), out)
+        first, *others = self.graph.outputs
+        tensors = (*(one for one in self.used if one not in self.graph.outputs), *others, first)
         pointers = []
         for at, one in enumerate(tensors):
-            kind = f"{'' if one == out else 'const '}{MEMORY_TYPES[self.graph.types[one].dtype]}*"
+            kind = f"{'' if one in self.graph.outputs else 'const '}{MEMORY_TYPES[self.graph.types[one].dtype]}*"
             pointers.append(f"  {kind} restrict {self._pointer(one)} = ({kind})t[{at}];")
         return tensors, pointers, body
 

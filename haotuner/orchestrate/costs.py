@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
-from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Apply, Expression, Fold, Load, dtype_of, free_variables, parts
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
 from haotuner.orchestrate.c_ordered import ordered_node
+from haotuner.orchestrate.elements import elements_of
 from haotuner.orchestrate.kept import kept_in_row
 from haotuner.orchestrate.products import Product
 from haotuner.words.op import Op
+
+Kernel: TypeAlias = tuple[tuple[str, ...], frozenset[str]]  # its outputs, and the tensors that its primitives make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +60,20 @@ class Prices:
         self._extents: dict[Extent, tuple[int, ...]] = {}
 
     def loops_us(self, graph: Graph) -> float:
-        """Microseconds of a group with one output, the mean over the requests."""
+        """Microseconds of a group, the mean over the requests."""
         return float(np.mean(self.each_us(graph)))
 
     def usual_us(self, graph: Graph) -> tuple[float, ...]:
         """What is expected of a group at each request, whatever is known of it."""
         return tuple(Prices.each_us(self, graph))
 
-    def each_of(self, output: str, nodes: frozenset[str], usual_us: Sequence[float]) -> Sequence[float]:
+    def each_of(self, kernel: Kernel, usual_us: Sequence[float]) -> Sequence[float]:
         """The price at each request of a kernel of which ``usual_us`` is expected."""
         return usual_us
 
-    def price_of(self, output: str, nodes: frozenset[str], usual_us: Sequence[float]) -> float:
+    def price_of(self, kernel: Kernel, usual_us: Sequence[float]) -> float:
         """The mean of that."""
-        return float(np.mean(self.each_of(output, nodes, usual_us)))
+        return float(np.mean(self.each_of(kernel, usual_us)))
 
     def measure(self, graphs: Sequence[Graph]) -> bool:
         """Time kernels that a plan wants, where prices are times; False: nothing is known now that was not before."""
@@ -84,7 +87,7 @@ class Prices:
         """Nothing more will be timed, a plan wants these: whether prices are others now."""
         return False
 
-    def knows(self, output: str, nodes: frozenset[str]) -> bool:
+    def knows(self, kernel: Kernel) -> bool:
         """Whether a kernel's price is a time."""
         return False
 
@@ -102,14 +105,14 @@ class Prices:
                 self.rates.step_us + max(one / self.rates.bytes_moved, self._recurrent_us(graph, ordered, place))
                 for place, one in enumerate(moved)
             ]
-        accesses = Accesses(graph)
-        shape = graph.types[graph.outputs[0]].shape
-        variables = tuple(accesses.variable("i") for _ in shape)
-        value = accesses.computed(graph.outputs[0], variables)
-        row = kept_in_row(graph, variables, value) if self.rates.kept else None
-        value = row.value if row is not None else value
-        extents: dict[str, Extent] = {variable.name: extent for variable, extent in zip(variables, shape, strict=True)}
-        found = list(parts(value))
+        elements = elements_of(graph)
+        variables, values = elements.variables, elements.values
+        row = kept_in_row(graph, variables, elements.value) if self.rates.kept and not elements.beside else None
+        values = values if row is None else (row.value,)
+        extents: dict[str, Extent] = {
+            variable.name: extent for variable, extent in zip(variables, graph.types[graph.outputs[0]].shape, strict=True)
+        }
+        found = list({id(part): part for value in values for part in parts(value)}.values())  # each object once
         for part in found:
             if isinstance(part, Fold):
                 extents |= {variable.name: extent for variable, extent in part.axes}
@@ -135,8 +138,8 @@ class Prices:
         return float(np.mean(found))
 
     def _one(self, graph: Graph, found: Sequence[Expression], extents: Mapping[str, Extent], place: int) -> float:
-        moved = self._bytes(graph, graph.outputs[0], place)
-        read = {part.tensor for part in found if isinstance(part, Load)} - {graph.outputs[0]}
+        moved = sum(self._bytes(graph, one, place) for one in graph.outputs)
+        read = {part.tensor for part in found if isinstance(part, Load)} - set(graph.outputs)
         points = {name: self._size(extent, place) for name, extent in extents.items()}
         moved += sum(min(self._bytes(graph, name, place), self._reach(name, found, points)) for name in read)
         simple = hard = 0.0

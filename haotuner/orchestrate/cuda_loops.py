@@ -13,9 +13,10 @@ from haotuner.errors import UsageError
 from haotuner.generate.expressions import Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.c_loops import LEAST_WIDE, Group, LoopsWriter, Scope, element_of
-from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, HALVES, joined, stored
+from haotuner.orchestrate.c_loops import LEAST_WIDE, Group, LoopsWriter, Scope
+from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, HALVES, joined
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
+from haotuner.orchestrate.elements import Beside, elements_of
 
 WARP, THREADS = 32, 256  # threads of a block, at most
 WORDS = 500  # of eight bytes, of a kernel's parameters: 4 KB, and some to spare
@@ -130,8 +131,9 @@ class _Writer(LoopsWriter):
     def group(self) -> Group:
         out = self.graph.outputs[0]
         extents = self.graph.types[out].shape
-        variables, value = element_of(self.graph)
-        points, self.lanes = _cut(variables, extents, value)
+        found = elements_of(self.graph)
+        variables = found.variables
+        points, self.lanes = _cut(variables, extents, found.values)
         wide = [self._wide(extent, [self.top]) for extent in extents]
         names = [one.name for one in variables]
         self.top.lines.append(f"const int64_t count = {' * '.join(wide[:points]) or '1'};")
@@ -142,12 +144,12 @@ class _Writer(LoopsWriter):
         for name, end in zip(names[points:], wide[points:], strict=True):
             shared = name == names[-1] and self.lanes > 1
             stack.append(self._loop(name, end, *(("lane", str(WARP)) if shared else ())))
-        found = self._value(value, stack)
-        target = self._offset(extents, names, stack)
-        once = "if (lane == 0) " if self.lanes > 1 and points == len(names) else ""
-        stack[-1].lines.append(f"{once}{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
+        for one in (*found.beside, Beside(out, len(names), variables, found.value)):
+            shared = self.lanes > 1 and not points < one.axes == len(names)  # else each lane has elements of its own
+            once = [f"{name} == 0" for name in names[one.axes : points]] + ["lane == 0"] * shared
+            self._beside(one, stack[: 2 + max(0, one.axes - points)], once)
         self._close(stack, 1)
-        tensors, pointers, body = self._parts(out)
+        tensors, pointers, body = self._parts()
         pointers = [line.replace(")t[", ")a.t[") for line in pointers]
         source = _kernel(self.name, len(tensors), self.read, self.lanes, [*pointers, *body])
         return Group(source, tensors, extents, points, self.lanes, tuple(self.read.lines))
@@ -184,13 +186,14 @@ def _places(names: Sequence[str], wide: Sequence[str]) -> list[str]:
     return [*lines, f"const int64_t {names[0]} = rest;"]
 
 
-def _cut(variables: Sequence[Variable], extents: Sequence[Extent], value: Expression) -> tuple[int, int]:
+def _cut(variables: Sequence[Variable], extents: Sequence[Extent], values: Sequence[Expression]) -> tuple[int, int]:
     """How many loops make points, and how many threads share one."""
     order = [one.name for one in variables]
     whole = len(order)
     while whole and extents[whole - 1] == 1:
         whole -= 1
-    folds = [one for one in parts(value) if isinstance(one, Fold) and free_variables(one) <= set(order)]
+    every = [part for value in values for part in parts(value)]
+    folds = [one for one in every if isinstance(one, Fold) and free_variables(one) <= set(order)]
     levels = [max((order.index(name) + 1 for name in free_variables(one)), default=0) for one in folds]
     above = [level for level in levels if level < whole]
     if above:

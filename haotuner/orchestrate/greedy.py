@@ -28,13 +28,13 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """A group that plain loops compute; ``graph`` has one output."""
+    """A group that plain loops compute; ``graph`` has the output whose loops they are, and what is written beside it."""
 
     graph: Graph
 
     @property
     def output(self) -> str:
-        """The tensor that it makes."""
+        """The tensor whose loops they are."""
         return self.graph.outputs[0]
 
 
@@ -81,7 +81,8 @@ class Greedy:
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """The steps of the groups."""
-        return self._ordered(*self.chosen)
+        stored, groups = self.chosen
+        return self._ordered(stored, groups.values())
 
     def required(self) -> set[str]:
         """Tensors that lie in memory in every plan. What only nodes inside of products read, such as a pad, does not."""
@@ -160,9 +161,9 @@ class Greedy:
 
     def _roots(self, stored: set[str]) -> list[str]:
         return [node.output for node in self.graph.nodes
-                if node.output in stored and node.output not in self.products and not self._alias(node, stored)]  # fmt: skip
+                if node.output in stored and node.output not in self.products and not self.alias(node, stored)]  # fmt: skip
 
-    def _alias(self, node: Node, stored: set[str]) -> str | None:
+    def alias(self, node: Node, stored: set[str]) -> str | None:
         """What a stored reshape is the same memory as; an output is memory of its own."""
         if node.primitive != "reshape" or node.output in self.graph.outputs:
             return None
@@ -175,13 +176,13 @@ class Greedy:
             if node.output in needed and (node.output == root or node.output not in stored):
                 kept.append(node.output)
                 needed.update(node.inputs)
-        return self.subgraph(root, kept)
+        return self.subgraph((root,), kept)
 
-    def subgraph(self, root: str, names: Iterable[str]) -> Graph:
-        """The graph of some primitives, by the tensors that they make; it gives ``root`` alone."""
+    def subgraph(self, outputs: Sequence[str], names: Iterable[str]) -> Graph:
+        """The graph of some primitives, by the tensors that they make; it gives ``outputs`` alone."""
         made = set(names)
         kept = [self.made[name] for name in sorted(made, key=self.order.__getitem__)]
-        needed = {root}.union(*(node.inputs for node in kept))
+        needed = set(outputs).union(*(node.inputs for node in kept))
         inputs = []
         for name in needed - made:
             value = self.graph.constants.get(name)
@@ -191,32 +192,38 @@ class Greedy:
         return replace(
             self.graph,
             inputs=tuple(sorted(inputs)),
-            outputs=(root,),
+            outputs=tuple(outputs),
             nodes=tuple(kept),
             constants=constants,
         )
 
-    def _ordered(self, stored: set[str], groups: dict[str, Graph]) -> tuple[Step, ...]:
+    def _ordered(self, stored: set[str], groups: Iterable[Graph]) -> tuple[Step, ...]:
+        """The steps, each behind those that make what it reads."""
+        loops = {name: Loops(group) for group in groups for name in group.outputs}
         steps: dict[str, Step] = {}
         for node in self.graph.nodes:
             name = node.output
             if name in self.products:
                 steps[name] = self.products[name]
-            elif name in groups:
-                steps[name] = Loops(groups[name])
-            elif name in stored and (of := self._alias(node, stored)) is not None:
+            elif name in loops:
+                steps[name] = loops[name]
+            elif name in stored and (of := self.alias(node, stored)) is not None:
                 steps[name] = Alias(name, of)
         found: list[Step] = []
+        begun: set[str] = set()
         done: set[str] = set()
 
         def visit(name: str) -> None:
-            if name in done or name not in steps:
+            if name in begun or name not in steps:
+                assert name in done or name not in steps, f"{name} waits for itself"
                 return
-            done.add(name)
             step = steps[name]
+            made = step.graph.outputs if isinstance(step, Loops) else (name,)
+            begun.update(made)
             reads = step.graph.inputs if isinstance(step, Loops) else step.reads if isinstance(step, Product) else (step.of,)
             for one in reads:
                 visit(one)
+            done.update(made)
             found.append(step)
 
         for name in steps:

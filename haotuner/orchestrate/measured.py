@@ -26,7 +26,7 @@ from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
 from haotuner.orchestrate.c_math import PRELUDE
 from haotuner.orchestrate.c_ordered import ordered_node
-from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.costs import Kernel, Prices
 from haotuner.orchestrate.group_records import NAMELESS, GroupRecords, NamedGroup
 from haotuner.orchestrate.group_times import NOTHING
 from haotuner.words.record import Timed, Trial
@@ -35,7 +35,6 @@ BOUND = 0.4  # of what an unmeasured kernel is expected to take
 LARGEST_BYTES = 1 << 25  # of a kernel's tensors at a measured request
 BATCH = 24  # groups that are compiled and timed at a time: between two of them the clock is looked at
 CHILD_LIMIT_S, GRACE_S = 120.0, 5.0
-Key = tuple[str, frozenset[str]]
 
 
 class Measured(Prices):
@@ -55,7 +54,7 @@ class Measured(Prices):
         self.are_times = True
         self._until = time.monotonic() + limit_s
         self._records, self._goes_on = records or GroupRecords(), goes_on
-        self._known: dict[Key, list[float]] = {}
+        self._known: dict[Kernel, list[float]] = {}
         self._settled = False
         self._silent: set[str] = set()  # trials that did not answer in this run
         self.ratios: list[float] = []  # of their times over what was expected
@@ -69,14 +68,14 @@ class Measured(Prices):
         """Measured, or what the bound is a bound of."""
         return self._known.get(_key(graph)) or super().each_us(graph)
 
-    def each_of(self, output: str, nodes: frozenset[str], usual_us: Sequence[float]) -> Sequence[float]:
+    def each_of(self, kernel: Kernel, usual_us: Sequence[float]) -> Sequence[float]:
         """Measured, or a bound of what is expected; that itself once nothing more will be timed."""
         share = 1.0 if self._settled else BOUND
-        return self._known.get((output, nodes)) or [share * one for one in usual_us]
+        return self._known.get(kernel) or [share * one for one in usual_us]
 
-    def knows(self, output: str, nodes: frozenset[str]) -> bool:
+    def knows(self, kernel: Kernel) -> bool:
         """Whether this kernel has a time."""
-        return (output, nodes) in self._known
+        return kernel in self._known
 
     def allow(self, seconds: float) -> None:
         """As much time from now on."""
@@ -169,21 +168,21 @@ class Measured(Prices):
                 return []
 
 
-def _key(graph: Graph) -> Key:
-    return graph.outputs[0], frozenset(node.output for node in graph.nodes)
+def _key(graph: Graph) -> Kernel:
+    return graph.outputs, frozenset(node.output for node in graph.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     """A group without a time. ``trials``: by the number of the request what times it there, and its tensors."""
 
-    key: Key
+    key: Kernel
     group: NamedGroup
     usual: Sequence[float]
     trials: Mapping[int, tuple[Trial, Any]]
 
     @staticmethod
-    def of(key: Key, graph: Graph, requests: Sequence[Mapping[str, int]], usual: Sequence[float]) -> _Waiting:
+    def of(key: Kernel, graph: Graph, requests: Sequence[Mapping[str, int]], usual: Sequence[float]) -> _Waiting:
         group = NamedGroup(graph)
         every = {number: _tensors(group, one) for number, one in enumerate(requests)}
         trials = {n: (group.trial(requests[n]), tensors) for n, tensors in every.items() if tensors is not None}

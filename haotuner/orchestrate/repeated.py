@@ -6,21 +6,21 @@ from functools import lru_cache
 
 from haotuner.generate.expressions import Apply, Expression, Fold, Number, Size, Variable, children, free_variables, parts
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.c_loops import element_of
 from haotuner.orchestrate.c_ordered import ordered_node
+from haotuner.orchestrate.elements import elements_of
 
 LARGEST = 1_500  # expressions of a group; more is made in parts
 
 
 def again_and_again(graph: Graph) -> str | None:
-    """A tensor whose reduction the output's loops would repeat; None if each is computed once. It is better made before."""
+    """A tensor whose reduction the loops would repeat; None if each is computed once. It is better made before."""
     if ordered_node(graph) is not None:
         return None
-    variables, value = element_of(graph)
+    elements = elements_of(graph)
     extents = graph.types[graph.outputs[0]].shape
-    order = [variable.name for variable in variables]
+    order = [variable.name for variable in elements.variables]
     count = 0
-    for part in parts(value):
+    for part in (one for value in elements.values for one in parts(value)):
         count += 1
         if not isinstance(part, Fold) or part.tensor.split(" ")[0] in graph.outputs:
             continue

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from haotuner.graph.extents import Extent, dimension, product
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.exact import AGAIN_S, Answers, Candidate, Exact
+from haotuner.orchestrate.exact import AGAIN_S, Answers, Exact
 from haotuner.orchestrate.greedy import Loops, Way
+from haotuner.orchestrate.program import Candidate
 
 MOST_WAYS = 3
 SAVED = 0.05  # of what groups take, the mean over the requests, that one more plan must save
@@ -63,14 +64,14 @@ class Choice:
         self.plan, self.requests, self.answers = plan, plan.prices.requests, Answers()
         base = tuple(None if one is None else tuple(one) for one in plan.solved)
         self.plans: list[Plan] = [base]
-        self.trusted = [{(one.output, one.nodes) for one in kernels or ()} for kernels in base]
+        self.trusted = [{one.key for one in kernels or ()} for kernels in base]
         self.open = [place for place, window in enumerate(plan.windows) if len(window.candidates) > len(window.outputs)]
 
     def add_own(self) -> None:
         """Plans for single requests, after what they want was timed; for the intervals of the best cut, too."""
         for _ in range(ROUNDS if self.plan.prices.more() else 0):
             wanted = [one for place in range(len(self.requests)) for one in self._wanted(place)]
-            if not self.plan.prices.measure([self.plan.subgraph(one.output, one.nodes) for one in wanted]):
+            if not self.plan.prices.measure([self.plan.subgraph(*one.key) for one in wanted]):
                 break
         self.plan.told.measured = self.plan.prices.count
         for place in range(len(self.requests)):
@@ -104,10 +105,10 @@ class Choice:
             self.plans.append(tuple(found))
 
     def _known(self, place: int, one: Candidate) -> bool:
-        return self.plan.prices.knows(one.output, one.nodes) or (one.output, one.nodes) in self.trusted[place]
+        return self.plan.prices.knows(one.key) or one.key in self.trusted[place]
 
     def _each(self, one: Candidate) -> Sequence[float]:
-        return self.plan.prices.each_of(one.output, one.nodes, one.usual_us)
+        return self.plan.prices.each_of(one.key, one.usual_us)
 
     def _us(self, place: int, kernels: Sequence[Candidate] | None) -> NDArray[np.float64]:
         """What a window takes at each request."""
@@ -172,8 +173,8 @@ class Choice:
         """An interval for people: its requests' groups by its plan and by the one plan, microseconds in all."""
         members, costs = _members(cut)[place], self.costs
         last = place + 1 == len(cut.ends)
-        base = {(one.output, one.nodes) for kernels in self.plans[0] for one in kernels or ()}
-        own = {(one.output, one.nodes) for kernels in self.plans[cut.plans[place]] for one in kernels or ()}
+        base = {one.key for kernels in self.plans[0] for one in kernels or ()}
+        own = {one.key for kernels in self.plans[cut.plans[place]] for one in kernels or ()}
         return {
             "where": "any sizes" if last else f"{cut.extent} <= {self._most(cut, place)}",
             "requests": [dict(self.requests[at]) for at in members],
@@ -202,6 +203,6 @@ def _values(extent: Extent, requests: Sequence[Mapping[str, int]]) -> list[int]:
 def _groups(ways: Sequence[Way]) -> int:
     """Different generated kernels."""
     return len({
-        (step.output, frozenset(node.output for node in step.graph.nodes))
+        (step.graph.outputs, frozenset(node.output for node in step.graph.nodes))
         for way in ways for step in way.steps if isinstance(step, Loops)
     })  # fmt: skip

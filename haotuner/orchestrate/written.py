@@ -31,7 +31,7 @@ ALIGNED = 64  # bytes; a weight begins at a cache line
 
 
 class Function(NamedTuple):
-    """C of a group: its name and source, places of its loops' extents and of its output's, and how many tensors it takes.
+    """C of a group: its name and source, places of its loops' extents and of its outputs', and how many tensors it takes.
 
     Of a device: CUDA C++, and how it is launched (``Group`` of ``c_loops.py``).
     """
@@ -39,7 +39,7 @@ class Function(NamedTuple):
     name: str
     source: str
     extents: tuple[int, ...]
-    shape: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]  # of the outputs, which are the last tensors
     tensors: int
     points: int = 0
     lanes: int = 0  # 0: a function of the host
@@ -89,7 +89,7 @@ class _Writer:
     held: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_content: dict[tuple[str, str, tuple[int, ...]], str] = field(default_factory=dict)
     functions: list[Function] = field(default_factory=list)
-    known_groups: dict[tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
+    known_groups: dict[tuple[Any, ...], int] = field(default_factory=dict)
     way: int = 0  # whose steps are written: tensors of the second way and on have names of their own
 
     def weight(self, value: Any, name: str) -> str:
@@ -137,16 +137,18 @@ class _Writer:
     def _loops(self, step: Loops) -> dict[str, Any]:
         group = (device_loops_of if self.on_device else loops_of)(step.graph, "GROUP", self.sizes.place)
         extents = tuple(self.sizes.places(group.loops))
-        shape = tuple(self.sizes.places(step.graph.types[group.tensors[-1]].shape))
-        key = group.source, extents, shape, group.sizes
+        count = len(step.graph.outputs)
+        shapes = tuple(tuple(self.sizes.places(step.graph.types[one].shape)) for one in group.tensors[-count:])
+        key = group.source, extents, shapes, group.sizes
         place = self.known_groups.setdefault(key, self.first_group + len(self.functions))
         if place == self.first_group + len(self.functions):  # equal groups are one function
             name, lanes = f"ht_group_{place}", group.lanes if self.on_device else 0
             source = group.source.replace("GROUP", name)
             self.functions.append(
-                Function(name, source, extents, shape, len(group.tensors), group.points, lanes, group.sizes)
+                Function(name, source, extents, shapes, len(group.tensors), group.points, lanes, group.sizes)
             )
-        return {"do": "loops", "group": place, "tensors": [self.tensor(one) for one in group.tensors]}
+        found = {"do": "loops", "group": place, "tensors": [self.tensor(one) for one in group.tensors]}
+        return found | ({"outputs": count} if count > 1 else {})
 
     def _product(self, step: Product) -> dict[str, Any]:
         found: dict[str, Any] = {"do": step.kind, "op": Op.parse(step.op).name, "out": self.tensor(step.output)}
@@ -226,14 +228,15 @@ def source_of(models: Sequence[WrittenModel]) -> str:
     lines = [PRELUDE, '#include "loops.h"', '#include "model/words.h"']
     lines += [one.source for one in functions if not one.lanes]
     for one in functions:
-        for word, places in (("extents", one.extents), ("shape", one.shape)):
+        ranks = tuple(len(shape) for shape in one.shapes)
+        for word, places in (("extents", one.extents), ("ranks", ranks), ("shapes", sum(one.shapes, ()))):
             lines.append(f"static const int32_t {one.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
     rows = [
-        f"  {{{'0' if one.lanes else one.name}, {len(one.extents)}, {one.tensors}, {len(one.shape)}, {one.name}_extents, "
-        f"{one.name}_shape}},"
+        f"  {{{'0' if one.lanes else one.name}, {len(one.extents)}, {one.tensors}, {len(one.shapes)}, {one.name}_extents, "
+        f"{one.name}_ranks, {one.name}_shapes}},"
         for one in functions
     ]
-    lines += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0},", "};"]
+    lines += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0, 0},", "};"]
     lines.append(f"const int ht_group_count = {len(functions)};")
     for place, model in enumerate(models):
         words = model.words

@@ -32,6 +32,7 @@ from haotuner.words.op import Op
 from tests.run_folder import toolchain
 from tests.serving.cuda_odd_models import ODD
 from tests.serving.cuda_packs import document, family, packed_conv, packed_op, packed_product
+from tests.serving.test_models import BESIDE
 from tests.serving.test_models import GRAPHS as GRAPHS_OF_LOOPS
 from tests.serving.test_models_ordered import GRAPHS as ORDERED
 from tests.serving.test_models_ordered import recurrent
@@ -160,7 +161,8 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
     return found
 
 
-GRAPHS = {"encoder": encoder(), "images": images(), "types": types(), "halves": halves(), "image": GRAPHS_OF_LOOPS["image"],
+GRAPHS = {"encoder": encoder(), "beside": BESIDE, "images": images(), "types": types(), "halves": halves(),
+          "image": GRAPHS_OF_LOOPS["image"],
           "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"],
           **{name: ORDERED[name] for name in ("lstm_back", "gru", "gru_back", "rnn_tanh")},
           "lstm_wide": recurrent("lstm", ("sigmoid", "tanh", "tanh"), width=84, reverse=False),

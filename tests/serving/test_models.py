@@ -72,6 +72,15 @@ def sums() -> Graph:
     return g.finish(down, g.map("max", rows, 0.0), both, nested)
 
 
+def beside() -> Graph:
+    """A sum, its norm and its mean: groups of several outputs in the cheapest plan."""
+    g = GraphBuilder()
+    x = g.input("x", (B, T, 32))
+    total = g.map("add", x, g.map("mul", x, g.constant(numbers(32))))
+    mean = composites.mean(g, total, (2,), keepdims=False)
+    return g.finish(mean, g.map("mul", composites.normalise(g, total, (2,), 1e-5), 0.5), total)
+
+
 def given(graph: Graph, **sizes: int) -> dict[str, Any]:
     found = {"x": numbers(*[sizes[str(e)] if str(e) in sizes else int(e) for e in graph.types["x"].shape])}
     if "mask" in graph.inputs:
@@ -80,13 +89,14 @@ def given(graph: Graph, **sizes: int) -> dict[str, Any]:
 
 
 GRAPHS = {"encoder": encoder(), "image": image(), "sums": sums()}
+BESIDE = beside()
 SIZES = ({"batch": 1, "seq": 1}, {"batch": 2, "seq": 7}, {"batch": 3, "seq": 50}, {"batch": 1, "seq": 300})
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     place = tmp_path_factory.mktemp("models") / "pack"
-    served = model_pack(place, {"encoder": GRAPHS["encoder"]})
+    served = model_pack(place, {"encoder": GRAPHS["encoder"], "beside": BESIDE})
     assert verify(served) == []
     return served
 
@@ -107,11 +117,23 @@ def right(model: Any, graph: Graph, inputs: Any, out: Any = None) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_model_computes_what_its_graph_says_at_any_size(path, threads):
     with haotuner.load(path, threads=threads) as pack:
-        assert pack.models == ("encoder",)
+        assert sorted(pack.models) == ["beside", "encoder"]
         model = pack.model("encoder")
         assert {"dense", "loops"} <= {step["do"] for step in model.schedule.steps}
         for sizes in (*SIZES, *SIZES):  # the second time from the plans that were kept
             right(model, GRAPHS["encoder"], given(GRAPHS["encoder"], **sizes))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_groups_write_several_outputs(path, threads):
+    with haotuner.load(path, threads=threads) as pack:
+        model = pack.model("beside")
+        assert {2} <= {step.get("outputs", 1) for step in model.schedule.steps}
+        for sizes in (*SIZES, {"batch": 0, "seq": 4}):
+            right(model, BESIDE, given(BESIDE, **sizes))
+    told = steps_document(path, "beside", "batch=2;seq=7", "", 1)
+    made = [name for step in told["steps"] for name in step["makes"].split(", ")]
+    assert sorted(made) == sorted(end.tensor for end in model.schedule.outputs), "all that a step makes is named"
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -207,7 +229,7 @@ def test_a_request_that_does_not_fit_is_refused_in_words(path, name):
     with haotuner.load(path, threads=1) as pack:
         with pytest.raises(UsageError, match=words):
             pack.model("encoder").run(change(good["x"], good["mask"]))
-        with pytest.raises(UsageError, match="it holds encoder"):
+        with pytest.raises(UsageError, match="it holds beside, encoder"):
             pack.model("other")
 
 

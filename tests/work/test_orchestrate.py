@@ -15,17 +15,18 @@ from haotuner.graph import composites
 from haotuner.graph.extents import dimension, floor_division
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import c_recurrent
-from haotuner.orchestrate import exact as exact_module
 from haotuner.orchestrate import measured as measured_module
+from haotuner.orchestrate import windows as windows_module
 from haotuner.orchestrate.agreements import agreements, unmet
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
-from haotuner.orchestrate.exact import Candidate, Exact, solve
+from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Alias, Greedy, Loops
 from haotuner.orchestrate.lacking import check_sizes, check_steps
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.program import WINDOW_S, Candidate, solve
 from haotuner.orchestrate.repeated import again_and_again
 from haotuner.orchestrate.sizes import SizeTable
 from haotuner.orchestrate.spans import spans_of
@@ -273,7 +274,7 @@ def test_a_reshaped_input_that_a_kernel_reads_is_there():
 
 
 def test_what_is_left_out_is_not_called_optimal(monkeypatch):
-    monkeypatch.setattr(exact_module, "MOST_CANDIDATES", 3)
+    monkeypatch.setattr(windows_module, "MOST_CANDIDATES", 3)
     exact = Exact(softmax_of_rows(), Prices(REQUESTS))
     assert exact.steps and exact.told.status.startswith("feasible (1 of 1")
     assert exact.told.chosen_us <= exact.told.greedy_us
@@ -281,7 +282,7 @@ def test_what_is_left_out_is_not_called_optimal(monkeypatch):
 
 def test_the_program_allows_to_compute_again_and_refuses_what_nobody_makes():
     def one(output: str, nodes: str, reads: str, us: float) -> Candidate:
-        return Candidate(output, frozenset(nodes), frozenset(reads), us)
+        return Candidate((output,), frozenset(nodes), frozenset(reads), us)
 
     apart = [one("x", "x", "", 5.0), one("y", "y", "x", 1.0), one("z", "z", "x", 1.0)]
     again = [one("y", "xy", "", 2.0), one("z", "xz", "", 2.5)]
@@ -309,10 +310,10 @@ def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
     plan = Exact(softmax_of_rows(), prices)
     steps = [one for one in plan.steps if isinstance(one, Loops)]
     assert plan.told.status == "optimal" and 0 < plan.told.measured <= plan.told.candidates
-    assert plan.told.longest_s > 0 and exact_module.WINDOW_S <= 60, "a window's program is given a minute at most"
+    assert plan.told.longest_s > 0 and WINDOW_S <= 60, "a window's program is given a minute at most"
     for step in steps:
         nodes = frozenset(node.output for node in step.graph.nodes)
-        assert prices.knows(step.output, nodes) and min(prices.expected_us(step.graph)) > 0
+        assert prices.knows((step.graph.outputs, nodes)) and min(prices.expected_us(step.graph)) > 0
     assert plan.told.chosen_us <= plan.told.greedy_us
 
 

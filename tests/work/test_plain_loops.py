@@ -19,8 +19,9 @@ from haotuner.graph import composites
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.c_loops import Group, element_of, loops_of
+from haotuner.orchestrate.c_loops import Group, loops_of
 from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.elements import elements_of
 from haotuner.orchestrate.inside import clipped, inside
 from haotuner.orchestrate.repeated import again_and_again
 from haotuner.orchestrate.woven import strand, strands
@@ -179,7 +180,8 @@ def test_loops_compute_what_the_graph_says(name: str, compiled: tuple[Any, dict[
 @pytest.mark.parametrize("name", CASES)
 def test_the_middle_of_a_row_asks_nothing(name: str) -> None:
     graph = graph_of(name)
-    variables, value = element_of(graph)
+    elements = elements_of(graph)
+    variables, value = elements.variables, elements.value
     found = inside(value, variables[-1], graph.types[graph.outputs[0]].shape[-1])
     assert (found is not None) == (name in ASKED)
     if found is not None and name not in ("twice", "mirrored"):  # the inner pad's index is what the outer one clamps it to
@@ -190,7 +192,8 @@ def test_the_middle_of_a_row_asks_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_woven_rows_divide_nothing_but_at_their_ends(name: str) -> None:
     graph = graph_of(name)
-    variables, value = element_of(graph)
+    elements = elements_of(graph)
+    variables, value = elements.variables, elements.value
     count = strands(value, variables[-1])
     assert count == (2 if name.startswith("interleaved") else None)
     for rest in range(count or 0):
@@ -201,13 +204,13 @@ def test_woven_rows_divide_nothing_but_at_their_ends(name: str) -> None:
 
 @pytest.mark.parametrize("name", ("max_pool", "wide_pads"))
 def test_reductions_leave_out_what_a_pad_adds(name: str) -> None:
-    folds = [one for one in parts(element_of(graph_of(name))[1]) if isinstance(one, Fold)]
+    folds = [one for one in parts(elements_of(graph_of(name)).value) if isinstance(one, Fold)]
     (found,) = (clipped(one) for one in folds)
     assert found is not None and not any(isinstance(one, Apply) and one.function == "select" for one in parts(found.value))
     g = GraphBuilder()
     counted = padded(g, g.input("x", (B, 4, H, W)), (1, 1), (1, 1), value=1.0)  # ones around count in a sum
     graph = g.finish(g.add("reduce", windows(g, counted, (3, 3), (1, 1), (1, 1)), how="sum", axes=(4, 5), keepdims=False))
-    assert [clipped(one) for one in parts(element_of(graph)[1]) if isinstance(one, Fold)] == [None]
+    assert [clipped(one) for one in parts(elements_of(graph).value) if isinstance(one, Fold)] == [None]
 
 
 def test_a_reduction_of_many_channels_is_not_repeated_for_each() -> None:

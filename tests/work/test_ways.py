@@ -12,16 +12,19 @@ import pytest
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.orchestrate.costs import CORE, Prices, Rates
+from haotuner.orchestrate import costs
+from haotuner.orchestrate.costs import Kernel, Prices, Rates
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Loops, Way
 from haotuner.orchestrate.ways import ways_of
+from haotuner.orchestrate.windows import Windows
 from haotuner.orchestrate.written import written_ways
 from haotuner.runtime.schedule import Schedule
 from haotuner.words.schedule_words import schedule_words
 
 B, T = dimension("batch"), dimension("seq")
 REQUESTS = [{"batch": 1, "seq": 8}, {"batch": 2, "seq": 16}, {"batch": 8, "seq": 512}, {"batch": 4, "seq": 900}]
+CORE = replace(costs.CORE, kept=False)  # loops that compute each exp of a softmax twice
 DEAR = replace(CORE, step_us=500.0)  # a step costs more than anything that is computed
 
 
@@ -34,18 +37,18 @@ class Times(Prices):
     """Prices that count as times: of small requests by other rates than of large ones."""
 
     def __init__(self, requests: Sequence[Mapping[str, int]], small: Rates, known: bool = True) -> None:
-        super().__init__(requests)
+        super().__init__(requests, CORE)
         self.are_times, self.known = True, known
         self.of = [small if one["batch"] * one["seq"] < 100 else CORE for one in requests]
 
     def each_us(self, graph: Graph) -> list[float]:
         return [Prices([one], rates).each_us(graph)[0] for one, rates in zip(self.requests, self.of, strict=True)]
 
-    def each_of(self, output: str, nodes: frozenset[str], usual_us: Sequence[float]) -> Sequence[float]:
+    def each_of(self, kernel: Kernel, usual_us: Sequence[float]) -> Sequence[float]:
         steps = [own.step_us - self.rates.step_us for own in self.of]
         return [us + more for us, more in zip(usual_us, steps, strict=True)]
 
-    def knows(self, output: str, nodes: frozenset[str]) -> bool:
+    def knows(self, kernel: Kernel) -> bool:
         return self.known
 
 
@@ -108,20 +111,20 @@ def layers(count: int) -> Graph:
 
 def test_windows_that_differ_in_names_alone_are_looked_at_once(monkeypatch):
     seen: list[str] = []
-    own = Exact._candidates
+    own = Windows._candidates
 
-    def counted(self: Exact, window: Any, required: set[str]) -> Any:
+    def counted(self: Windows, window: Any) -> Any:
         seen.append(window.nodes[0])
-        return own(self, window, required)
+        return own(self, window)
 
-    monkeypatch.setattr(Exact, "_candidates", counted)
+    monkeypatch.setattr(Windows, "_candidates", counted)
     plan = Exact(layers(5), Prices(REQUESTS))
     assert len(plan.windows) == 5 and len(seen) == 2, "four of one kind, and one with another number"
     made = [{one.output for one in window.candidates} for window in plan.windows]
     assert all(made[place] == set(plan.windows[place].nodes) for place in range(5))
     assert len({len(window.candidates) for window in plan.windows}) == 1
     apart = Exact(layers(5), Prices(REQUESTS))
-    monkeypatch.setattr("haotuner.orchestrate.exact.meaning", lambda *_: object())  # no two are the same
+    monkeypatch.setattr("haotuner.orchestrate.windows.meaning", lambda *_: object())  # no two are the same
     assert apart.steps and len(seen) == 7
     assert kernels(Way(plan.steps)) == kernels(Way(apart.steps))
     assert plan.told.chosen_us == pytest.approx(apart.told.chosen_us)
@@ -131,4 +134,4 @@ def test_windows_that_differ_in_names_alone_are_looked_at_once(monkeypatch):
 def test_segments_of_a_model_share_what_is_known_of_their_windows():
     kinds: dict[Any, Any] = {}
     plans = [Exact(layers(2), Prices(REQUESTS), kinds=kinds) for _ in range(2)]
-    assert all(plan.steps for plan in plans) and len(kinds) == 2
+    assert all(plan.steps for plan in plans) and len(kinds) == 4, "windows, and what they are together"

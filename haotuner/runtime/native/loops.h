@@ -6,11 +6,12 @@
 
 #define HT_GROUP_AXES 12 /* loops of a group at most */
 
-typedef struct { /* s: the request's sizes; t: tensors, the output last; lo, hi: bounds of the output's loops */
+typedef struct { /* s: the request's sizes; t: tensors, the outputs last; lo, hi: bounds of the last one's loops */
   void (*run)(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi);
-  int32_t rank, tensors, shape_rank;
+  int32_t rank, tensors, outputs;
   const int32_t* extents; /* of the loops: places among the sizes */
-  const int32_t* shape;   /* of the output, likewise: some loops are inside */
+  const int32_t* ranks;   /* of the outputs, and */
+  const int32_t* shapes;  /* one after the other their extents, likewise: some loops are inside */
 } ht_group;
 
 /* s and t as above; threads share an axis of the output. */

@@ -60,7 +60,7 @@ typedef struct { /* a tensor as an op takes it: seen in another shape, its axes 
 typedef struct {
   int32_t kind;         /* STEP_ALIAS and on */
   int32_t index;        /* of the op or of the group */
-  int32_t first, count; /* its operands; of a group its tensors, the output last */
+  int32_t first, count; /* its operands; of a group its tensors, the outputs last */
   int32_t given;        /* tensors of the op's call, those left out included; inputs of a segment */
   int32_t at;           /* its place among steps of its kind */
   int32_t out;          /* the tensor it makes */

@@ -203,24 +203,31 @@ static void read_op(reader* r, ht_model* m, ht_model_step* step, const char* mad
     if (!(places >> i & 1)) fail(r, "an op's call lacks an operand");
 }
 
-static void read_loops(reader* r, ht_model* m, ht_model_step* step, const char* made) {
+static void read_loops(reader* r, ht_model* m, ht_model_step* step, char* made) {
   step->index = below(r, ht_group_count);
   step->count = count_of(r, 1);
   step->first = m->loop_count;
   if (r->bad) return;
   const ht_group* group = &ht_groups[step->index];
-  if (step->count != group->tensors || step->count < 1) return (void)fail(r, "a group takes another number of tensors");
+  if (step->count != group->tensors || step->count < group->outputs || group->outputs < 1) return (void)fail(r, "a group takes another number of tensors");
+  const int32_t reads = step->count - group->outputs, *extents = group->shapes;
+  int same = 1; /* so that it writes nowhere else */
+  for (int32_t a = 0; a < group->rank; ++a) same &= group->extents[a] < m->size_count;
   for (int32_t i = 0; i < step->count && !r->bad; ++i) {
     int32_t tensor = below(r, m->tensor_count);
     if (r->bad) return;
     m->loops[m->loop_count++] = step->out = tensor;
-    if (i + 1 < step->count && !there(m, made, tensor)) fail(r, "a tensor is read before it is made");
+    if (i < reads) {
+      if (!there(m, made, tensor)) fail(r, "a tensor is read before it is made");
+      continue;
+    }
+    const ht_model_tensor* out = &m->tensors[tensor];
+    if (out->weight >= 0 || made[tensor]) return (void)fail(r, "a tensor is made twice");
+    made[tensor] = (char)(m->way_count + 2);
+    same &= out->rank == group->ranks[i - reads];
+    for (int32_t a = 0; same && a < out->rank; ++a) same = out->shape[a] == extents[a];
+    extents += group->ranks[i - reads];
   }
-  const ht_model_tensor* out = &m->tensors[step->out];
-  if (out->weight >= 0 || made[step->out]) return (void)fail(r, "a tensor is made twice");
-  int same = out->rank == group->shape_rank; /* so that it writes nowhere else */
-  for (int32_t a = 0; same && a < out->rank; ++a) same = out->shape[a] == group->shape[a];
-  for (int32_t a = 0; a < group->rank; ++a) same &= group->extents[a] < m->size_count;
   if (!same) fail(r, "a group makes a tensor of another shape");
 }
 

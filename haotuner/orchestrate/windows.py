@@ -1,0 +1,237 @@
+"""Windows: what a model is cut into between tensors that lie in memory, each a binary program with its candidates.
+
+Primitives that are tied by a tensor which need not lie in memory are one window. Kernels of several outputs tie more.
+Windows whose tensors reach each other by loops alone are one then, too: kernels that may wait for each other meet there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from haotuner.graph.graph import Graph
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.greedy import Greedy
+from haotuner.orchestrate.program import Candidate
+from haotuner.orchestrate.repeated import again_and_again
+from haotuner.orchestrate.several import Several, Ways, joined
+from haotuner.orchestrate.twins import meaning
+
+MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
+MOST_NODES = 32  # of a candidate
+
+
+@dataclass(slots=True)
+class Window:
+    """``nodes`` in the graph's order; ``whole``: no candidate was left out; ``outputs``: what of it lies in memory."""
+
+    nodes: list[str] = field(default_factory=list)
+    inside: frozenset[str] = frozenset()
+    candidates: list[Candidate] = field(default_factory=list)
+    whole: bool = True
+    outputs: list[str] = field(default_factory=list)
+    base: dict[str, Graph] = field(default_factory=dict)  # greedy fusion's groups
+    meaning: Hashable = None  # the same of windows that differ in names alone
+
+
+class Windows:
+    """The windows of a greedy plan's graph; ``kinds``: candidates by what windows mean, which segments of a model share."""
+
+    def __init__(self, plan: Greedy, prices: Prices, kinds: dict[Hashable, Window]) -> None:
+        self.plan, self.prices, self.kinds = plan, prices, kinds
+        self.required: set[str] = plan.required()
+        self.live = self._live()
+        self.alias = {name: of for name in self.live if (of := plan.alias(plan.made[name], self.required)) is not None}
+        self.ways = Ways.of(plan.graph, {*plan.products, *plan.inside})
+
+    @cached_property
+    def found(self) -> list[Window]:
+        """All of them, with their candidates."""
+        apart = [self._opened(nodes) for nodes in self._tied_by_need()]
+        return [window for parts in self._near(apart) for window in self._together(parts)]
+
+    def _live(self) -> list[str]:
+        """Primitives outside of products that some tensor in memory needs, in the graph's order."""
+        plan, needed = self.plan, set[str]()
+        for node in reversed(plan.graph.nodes):
+            if node.output in plan.products or node.output in plan.inside:
+                continue
+            if node.output in self.required or node.output in needed:
+                needed.add(node.output)
+                needed.update(one for one in node.inputs if one in plan.made and one not in self.required)
+        return [name for name in plan.order if name in needed and name not in plan.products and name not in plan.inside]
+
+    def _tied_by_need(self) -> list[list[str]]:
+        """Primitives that are tied together by tensors that need not lie in memory, in the graph's order."""
+        live = set(self.live)
+        ties = [
+            [name, *(one for one in self.plan.made[name].inputs if one in live and one not in self.required)]
+            for name in self.live
+        ]
+        every = [[name for name in self._ordered(part) if name not in self.alias] for part in joined(ties)]
+        return sorted((one for one in every if one), key=lambda one: self.plan.order[one[0]])
+
+    def _ordered(self, names: Iterable[str]) -> list[str]:
+        return sorted(names, key=self.plan.order.__getitem__)
+
+    def _opened(self, nodes: list[str]) -> Window:
+        """A window of these primitives with its candidates of one output, as those of the first that means the same."""
+        window = Window(nodes, frozenset(nodes), meaning=self._meaning(nodes))
+        twin = self.kinds.setdefault(window.meaning, window)
+        if twin is window:
+            window.candidates, window.whole = self._candidates(window)
+        else:
+            window.candidates, window.whole = self._renamed(twin.candidates, twin.nodes, nodes), twin.whole
+        window.outputs = [name for name in nodes if name in self.required]
+        return window
+
+    def _meaning(self, nodes: Sequence[str]) -> Hashable:
+        """As of ``twins.py``, with what of its own a window reads by another name, and how many products lie between."""
+        places = {name: place for place, name in enumerate(nodes)}
+        first = min(self.ways.products[name] for name in nodes)
+        ties = tuple(
+            (self.ways.products[name] - first, tuple(places.get(self._lies_in(one)) for one in self.plan.made[name].inputs))
+            for name in nodes
+        )
+        return meaning(self.plan.graph, self.plan.made, nodes, self.required), ties
+
+    def _lies_in(self, tensor: str) -> str:
+        """The tensor whose memory it is."""
+        while tensor in self.alias:
+            tensor = self.alias[tensor]
+        return tensor
+
+    def _reads(self, inputs: Iterable[str], inside: Collection[str]) -> frozenset[str]:
+        """What kernels of the window make of what a kernel reads."""
+        return frozenset(one for one in map(self._lies_in, inputs) if one in inside)
+
+    def _renamed(self, candidates: Iterable[Candidate], before: Sequence[str], now: Sequence[str]) -> list[Candidate]:
+        """Candidates of a window that means the same, by this one's names."""
+        names, found = dict(zip(before, now, strict=True)), []
+        for one in candidates:
+            outputs = tuple(names[name] for name in one.outputs)
+            nodes, reads = (frozenset(map(names.__getitem__, own)) for own in (one.nodes, one.reads))
+            us = self.prices.price_of((outputs, nodes), one.usual_us)
+            found.append(Candidate(outputs, nodes, reads, us, one.usual_us))
+        return found
+
+    def _near(self, windows: Sequence[Window]) -> list[list[Window]]:
+        """Windows that kernels of several outputs may tie: behind as many products, they share what lies in memory."""
+        places = {name: str(place) for place, window in enumerate(windows) for name in window.nodes}
+        ties: list[list[str]] = [[str(place)] for place in range(len(windows))]
+        readers: dict[tuple[str, int], list[str]] = {}
+        for name, place in places.items():
+            own = self.ways.products[name]
+            for one in {self._lies_in(one) for one in self.plan.made[name].inputs}:
+                if one in places and self.ways.products[one] == own:
+                    ties.append([place, places[one]])
+                if one not in self.plan.graph.constants:
+                    readers.setdefault((one, own), []).append(place)
+        parts = [sorted(map(int, part)) for part in joined([*ties, *readers.values()])]
+        return [[windows[place] for place in part] for part in sorted(parts)]
+
+    def _together(self, parts: Sequence[Window]) -> list[Window]:
+        """The windows that kernels of several outputs make of these, with such kernels."""
+        nodes = self._ordered(name for part in parts for name in part.nodes)
+        own = Window(nodes, frozenset(nodes), meaning=("several", self._meaning(nodes)))
+        twin = self.kinds.setdefault(own.meaning, own)
+        if twin is own:
+            several = Several(
+                self.plan.graph, self.ways, self.prices, self.required, self._readers(nodes), self.plan.subgraph
+            )
+            own.candidates, own.whole = several.unions([one for part in parts for one in part.candidates])
+        else:
+            own.candidates, own.whole = self._renamed(twin.candidates, twin.nodes, nodes), twin.whole
+        found: list[Window] = []
+        for place, some in enumerate(self._apart(parts, own.candidates)):
+            kept = [parts[at] for at in some]
+            inside = frozenset[str]().union(*(part.inside for part in kept))
+            window = Window(self._ordered(inside), inside, meaning=(own.meaning, place))
+            every = [
+                *(one for part in kept for one in part.candidates),
+                *(one for one in own.candidates if one.nodes <= inside),
+            ]
+            reads = [self._reads(self.plan.subgraph(*one.key).inputs, inside) for one in every]
+            window.candidates = [replace(one, reads=some) for one, some in zip(every, reads, strict=True)]
+            window.whole = own.whole and all(part.whole for part in kept)
+            window.outputs = [name for name in window.nodes if name in self.required]
+            found.append(window)
+        return found
+
+    def _readers(self, nodes: Iterable[str]) -> Mapping[str, Collection[str]]:
+        return {name: [one.output for one in self.plan.finder.readers.get(name, [])] for name in nodes}
+
+    def _apart(self, parts: Sequence[Window], unions: Sequence[Candidate]) -> list[list[int]]:
+        """Places of windows that are one program: tied by a kernel, or each before the other by loops alone."""
+        at = {name: str(place) for place, part in enumerate(parts) for name in part.nodes}
+        tied = [sorted(part) for part in joined([*([str(place)] for place in range(len(parts))),
+                                                 *({at[name] for name in one.nodes} for one in unions)])]  # fmt: skip
+        masks = [sum(1 << self.plan.order[name] for one in part for name in parts[int(one)].nodes) for part in tied]
+        ahead = [0] * len(tied)
+        for place, part in enumerate(tied):
+            for name in (name for one in part for name in parts[int(one)].nodes):
+                ahead[place] |= self._reached[name]
+        circles = [] if not unions else [
+            [one, other] for place, (one, *_) in enumerate(tied) for next_, (other, *_) in enumerate(tied[:place])
+            if ahead[place] & masks[next_] and ahead[next_] & masks[place]
+        ]  # fmt: skip
+        return sorted(sorted(map(int, part)) for part in joined([*tied, *circles]))
+
+    @cached_property
+    def _reached(self) -> dict[str, int]:
+        """What each primitive of the windows leads to by loops alone, as bits by the graph's order."""
+        found: dict[str, int] = {}
+        live = set(self.live)
+        for name in reversed(self.live):
+            found[name] = 0
+            for one in self.plan.finder.readers.get(name, []):
+                if one.output in live and self.ways.products[one.output] == self.ways.products[name]:
+                    found[name] |= found[one.output] | 1 << self.plan.order[one.output]
+        return found
+
+    def _candidates(self, window: Window) -> tuple[list[Candidate], bool]:
+        """All convex sets with one output, from the output upwards; whether none was left out."""
+        inside, found, whole = set(window.nodes), list[Candidate](), True
+        for name in window.nodes:
+            seen = {frozenset({name})}
+            waiting = [frozenset({name})]
+            while waiting:
+                nodes = waiting.pop(0)
+                graph = self.plan.subgraph((name,), nodes)
+                if again_and_again(graph) is None:
+                    usual = self.prices.usual_us(graph)
+                    us = self.prices.price_of(((name,), nodes), usual)
+                    found.append(Candidate((name,), nodes, self._reads(graph.inputs, inside), us, usual))
+                    if len(found) >= MOST_CANDIDATES:
+                        return found, False
+                for more in self._grown_by_one(nodes, inside):
+                    if more not in seen:
+                        if len(more) > MOST_NODES:
+                            whole = False
+                            continue
+                        seen.add(more)
+                        waiting.append(more)
+        return found, whole
+
+    def _grown_by_one(self, nodes: frozenset[str], inside: set[str]) -> Iterable[frozenset[str]]:
+        """The set with one more primitive that it reads, and whatever lies on a way from that one into the set."""
+        for name in self._ordered(nodes):
+            for one in self.plan.made[name].inputs:
+                if one in inside and one not in nodes and one not in self.required:
+                    yield self._convex(nodes | {one}, inside)
+
+    def _convex(self, nodes: frozenset[str], inside: set[str]) -> frozenset[str]:
+        """With all primitives between two of the set."""
+        order = self.plan.order
+        first = min(order[name] for name in nodes)
+        between = [name for name in inside if name not in nodes and order[name] > first]
+        above: set[str] = set(nodes)  # what the set's members lead to
+        for name in sorted(between, key=order.__getitem__):
+            if any(one in above for one in self.plan.made[name].inputs):
+                above.add(name)
+        below: set[str] = set(nodes)  # what leads to the set
+        for name in sorted(between, key=order.__getitem__, reverse=True):
+            if any(reader.output in below for reader in self.plan.finder.readers.get(name, [])):
+                below.add(name)
+        return frozenset(nodes | (above & below))

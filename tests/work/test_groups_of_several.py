@@ -1,0 +1,255 @@
+"""Groups of several outputs: what the program makes of them, circles, and the loops that write them all."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.backends.cpu.pack_source import GROUP_FLAGS
+from haotuner.backends.toolchain import Toolchain
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension, evaluate
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.interpret import interpret
+from haotuner.orchestrate import program
+from haotuner.orchestrate.c_loops import Group, loops_of
+from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.costs import GPU, Prices
+from haotuner.orchestrate.cuda_loops import device_loops_of
+from haotuner.orchestrate.elements import elements_of, lies_beside
+from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Greedy, Loops
+from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.program import Candidate, circle_of, solve
+from haotuner.orchestrate.repeated import again_and_again
+from haotuner.orchestrate.several import Ways, plain
+from haotuner.orchestrate.sizes import SizeTable
+
+B, T = dimension("batch"), dimension("seq")
+REQUESTS = [{"batch": 1, "seq": 3}, {"batch": 8, "seq": 400}]
+
+
+def scaled_residual(g: GraphBuilder) -> tuple[str, ...]:
+    """A layer's scale and residual, and the norm of the sum: the sum is read by the norm, and after the next layer."""
+    x, y, scale = g.input("x", (B, T, 32)), g.input("y", (B, T, 32)), g.input("scale", (32,))
+    total = g.map("add", x, g.map("mul", y, scale))
+    return g.map("mul", composites.normalise(g, total, (2,), 1e-5), 0.5), total
+
+
+def statistics(g: GraphBuilder) -> tuple[str, ...]:
+    """Two numbers of each row beside what is made of it."""
+    x = g.input("x", (B, T, 32))
+    mean = composites.mean(g, x, (2,))
+    most = g.add("reduce", x, how="max", axes=(2,), keepdims=False)
+    return g.map("exp", g.map("sub", x, mean)), mean, most
+
+
+def siblings(g: GraphBuilder) -> tuple[str, ...]:
+    x = g.input("x", (B, T))
+    return g.map("exp", x), g.map("max", x, 0.0), g.map("mul", x, x)
+
+
+CASES: Mapping[str, Callable[[GraphBuilder], tuple[str, ...]]] = {
+    one.__name__: one for one in (scaled_residual, statistics, siblings)
+}
+
+
+def graph_of(name: str) -> Graph:
+    g = GraphBuilder()
+    return g.finish(*CASES[name](g))
+
+
+def of(graph: Graph, name: str) -> tuple[Group, list[Any]]:
+    extents: list[Any] = []
+
+    def size(extent: Any) -> int:
+        if extent not in extents:
+            extents.append(extent)
+        return extents.index(extent)
+
+    return loops_of(graph, name, size), extents
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.mktemp("several")
+    text = "\n".join(of(graph_of(name), f"ht_{name}")[0].source.replace("static void", "void", 1) for name in CASES)
+    source, library = folder / "g.c", folder / "g.so"
+    source.write_text(f"{PRELUDE}\n{text}\n")
+    flags = ("-std=c11", "-O2", "-march=native", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-fPIC", "-shared")
+    command = [Toolchain.find().compiler, *flags, *GROUP_FLAGS, str(source), "-o", str(library), "-lm"]
+    subprocess.run(command, check=True, capture_output=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_nest_of_loops_writes_all_outputs_in_any_parts(name: str, compiled: Any) -> None:
+    graph, draw = graph_of(name), np.random.default_rng(3)
+    group, extents = of(graph, "again")
+    assert group.tensors[-len(graph.outputs) :] == (*graph.outputs[1:], graph.outputs[0])
+    for dims in ({"batch": 2, "seq": 5}, {"batch": 1, "seq": 1}):
+        shapes = {one: [evaluate(extent, dims) for extent in graph.types[one].shape] for one in group.tensors}
+        given = {one: draw.standard_normal(shapes[one]).astype(np.float32) for one in graph.inputs}
+        wanted = interpret(graph, given)
+        loops = [evaluate(extent, dims) for extent in group.loops]
+        sizes = (ctypes.c_int64 * 64)(*(evaluate(one, dims) for one in extents))
+        for axis, extent in enumerate(loops):
+            made = {one: np.full(shapes[one], 77.0, np.float32) for one in graph.outputs}
+            for low, high in ((0, extent // 2), (extent // 2, extent)):  # as threads share it
+                begin, end = [0] * len(loops), list(loops)
+                begin[axis], end[axis] = low, high
+                pointers = ((given | made)[one].ctypes.data for one in group.tensors)
+                tensors = (ctypes.c_void_p * len(group.tensors))(*pointers)
+                lo, hi = ((ctypes.c_int64 * len(loops))(*side) for side in (begin, end))
+                getattr(compiled, f"ht_{name}")(sizes, tensors, lo, hi)
+            for one in graph.outputs:
+                np.testing.assert_allclose(made[one], wanted[one], rtol=1e-5, atol=1e-6, err_msg=f"{one} {dims} {axis}")
+
+
+def test_what_lies_beside_has_the_same_points_or_is_a_row_of_fixed_length() -> None:
+    assert lies_beside((B, T, 32), (B, T, 32)) == [0, 1, 2]
+    assert lies_beside((B, T), (B, T, 32)) == [0, 1] and lies_beside((B, T, 1), (B, T, 32)) == [0, 1, None]
+    assert lies_beside((B, 1, T), (B, T, 32)) == [0, None, 1]
+    assert lies_beside((B, 32), (B, T, 32)) is None, "no row of the loops"
+    assert lies_beside((B, 1), (B, T)) is None, "a row may be empty, and then nobody would write"
+    assert lies_beside((1,), (B, 32)) is None, "each part of the loops would compute it"
+    graph = graph_of("statistics")
+    assert [(one.tensor, one.axes) for one in elements_of(graph).beside] == [(one, 2) for one in graph.outputs[1:]]
+
+
+@pytest.mark.parametrize("rates", ["core", "gpu"])
+def test_a_sum_and_its_norm_are_one_kernel(rates: str) -> None:
+    graph = graph_of("scaled_residual")
+    prices = Prices(REQUESTS, GPU) if rates == "gpu" else Prices(REQUESTS)
+    plan = Exact(graph, prices)
+    (step,) = plan.steps
+    assert isinstance(step, Loops) and set(step.graph.outputs) == set(graph.outputs)
+    assert plan.told.status == "optimal" and plan.told.chosen_us < plan.told.greedy_us
+    (region,) = plan.told.regions
+    assert [one["beside"] for one in region["chosen"]] == [list(step.graph.outputs[1:])]
+    parts = [Prices.each_us(prices, plan.subgraph((one,), [n.output for n in graph.nodes])) for one in graph.outputs]
+    assert np.mean(prices.each_us(step.graph)) < np.mean(parts[0]) + np.mean(parts[1]), "what both read is read once"
+    if rates == "gpu":
+        launch = device_loops_of(step.graph, "both", SizeTable().place)
+        assert (launch.points, launch.lanes) == (2, 32) and launch.source.count("__global__") == 1
+
+
+def test_statistics_are_stored_by_a_lane_of_the_warp_that_has_the_row() -> None:
+    source = device_loops_of(graph_of("statistics"), "rows", SizeTable().place).source
+    assert source.count("if (lane == 0) p") == 2
+
+
+def crossed(g: GraphBuilder) -> tuple[str, ...]:
+    """x1 leads to x2 and y1 to y2 by way of turned rows; x1 and y2 read p, x2 and y1 read q."""
+    p, q = g.input("p", (B, T)), g.input("q", (B, T))
+    x1, y1 = g.map("exp", p), g.map("exp", q)
+    behind = [g.add("reduce", one, how="sum", axes=(1,), keepdims=True) for one in (x1, y1)]
+    x2 = g.map("mul", q, behind[0])
+    y2 = g.map("mul", p, behind[1])
+    return x1, y1, x2, y2
+
+
+def test_kernels_that_would_wait_for_each_other_are_cut_out_lazily(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(outputs: str, reads: str, us: float) -> Candidate:
+        return Candidate(tuple(outputs), frozenset(outputs), frozenset(reads), us)
+
+    every = [one("aD", "B", 1.0), one("bC", "A", 1.0), one("A", "a", 0.1), one("B", "b", 0.1),
+             *(one(name, read, 1.0) for name, read in (("a", ""), ("b", ""), ("C", "A"), ("D", "B")))]  # fmt: skip
+    found, bound, proved = solve(every, list("aDbC"))
+    assert found is not None and proved and circle_of(found) == []
+    assert sum(candidate.us for candidate in found) == pytest.approx(3.2), "one of both, not both"
+    assert bound == pytest.approx(3.2)
+    monkeypatch.setattr(program, "circle_of", lambda _: [])
+    uncut = solve(every, list("aDbC"))[0]
+    assert uncut is not None and sum(candidate.us for candidate in uncut) == pytest.approx(2.2)
+    assert len(circle_of(uncut)) == 4, "without cuts the program takes what nobody can run"
+
+
+def test_a_plan_has_no_circle_where_the_cheapest_kernels_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = GraphBuilder()
+    graph = g.finish(*crossed(g))
+    x1, y1, x2, y2 = graph.outputs
+
+    class Favoured(Prices):
+        """The two kernels that wait for each other cost next to nothing."""
+
+        def price_of(self, kernel: Any, usual_us: Any) -> float:
+            return 1e-3 if set(kernel[0]) in ({x1, y2}, {y1, x2}) else super().price_of(kernel, usual_us)
+
+    plan = Exact(graph, Favoured(REQUESTS))
+    kernels = [set(step.graph.outputs) for step in plan.steps if isinstance(step, Loops)]
+    assert ({x1, y2} in kernels) != ({y1, x2} in kernels) and plan.told.status == "optimal"
+    monkeypatch.setattr(program, "circle_of", lambda _: [])
+    with pytest.raises(AssertionError, match="waits for itself"):
+        _ = Exact(graph, Favoured(REQUESTS)).steps
+
+
+def test_outputs_behind_unlike_numbers_of_products_are_of_different_kernels() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (B, T, 32))
+    before = g.map("exp", x)
+    made = g.add("contract", x, g.constant(np.ones((32, 32), np.float32)), labels="btk,kn->btn")
+    more = g.add("contract", before, g.constant(np.ones((32, 32), np.float32)), labels="btk,kn->btn")
+    behind = g.map("mul", g.map("mul", made, more), x)
+    plan = Exact(g.finish(before, behind), Prices(REQUESTS, GPU))
+    assert all(len(step.graph.outputs) == 1 for step in plan.steps if isinstance(step, Loops))
+    assert any(isinstance(step, Product) for step in plan.steps)
+    ways = Ways.of(plan.graph, {*plan.products, *plan.inside})
+    assert ways.products[before] == 0 < ways.products[behind]
+    assert not ways.convex({before, behind}) and ways.convex({behind})
+
+
+def test_loops_that_are_faster_alone_stay_alone() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (B, 3, T))
+    wide = g.add("pad", x, before=(0, 0, 1), after=(0, 0, 1), mode="constant", value=0.0)
+    assert not plain(g.finish(wide, g.map("exp", wide))), "the middle of a row asks nothing of pads"
+    down = g.add("reduce", x, how="sum", axes=(1,))
+    assert not plain(g.finish(down, g.map("exp", down))), "rows are summed a block at a time"
+    assert plain(graph_of("statistics"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_plan_is_the_best_of_all_with_several_outputs(name: str) -> None:
+    """Every way to store tensors, and every way to join the kernels that store them, priced one by one."""
+    graph, prices = graph_of(name), Prices(REQUESTS)
+    plan, greedy = Exact(graph, prices), Greedy(graph)
+    assert plan.told.status == "optimal" and plan.told.chosen_us <= least_us(greedy, prices) * (1 + 1e-9)
+
+
+def least_us(greedy: Greedy, prices: Prices) -> float:
+    """Of plans that store the outputs alone: the cheapest way to part them among kernels."""
+    outputs = list(greedy.graph.outputs)
+
+    def parted(left: list[str]) -> list[list[tuple[str, ...]]]:
+        if not left:
+            return [[]]
+        rest = parted(left[1:])
+        return [[(left[0],), *one] for one in rest] + [
+            [*one[:place], (*one[place], left[0]), *one[place + 1 :]] for one in rest for place in range(len(one))
+        ]
+
+    found = []
+    for parts in parted(outputs):
+        us = 0.0
+        for part in parts:
+            width = {one: sum(extent != 1 for extent in greedy.graph.types[one].shape) for one in part}
+            first, *others = sorted(part, key=lambda one: -width[one])
+            needed, kept = set(part), []
+            for node in reversed(greedy.graph.nodes):
+                if node.output in needed:
+                    kept.append(node.output)
+                    needed.update(node.inputs)
+            group = greedy.subgraph((first, *others), kept)
+            if (len(part) > 1 and not plain(group)) or again_and_again(group) is not None:
+                us = float("inf")
+                break
+            us += prices.loops_us(group)
+        found.append(us)
+    return min(found)
