@@ -37,7 +37,7 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
             f"{way['one_plan_us']:,.0f}; {way['own_kernels']} kernels of its own")  # fmt: skip
     apart = [one for one in document["regions"] if every or _said(one["chosen"]) != _said(one["greedy"])]
     for one in apart:
-        rows = [(who, one_group["output"], f"{one_group['us']:.1f}", _short(one_group["primitives"]))
+        rows = [(who, _makes(one_group), f"{one_group['us']:.1f}", _short(one_group["primitives"]))
                 for who in ("chosen", "greedy") for one_group in one[who]]  # fmt: skip
         totals = [sum(one_group["us"] for one_group in one[who]) for who in ("chosen", "greedy")]
         say(f"\nregion of {one['outputs'][0]}: {totals[0]:.1f} us, greedily {totals[1]:.1f}")
@@ -47,11 +47,16 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
 
 
 def _tensors(region: dict[str, Any]) -> set[str]:
-    return {*region["outputs"], *(one_group["output"] for who in ("chosen", "greedy") for one_group in region[who])}
+    kernels = [one_group for who in ("chosen", "greedy") for one_group in region[who]]
+    return {*region["outputs"], *(name for one in kernels for name in (one["output"], *one.get("beside", ())))}
+
+
+def _makes(kernel: dict[str, Any]) -> str:
+    return ", ".join((kernel["output"], *kernel.get("beside", ())))
 
 
 def _said(kernels: list[dict[str, Any]]) -> list[Any]:
-    return sorted((one_group["output"], len(one_group["primitives"])) for one_group in kernels)
+    return sorted((_makes(one_group), len(one_group["primitives"])) for one_group in kernels)
 
 
 def _short(primitives: list[str]) -> str:

@@ -30,10 +30,11 @@ class Rates:
     """What is done in a microsecond: bytes that are moved, results of arithmetic, of exp, erf and division, of products.
 
     ``step_us``: of a step, whatever it does: a call, of a GPU a launch behind another one. ``kept``: whether loops let a
-    row's terms wait in the result's row (``kept.py``).
+    row's terms wait in the result's row (``kept.py``). ``output_us``: of each output beside a group's first.
     """
 
     kept: bool
+    output_us: float
     step_us: float
     bytes_moved: float
     simple: float
@@ -41,9 +42,11 @@ class Rates:
     flops: float
 
 
-CORE = Rates(kept=True, step_us=0.2, bytes_moved=15e3, simple=12e3, hard=4e3, flops=60e3)  # one core: streams, vectors
+CORE = Rates(
+    kept=True, output_us=0.2, step_us=0.2, bytes_moved=15e3, simple=12e3, hard=4e3, flops=60e3
+)  # one core: streams, vectors
 GPU = Rates(
-    kept=False, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
+    kept=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
 )  # of a server: a launch weighs as much as some megabytes
 HARD = frozenset(
     {"exp", "erf", "tanh", "sigmoid", "log", "pow", "sin", "cos", "div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
@@ -153,7 +156,8 @@ class Prices:
                     hard += count
                 else:
                     simple += count
-        return self.rates.step_us + max(moved / self.rates.bytes_moved, simple / self.rates.simple + hard / self.rates.hard)
+        fixed = self.rates.step_us + self.rates.output_us * (len(graph.outputs) - 1)
+        return fixed + max(moved / self.rates.bytes_moved, simple / self.rates.simple + hard / self.rates.hard)
 
     def _reach(self, tensor: str, found: Sequence[Expression], points: Mapping[str, int]) -> float:
         """Bytes of a tensor that are read at all: a gather touches few rows of a large table."""

@@ -36,6 +36,13 @@ def test_one_region_is_shown_by_any_tensor_that_a_kernel_makes(capsys: pytest.Ca
     assert [one["outputs"] for one in model_document(manifest(), "net", "s")["regions"]] == [["y"]]
 
 
+def test_a_kernel_of_several_outputs_names_them_all(capsys: pytest.CaptureFixture[str]) -> None:
+    held = manifest()
+    held.tuning["models"]["net"]["regions"][1]["chosen"][0]["beside"] = ["sum"]
+    print_model(model_document(held, "net", "sum"), every=False)
+    assert "z, sum" in capsys.readouterr().out, "found by it, and told apart from greedy fusion's"
+
+
 def test_what_the_pack_does_not_know_is_said() -> None:
     with pytest.raises(UsageError, match="it does of net"):
         model_document(manifest(), "other", "")
