@@ -51,8 +51,8 @@ def _tensors(region: dict[str, Any]) -> set[str]:
     return {*region["outputs"], *(name for one in kernels for name in (one["output"], *one.get("beside", ())))}
 
 
-def _makes(kernel: dict[str, Any]) -> str:
-    return ", ".join((kernel["output"], *kernel.get("beside", ())))
+def _makes(group: dict[str, Any]) -> str:
+    return ", ".join((group["output"], *kernel.get("beside", ())))
 
 
 def _said(kernels: list[dict[str, Any]]) -> list[Any]:
