@@ -52,7 +52,7 @@ def _tensors(region: dict[str, Any]) -> set[str]:
 
 
 def _makes(group: dict[str, Any]) -> str:
-    return ", ".join((group["output"], *kernel.get("beside", ())))
+    return ", ".join((group["output"], *group.get("beside", ())))
 
 
 def _said(kernels: list[dict[str, Any]]) -> list[Any]:
