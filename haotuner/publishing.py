@@ -37,13 +37,16 @@ VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shape
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
 MODEL_FLOPS = 1e7  # of one check of an op of a whole model, which may have a hundred: the model is checked as a whole, too
 SAID_MOST = 600  # letters of what a compiler says
+# Of what the first pack of a run took to build, where objects are kept: MiniLM's, 70 and 7 s on a crowded machine.
+BUILT_AGAIN, BUILT_S = 0.2, 4.0
+RACE_S = 10.0  # of the race with the pack in its place: so many seconds of calls, and the start of a process
 OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 
 
 class Publisher:
     """Writes packs of one request, any number of times. ``begin``: when the run began, by ``time.monotonic``.
 
-    ``seconds``: what the last one took, 0 before the first; ``when``: its end.
+    ``seconds``: what the next one is expected to take by the last one, 0 before the first; ``when``: the end of that one.
     """
 
     def __init__(self, request: Request, device: Device, lab: Laboratory, start: Start, watch: Watch, begin: float) -> None:
@@ -85,6 +88,7 @@ class Publisher:
                 _groups_of(models, request.cache),
                 objects,
             )
+            built = time.monotonic()
             self._watch("", "checking what it computes", None)
             write_pack(
                 request.out,
@@ -96,7 +100,9 @@ class Publisher:
         if self.kept:
             document = dict(read_manifest(request.out).document)
         self.when = time.monotonic()
-        self.seconds = self.when - begin
+        self.seconds = next_seconds(
+            built - begin, self.when - built, kept=request.cache is not None, first=bool(models) and self._last is None
+        )
         self._last = list(tuned), list(models), document
         return document
 
@@ -154,6 +160,15 @@ class Publisher:
             "batch_invariant": request.batch_invariant,
             "ops": [_op_document(t, lab) for t in tuned],
         }
+
+
+def next_seconds(building: float, checking: float, *, kept: bool, first: bool) -> float:
+    """What the next pack will take by what the last one took.
+
+    ``kept``: what was compiled is, and so are the kernels that tasks time meanwhile. ``first``: there was none to race.
+    """
+    again = min(building, max(BUILT_AGAIN * building, BUILT_S)) if kept and first else building
+    return again + checking + (RACE_S if first else 0.0)
 
 
 def _same(one: Sequence[object], other: Sequence[object]) -> bool:

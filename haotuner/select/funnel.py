@@ -8,7 +8,6 @@ of tiles, for every use of them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -106,12 +105,15 @@ def _frontier(
     columns = scores.transpose(0, 2, 1).reshape(-1, len(legal)) if scores.ndim == 3 else scores.T
     groups = [group(family, c.kernel) for c in legal]
     names = [c.kernel.name for c in legal]
+    places_of: dict[tuple[int, ...], int] = {}
+    own = np.array([places_of.setdefault(one, len(places_of)) for one in groups], np.int64)
+    by_name = np.empty(len(legal), np.int64)
+    by_name[sorted(range(len(legal)), key=names.__getitem__)] = np.arange(len(legal))
     depth = np.full(len(legal), len(legal))  # how many of its group a kernel stands behind, in the use it suits best
     for use in columns:
-        seen: Counter[tuple[int, ...]] = Counter()
-        for at in sorted(range(len(legal)), key=lambda i: (-use[i], names[i])):
-            depth[at] = min(depth[at], seen[groups[at]])
-            seen[groups[at]] += 1
+        order = np.lexsort((by_name, -use, own))  # group after group, the best of each first
+        first_of = np.searchsorted(own[order], np.arange(len(places_of)))
+        depth[order] = np.minimum(depth[order], np.arange(len(legal)) - first_of[own[order]])
     # Uses and opinions may name more bests than there is room for. One of each group comes first: single rows are never the
     # best on average, and without them no plan covers every shape.
     first = {groups[at]: at for at in np.argsort(means, kind="stable").tolist() if depth[at] == 0}

@@ -17,6 +17,7 @@ from haotuner.orchestrate.greedy import Greedy, Loops
 from haotuner.orchestrate.group_records import KERNEL, GroupRecords, NamedGroup
 from haotuner.orchestrate.measured import BOUND, Measured
 from haotuner.orchestrate.tasks import asked_model, priced
+from haotuner.publishing import next_seconds
 from haotuner.records import MemoryStore
 from haotuner.search import turns as turns_module
 from haotuner.search.task_scheduler import Scheduler, Shared
@@ -79,6 +80,13 @@ def test_measuring_keeps_most_of_a_budget_however_long_a_pack_takes():
     request: Any = SimpleNamespace(ops=range(10), seconds=240.0)
     took = {seconds: _reserve(request, SimpleNamespace(seconds=seconds)) for seconds in (0.0, 30.0, 127.0)}  # type: ignore[arg-type]
     assert took == {0.0: 8.0, 30.0: 30.0, 127.0: 72.0}
+
+
+def test_the_next_pack_is_expected_to_compile_little_and_to_be_raced():
+    assert next_seconds(70.0, 25.0, kept=True, first=True) == pytest.approx(14.0 + 25.0 + 10.0)
+    assert next_seconds(7.0, 35.0, kept=True, first=False) == pytest.approx(42.0)
+    assert next_seconds(7.0, 35.0, kept=True, first=True) == pytest.approx(4.0 + 35.0 + 10.0)
+    assert next_seconds(7.0, 35.0, kept=False, first=False) == pytest.approx(42.0)
 
 
 def test_whoever_is_told_to_stop_begins_no_other_turn(monkeypatch):
