@@ -80,11 +80,11 @@ PLAIN = (_first, _conv, _batch_matmul, _depthwise)  # dense fp32 has models of i
 TYPED = (_conv, _batch_matmul, _dense)  # depthwise is measured in fp32
 
 
-def drawn(seed: int) -> Iterator[Drawn]:
-    """Rounds without an end: in each an op of every kind and type."""
+def drawn(seed: int, types: tuple[str, ...] = ("fp32", "bf16", "int8")) -> Iterator[Drawn]:
+    """Rounds without an end: in each an op of every kind and of these types."""
     draw, judged = np.random.default_rng(seed), {Op.parse(text).name for text, _ in OPS}
     while True:
-        for kind in TYPES:
+        for kind in (one for one in TYPES if (one.removeprefix(",dtype=") or "fp32") in types):
             makers = TYPED if kind else PLAIN
             for made in (maker(draw, kind) for maker in makers):
                 if Op.parse(made[0]).name not in judged:
@@ -97,9 +97,10 @@ def main() -> None:
     words.add_argument("--db", required=True, help="a store, such as sqlite:////tmp/kinds.db")
     words.add_argument("--minutes", type=float, default=15.0)
     words.add_argument("--seed", type=int, default=0)
+    words.add_argument("--types", default="fp32,bf16,int8", help="of ops, to measure some alone")
     asked = words.parse_args()
     device, end = find_device("cpu", cache_dir=cache_folder(os.environ)), time.monotonic() + 60 * asked.minutes
-    for text, sizes in drawn(asked.seed):
+    for text, sizes in drawn(asked.seed, tuple(asked.types.split(","))):
         if time.monotonic() > end:
             return
         op = Op.parse(text)
