@@ -104,7 +104,7 @@ class Operator:
         """Refuse an output of other extents than follow from the operands."""
         want, found = self.output_shape(given), tuple(getattr(out, "shape", ()))
         if found != want:
-            raise ValueError(f"{self.name}: {self.entry.output.name} must be of the shape {want}, got {found}")
+            raise ValueError(f"{self.name}: out must be of the shape {want}, got {found}")
 
     def _empty(self, given: Mapping[str, Any]) -> Any:
         """An output for these operands; what is wrong with them is said by the call itself."""
@@ -131,13 +131,13 @@ class Operator:
         before = leading.get(out.dims[0], (extents.get(out.dims[0], -1),))
         size = (*before, *(extents.get(axis, -1) for axis in out.dims[1:]))
         if min(size, default=0) < 0:
-            raise UsageError(f"{self.name}: no operand says how large {out.name} is; pass out=")
+            raise UsageError(f"{self.name}: no operand says how large the result is; pass out=")
         return size
 
     def _typed(self, given: Mapping[str, Any], out: Any) -> dict[str, tuple[Any, str]]:
         types = {operand.name: DTYPES[operand.dtype].numpy for operand in self.entry.operands}
-        output = self.entry.output.name
-        return {name: (value, types[name]) for name, value in given.items()} | {output: (out, types[output])}
+        every = {name: (value, types[name]) for name, value in given.items()}
+        return every | {"out": (out, types[self.entry.output.name])}
 
     def _wanted(self, operand: PackOperand) -> str:
         return f"{operand.name} must be a {DTYPES[operand.dtype].numpy} array or tensor ({', '.join(operand.dims)})"

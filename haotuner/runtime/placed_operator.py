@@ -45,7 +45,7 @@ class PlacedOperator(Operator):
         try:
             self._call(self._setting, stream, *(still(value, stream) for value in given.values()), still(out, stream))
         except REFUSED as error:
-            raise explained(self.name, error, {**given, self.entry.output.name: out}) from error
+            raise explained(self.name, error, {**given, "out": out}) from error
         return out
 
     def prepare(self, stream: int | None = None) -> None:

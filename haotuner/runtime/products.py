@@ -61,7 +61,8 @@ class ProductOp(Operator):
         except REFUSED as error:
             every = given | {name: value for name, value in beside.items() if value is not None}
             types = {o.name: DTYPES[o.dtype].numpy for o in self.entry.operands}
-            told = {name: (value, taken(value, types[name])) for name, value in (*every.items(), ("y", out))}
+            types["out"] = DTYPES[self.entry.output.dtype].numpy
+            told = {name: (value, taken(value, types[name])) for name, value in (*every.items(), ("out", out))}
             frozen = {name: every[name].copy() for name in every if read_only(*told[name])}
             if not frozen:
                 raise explain(self.name, told, error) from error

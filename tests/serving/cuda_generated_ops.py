@@ -212,7 +212,7 @@ def generated_faults(path: str) -> None:
     with pytest.raises(ValueError, match="there is no device cuda:99"):
         one.op.run(*far[:-1], out=far[-1], stream=one.stream)
     there = tvm_ffi.from_dlpack(Capsule(FAR, (4, 12), one.dtype, 1))
-    with pytest.raises(ValueError, match="y lives on cuda:1, x on cuda:0: copy it there"):
+    with pytest.raises(ValueError, match="out lives on cuda:1, x on cuda:0: copy it there"):
         one.op.run(x, *rest, out=there, stream=one.stream)
 
     def forked() -> None:

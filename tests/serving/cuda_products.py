@@ -214,7 +214,7 @@ def product_refusals(path: str) -> None:
         (1, served.device.empty(w.shape, "int32"), TypeError, "w has dtype code 0 with 32 bits"),
         (1, served.device.upload(served.factor((3,), 6, k)), ValueError, "x has 2 matrices in axis 3 from .* w has 3"),
         (0, served.device.empty((2, 5, k), served.dtype, strides=(10 * k, 2 * k, 2)), ValueError, "x has inner stride 2"),
-        (2, served.device.empty((2, 5, 7), served.dtype), ValueError, "y has extent 7 on axis n, w has 6"),
+        (2, served.device.empty((2, 5, 7), served.dtype), ValueError, "out has extent 7 on axis n, w has 6"),
         (2, served.device.empty((2, 5, 6), served.dtype, strides=(30, 0, 1)), ValueError, "y"),
         (2, good[0], ValueError, "y"),
         (0, [1.0], TypeError, "x is a list; pass a tensor of the pack's device"),
@@ -236,7 +236,7 @@ def product_refusals(path: str) -> None:
         ("mask", empty((2, 4, 6), dtype), ValueError, "mask has extent 4 in axis 1, where the output has 5"),
         ("mask", empty((5, 6), "int32"), TypeError, "mask has dtype"),
         ("mask", np.zeros((1, 1), np.float32), ValueError, "mask lives on the CPU"),
-        ("mask", good[2], ValueError, "y shares memory with mask"),
+        ("mask", good[2], ValueError, "out shares memory with mask"),
         ("mask", [1.0], TypeError, "mask is a list; pass a tensor of the pack's device"),
     ):  # fmt: skip
         with pytest.raises(kind, match=words) as raised:
@@ -267,7 +267,7 @@ def product_faults(path: str) -> None:
         (0, nowhere(0, 8, -wide[0], 1), "x has the row stride -"),
         (1, nowhere(1, 8, 1 << 31, 1), "w has the row stride 2147483648; expected one in"),
         (1, nowhere(1, 8, 2 * wide[1], 2), "w has inner stride 2; expected 1 on a device"),
-        (2, nowhere(2, 8, 1 << 31, 1), "y has the row stride 2147483648; expected one in"),
+        (2, nowhere(2, 8, 1 << 31, 1), "out has the row stride 2147483648; expected one in"),
         (0, nowhere(0, 8, 1 << 30, 1), "holds over 2.31-1 elements"),
         (1, nowhere(1, 8, 1 << 30, 1), "holds over 2.31-1 elements"),
         (1, nowhere(1, device=1), "w lives on cuda:1, x on cuda:0: copy it there"),

@@ -172,14 +172,14 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x": X.astype(np.float64)}, TypeError, "x has dtype float64; expected float32"),
     ({"w": W.astype(np.int32)}, TypeError, "w has dtype int32; expected float32"),
     ({"x": [[1.0]]}, TypeError, "x is a list"),
-    ({"out": np.zeros((2, 5, 7), np.float32)}, ValueError, "y has extent 7 on axis n, w has 6"),
-    ({"out": np.zeros((2, 4, 6), np.float32)}, ValueError, "y has extent 4 on axis m, x has 5"),
-    ({"out": np.zeros((1, 5, 6), np.float32)}, ValueError, "y has extent 1 in axis 0, the product has 2"),
-    ({"out": np.zeros((5, 6), np.float32)}, ValueError, "y has rank 2, the product has 3 axes"),
-    ({"out": np.zeros((2, 5, 6), np.float16)}, TypeError, "y has dtype float16"),
-    ({"out": np.zeros((2, 6, 5), np.float32).transpose(0, 2, 1)}, ValueError, "y has inner stride 5; expected 1"),
-    ({"out": np.lib.stride_tricks.as_strided(Y, (2, 5, 6), (120, 8, 4))}, ValueError, "y: its elements overlap"),
-    ({"out": np.broadcast_to(Y[:1], (2, 5, 6))}, ValueError, "y"),
+    ({"out": np.zeros((2, 5, 7), np.float32)}, ValueError, "out has extent 7 on axis n, w has 6"),
+    ({"out": np.zeros((2, 4, 6), np.float32)}, ValueError, "out has extent 4 on axis m, x has 5"),
+    ({"out": np.zeros((1, 5, 6), np.float32)}, ValueError, "out has extent 1 in axis 0, the product has 2"),
+    ({"out": np.zeros((5, 6), np.float32)}, ValueError, "out has rank 2, the product has 3 axes"),
+    ({"out": np.zeros((2, 5, 6), np.float16)}, TypeError, "out has dtype float16"),
+    ({"out": np.zeros((2, 6, 5), np.float32).transpose(0, 2, 1)}, ValueError, "out has inner stride 5; expected 1"),
+    ({"out": np.lib.stride_tricks.as_strided(Y, (2, 5, 6), (120, 8, 4))}, ValueError, "out: its elements overlap"),
+    ({"out": np.broadcast_to(Y[:1], (2, 5, 6))}, ValueError, "out"),
     ({"bias": whole(5)}, ValueError, "bias has extent 5 in axis 0, where the output has 6; give that or 1"),
     ({"bias": whole(1, 6)}, ValueError, "bias has rank 2; expected one axis"),
     ({"mask": whole(2, 2, 5, 6)}, ValueError, "mask has rank 4, over the 3 axes"),
@@ -209,7 +209,7 @@ def test_an_output_shares_memory_with_nothing_that_is_read(pack: Any) -> None:
         "mask": room[50:56],
     }
     for name, value in others.items():
-        with pytest.raises(ValueError, match=f"y shares memory with {name}"):
+        with pytest.raises(ValueError, match=f"out shares memory with {name}"):
             pack.op(ANY).run(**{"x": X, "w": W, name: value}, out=y)
     assert np.array_equal(pack.op(ANY).run(X, W, out=room[60:120].reshape(2, 5, 6)), X @ W)
 

@@ -109,7 +109,7 @@ def test_what_cannot_be_is_refused_in_words(pack):
         with pytest.raises(kind, match=why):
             bound(wrong)
     for out, why in (
-        (np.ones((2, 10, 5, 4), np.float32), "y is an image of 5 x 4; expected 5 x 5"),
+        (np.ones((2, 10, 5, 4), np.float32), "out is an image of 5 x 4; expected 5 x 5"),
         (np.ones((1, 10, 5, 5), np.float32), "extent 1 on axis b"),
         (np.lib.stride_tricks.as_strided(np.ones((10, 5, 5), np.float32), (2, 10, 5, 5), (0, 100, 20, 4)), "overlap"),
     ):

@@ -86,7 +86,7 @@ def test_what_an_epilogue_reads_is_asked_for(pack):
     with pytest.raises(ValueError, match="axis p, residual has 3; they must be equal"):
         served(x, residual=np.ones((1, 3, 4, 9), np.float32))
     both = np.ones((1, 4, 4, 9), np.float32)
-    with pytest.raises(ValueError, match="y shares memory with residual"):
+    with pytest.raises(ValueError, match="out shares memory with residual"):
         served(x, residual=both, out=both)
     frozen = both.copy()
     frozen.setflags(write=False)

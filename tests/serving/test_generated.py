@@ -92,7 +92,7 @@ def test_empty_requests_are_answered(pack: Any) -> None:
 
 def test_wrong_operands_are_refused(pack: Any) -> None:
     x = np.zeros((2, 3, 8, 8), np.float32)
-    with pytest.raises(ValueError, match=r"avg_pool: y must be of the shape \(2, 3, 4, 4\), got \(2, 3, 5, 4\)"):
+    with pytest.raises(ValueError, match=r"avg_pool: out must be of the shape \(2, 3, 4, 4\), got \(2, 3, 5, 4\)"):
         pack.op("avg_pool").run(x, out=np.zeros((2, 3, 5, 4), np.float32))
     rows = np.zeros((4, 8), np.float32)
     with pytest.raises((TypeError, ValueError), match="softmax"):

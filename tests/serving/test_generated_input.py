@@ -88,13 +88,13 @@ def test_an_output_may_be_the_input_itself(pack, name, m, n):
 def test_an_output_over_a_part_of_an_input_is_refused(pack, name):
     memory = np.zeros((18, 16), np.float32)
     for out in (memory[1:9], memory.reshape(-1)[1:129].reshape(8, 16), memory[:16:2]):
-        with pytest.raises(ValueError, match=f"{name}.*y shares memory with x without being that very tensor; pass x"):
+        with pytest.raises(ValueError, match=f"{name}.*out shares memory with x without being that very tensor; pass x"):
             pack.op(name).run(memory[:8], out=out)
 
 
 def test_an_output_is_apart_from_what_is_read_at_other_places(pack):
     square = np.zeros((3, 8, 8), np.float32)
-    with pytest.raises(ValueError, match="transpose.*y shares memory with x, which is read meanwhile"):
+    with pytest.raises(ValueError, match="transpose.*out shares memory with x, which is read meanwhile"):
         pack.op("transpose").run(square, out=square)
     x, residual = np.random.default_rng(0).standard_normal((2, 5, 33), dtype=np.float32)
     expected = pack.op("add_layer_norm").run(x, residual)

@@ -22,7 +22,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   if (tall > HT_EXTENT_LIMIT || wide > HT_EXTENT_LIMIT)
     return ht_refuse(error, "ValueError", "the output has %lld x %lld pixels; an axis may have 2^31-1", (long long)tall, (long long)wide);
   if (p != tall || q != wide)
-    return ht_refuse(error, "ValueError", "y is an image of %lld x %lld; expected %lld x %lld", (long long)p, (long long)q, (long long)tall,
+    return ht_refuse(error, "ValueError", "out is an image of %lld x %lld; expected %lld x %lld", (long long)p, (long long)q, (long long)tall,
                      (long long)wide);
   const ht_view *x = &checked.views[HT_CONV_X], *y = &checked.views[last];
   ht_conv_call* c = &call->conv;

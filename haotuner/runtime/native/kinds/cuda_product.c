@@ -66,7 +66,7 @@ static int described(const ht_op* op, const ht_call* call, ht_cuda_args* args, h
   const int x_across = data->product.x_across; /* x lies (k, m); its view is that of (m, k) */
   if (row_stride("x", x_across ? k : m, x_across ? m : k, x->strides[x_across], x->strides[!x_across], &ldx, error) != 0 ||
       row_stride("w", across ? n : k, across ? k : n, w->strides[across], w->strides[!across], &ldw, error) != 0 ||
-      row_stride("y", m, n, y->strides[0], y->strides[1], &ldy, error) != 0)
+      row_stride("out", m, n, y->strides[0], y->strides[1], &ldy, error) != 0)
     return -1;
   if (product->batch_axes > HT_CUDA_BATCH_AXES)
     return ht_refuse(error, "ValueError", "its batch axes fold into %d; a device takes up to %d: pass contiguous copies",

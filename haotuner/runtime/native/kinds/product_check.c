@@ -135,7 +135,7 @@ static int fold_batch(const tensor* y, const tensor* const* each, const int* mat
   return 0;
 }
 
-static const char* const names[6] = {"x", "w", "y", "bias", "scale", "mask"};
+static const char* const names[6] = {"x", "w", "out", "bias", "scale", "mask"};
 
 /* Bias and mask have the output's axes or one element there, aligned from the last; scale has its batch axes so. */
 static int check_beside(const tensor* y, const tensor* t, int skip, ht_error* error) {
@@ -172,14 +172,14 @@ int ht_product_check(const ht_op* op, const DLTensor* const* tensors, int32_t co
   if (same("n", extent_at(y, 0), y, extents[HT_PRODUCT_N], "w", error) != 0) return -1;
   int rank = x->t->ndim > w->t->ndim ? x->t->ndim : w->t->ndim, none = 0;
   if (y->t->ndim != rank)
-    return ht_refuse(error, "ValueError", "y has rank %d, the product has %d axes", (int)y->t->ndim, rank);
+    return ht_refuse(error, "ValueError", "out has rank %d, the product has %d axes", (int)y->t->ndim, rank);
   for (int i = 2; i < rank; ++i) {
     int64_t a = extent_at(x, i), b = extent_at(w, i), extent = a == 1 ? b : a;
     if (b != extent && b != 1)
       return ht_refuse(error, "ValueError", "x has %lld matrices in axis %d from the last, w has %lld; they must be equal, or one of them 1",
                        (long long)a, i + 1, (long long)b);
     if (extent_at(y, i) != extent)
-      return ht_refuse(error, "ValueError", "y has extent %lld in axis %d, the product has %lld there", (long long)extent_at(y, i),
+      return ht_refuse(error, "ValueError", "out has extent %lld in axis %d, the product has %lld there", (long long)extent_at(y, i),
                        rank - 1 - i, (long long)extent);
     none |= extent == 0;
     if (!none && extents[0] > HT_EXTENT_LIMIT / extent)
@@ -199,7 +199,7 @@ int ht_product_check(const ht_op* op, const DLTensor* const* tensors, int32_t co
   call->empty = extents[0] == 0 || extents[1] == 0 || extents[2] == 0;
   if (call->empty) return 0;
   if (extents[HT_PRODUCT_N] > 1 && stride_at(y, 0) != 1)
-    return ht_refuse(error, "ValueError", "y has inner stride %lld; expected 1: pass one that is contiguous in its last axis",
+    return ht_refuse(error, "ValueError", "out has inner stride %lld; expected 1: pass one that is contiguous in its last axis",
                      (long long)stride_at(y, 0));
   if (check_apart(y, error) != 0) return -1;
   const tensor* inputs[5];
