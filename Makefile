@@ -65,4 +65,4 @@ gpu-bundle: $(VENV)/.installed
 	$(BIN)/python -m haotuner.bundle build --out build/gpu-bundle.tar.xz
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

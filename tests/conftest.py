@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import run_folder, skipped
+from tests import kept, run_folder, skipped
 
 GOLDEN = Path(__file__).parent / "golden"
 # Files of a quarter of a minute of a core and more, the longest first.
@@ -62,6 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if run_folder.WORD not in os.environ:  # not in a worker, which has its parent's
         shared = os.environ[run_folder.WORD] = tempfile.mkdtemp(prefix="haotuner-tests-")
         config.stash[skipped.OUTERMOST] = True
+        kept.forget()
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
 
 

@@ -1,4 +1,4 @@
-"""Object files of the repository's C and C++, compiled once a run of the tests for each set of flags."""
+"""Object files of the repository's C and C++, compiled once for each set of flags and kept between runs of the tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.backends.object_cache import ObjectCache, hash_of, key_of
-from tests.run_folder import in_a_run, run_folder
+from tests.kept import place, version
+from tests.run_folder import in_a_run
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,8 +22,8 @@ def compiled(words: Sequence[str], source: Path, headers: Sequence[Path], timeou
         headers: folders whose ``.h`` it may include, beside its own.
         timeout_s: for the compiler.
     """
-    cache = ObjectCache(run_folder() / "objects")
-    key = key_of(source, hash_of([*words, source.name], [*headers, source.parent]))
+    cache = ObjectCache(place() / "c-objects")
+    key = key_of(source, hash_of([version(words[0]), *words, source.name], [*headers, source.parent]))
     found = cache.find(key)
     if found is not None:
         return found

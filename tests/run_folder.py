@@ -33,7 +33,15 @@ def cache_folder() -> Path:
 
 
 def _measure(folder: Path) -> None:
-    """This host's rates, as if they were settled: beside another process of tests three commands would measure them anew."""
+    """This host's rates, as if they were settled: beside another process of tests three commands would measure them anew.
+
+    What the commands compile is kept between runs.
+    """
+    from tests import kept
+
+    (folder / "haotuner").mkdir()
+    for name in ("objects", "device-code"):
+        (folder / "haotuner" / name).symlink_to(kept.shared(name))
     try:
         host = Host.here()
         rates = cpu_rates(cpu_isas(host)[0], host=host, measure=True, cache_dir=folder / "haotuner")
@@ -41,14 +49,16 @@ def _measure(folder: Path) -> None:
         return
     if isinstance(rates, cpu_peak.CpuPeak):
         for entry in (folder / "haotuner").glob("cpu-peak-*.json"):
-            kept = json.loads(entry.read_text())
-            kept["rates"]["runs"] = cpu_peak.MAX_RUNS
-            entry.write_text(json.dumps(kept))
+            found = json.loads(entry.read_text())
+            found["rates"]["runs"] = cpu_peak.MAX_RUNS
+            entry.write_text(json.dumps(found))
 
 
 def toolchain() -> Toolchain:
     """The C compiler, with the objects that the commands of this run keep, too; outside of a run with none."""
-    return Toolchain.find(run_folder() / "cache" / "haotuner" / "objects" if in_a_run() else None)
+    from tests import kept
+
+    return Toolchain.find(kept.shared("objects") if in_a_run() else None)
 
 
 def once(name: str, make: Callable[[Path], None]) -> Path:

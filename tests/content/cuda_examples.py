@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from haotuner.backends.cuda.unit import device_unit
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
@@ -16,7 +17,9 @@ from haotuner.microkernels.cuda.families import GROUPED_FAMILIES
 from haotuner.microkernels.cuda.fused import is_stepped, stepped
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
+from tests import kept
 from tests.emulator.run import Call, Case
+from tests.run_folder import in_a_run
 
 SIMT = CudaSimt("cuda_simt_fp32", "fp32")
 MMA = CudaMma("cuda_mma_fp16", "fp16")
@@ -239,3 +242,15 @@ def device(arch: str) -> Device:
         l1_bytes=167936,
         shared_per_block_bytes=166912,
     )
+
+
+def unit_text(programs: Mapping[str, tuple[CudaDense, MicroKernel]], reduces: Sequence[str]) -> str:
+    """``device_unit`` of these, written once for all tests and kept between runs: TVM takes 0.3 s of a core for a kernel."""
+
+    def write() -> str:
+        return device_unit(programs, reduces=reduces)
+
+    if not in_a_run():
+        return write()
+    asked = [(symbol, type(family).__name__, family.name, kernel.name) for symbol, (family, kernel) in programs.items()]
+    return kept.text("unit-text", [kept.sources(), repr((asked, list(reduces)))], write)

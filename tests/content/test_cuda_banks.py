@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.backends.cuda.unit import device_unit
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
-from tests.content.cuda_examples import FAMILIES, VARIANTS, case_of, device
+from tests.content.cuda_examples import FAMILIES, VARIANTS, case_of, device, unit_text
 from tests.content.cuda_seeds import drawn
 from tests.emulator import build, run
 
@@ -31,7 +30,7 @@ def traced(
     """Passes of one step of k over those that are needed: a whole tile, two steps more against two steps less."""
     programs = {kernel.name: (FAMILIES[kernel.family], kernel) for kernel in kernels}
     dtypes = sorted({family.dtype for family, _ in programs.values()})
-    text = change(device_unit(programs, reduces=dtypes))
+    text = change(unit_text(programs, dtypes))
     library = build.build_kernels(text, folder / "kernels.so", traced=True)
     cases = []
     for name, (family, kernel) in programs.items():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.backends.cuda.unit import device_unit
 from haotuner.microkernels.cuda.fused import stepped
-from tests.content.cuda_examples import BYTES, FAMILIES, KN_BYTES, MMA_BYTES, SIMT_BYTES, SIMT_SIGNED, Variant
+from tests.content.cuda_examples import BYTES, FAMILIES, KN_BYTES, MMA_BYTES, SIMT_BYTES, SIMT_SIGNED, Variant, unit_text
 from tests.emulator import build, run
 
 pytestmark = pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing())
@@ -25,7 +24,7 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_bug_is_caught(bug, tmp_path):
     variant, right, wrong = BUGS[bug]
-    source = device_unit({variant.kernel.name: (FAMILIES[variant.kernel.family], variant.kernel)}, reduces=("int8",))
+    source = unit_text({variant.kernel.name: (FAMILIES[variant.kernel.family], variant.kernel)}, ("int8",))
     assert right in source, "the text to break is gone"
     library = build.build_kernels(source.replace(right, wrong), tmp_path / "broken.so")
     found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=[variant.case()]), tmp_path)

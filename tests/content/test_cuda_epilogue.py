@@ -11,7 +11,6 @@ import pytest
 
 from haotuner.backends.cuda.backend import CudaBackend
 from haotuner.backends.cuda.pack_source import pack_data
-from haotuner.backends.cuda.unit import device_unit
 from haotuner.microkernels.cuda.fused import coded, fused, has_steps, stepped
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.op import Op
@@ -46,7 +45,7 @@ def drawn(seed: int, ends: tuple[int, ...]) -> tuple[Call, ...]:
 @pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing())
 def test_every_step_in_any_order_and_every_type_of_result(tmp_path):
     programs = {kernel.name: (examples.FAMILIES[kernel.family], kernel) for kernel in KERNELS}
-    library = build.build_kernels(device_unit(programs, reduces=["fp32", "fp16", "bf16"]), tmp_path / "kernels.so")
+    library = build.build_kernels(examples.unit_text(programs, ["fp32", "fp16", "bf16"]), tmp_path / "kernels.so")
     cases = [
         examples.case_of(kernel.name, examples.FAMILIES[kernel.family], kernel,
                          drawn(seed, (5, 5, 19) if "grouped" in kernel.family else ()))

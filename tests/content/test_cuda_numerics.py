@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.backends.cuda.unit import device_unit
-from tests.content.cuda_examples import FAMILIES, VARIANTS
+from tests.content.cuda_examples import FAMILIES, VARIANTS, unit_text
 from tests.emulator import build, run
 
 pytestmark = pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing())
@@ -17,7 +16,7 @@ def verdicts(request, tmp_path_factory):
     variants = VARIANTS[request.param]
     programs = {v.kernel.name: (FAMILIES[v.kernel.family], v.kernel) for v in variants}
     reduces = sorted({FAMILIES[v.kernel.family].dtype for v in variants})
-    library = build.build_kernels(device_unit(programs, reduces=reduces), folder / "kernels.so")
+    library = build.build_kernels(unit_text(programs, reduces), folder / "kernels.so")
     job = run.Job(machine=str(build.machine()), library=str(library), cases=[v.case() for v in variants])
     return request.param, run.run(job, folder)
 

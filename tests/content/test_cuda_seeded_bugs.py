@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from haotuner.backends.cuda.unit import device_unit
 from haotuner.microkernels.cuda.fused import stepped, steps_text
 from haotuner.microkernels.cuda.pieces import DEVICE
 from tests.content.cuda_examples import (
@@ -24,6 +23,7 @@ from tests.content.cuda_examples import (
     Variant,
     case_of,
     grouped,
+    unit_text,
 )
 from tests.emulator import build, run
 from tests.emulator.run import Call
@@ -192,7 +192,7 @@ def copied(bugs: dict[str, Variant], symbols: dict[str, str]) -> str:
     """One unit with a copy of a bug's kernel under its symbol. TVM generates each kernel once, the rest is text."""
     kernels = {variant.kernel.name: variant.kernel for variant in bugs.values()}
     models = {name: f"model{number}_" for number, name in enumerate(kernels)}
-    source = device_unit({models[n]: (FAMILIES[k.family], k) for n, k in kernels.items()}, reduces=("fp32", "fp16"))
+    source = unit_text({models[n]: (FAMILIES[k.family], k) for n, k in kernels.items()}, ("fp32", "fp16"))
     found = {}
     for name, model in models.items():  # the function, and the kernel that calls it
         whole = re.search(rf"^HT_DEVICE void {model}_kernel\(.*?^\}}\n.*?^\}}\n", source, re.MULTILINE | re.DOTALL)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.emulator.translate import translate
-from tests.run_folder import in_a_run, once
+from tests.kept import kept, place, version
+from tests.run_folder import in_a_run
 
 NATIVE = Path(__file__).parent / "native"
 MACHINE = ("machine.cc", "async_copy.cc", "tensor_core.cc", "runtime.cc")
@@ -51,9 +52,9 @@ def cuda_include() -> Path | None:
 
 @functools.cache
 def machine() -> Path:
-    """``libemulator.so``, built once a run of the tests; elsewhere once a process and removed at its end."""
+    """``libemulator.so``, kept between runs of the tests; elsewhere built once a process and removed at its end."""
     if in_a_run():
-        return once("emulator", _build_machine) / "libemulator.so"
+        return kept("emulator", _own(), _build_machine) / "libemulator.so"
     folder = Path(tempfile.mkdtemp(prefix="haotuner-emulator-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     _build_machine(folder)
@@ -74,7 +75,15 @@ def _headers() -> list[str]:
     """Where a unit finds the machine's header: compiled, in a run of the tests, for CUDA's are half of a unit's time."""
     if not in_a_run():
         return [f"-I{NATIVE}"]
-    return [f"-I{once('emulator-header', _precompile)}", f"-I{NATIVE}"]
+    return [f"-I{kept('emulator-header', _own(), _precompile)}", f"-I{NATIVE}"]
+
+
+@functools.cache
+def _own() -> list[str | bytes]:
+    """What the machine and all that is built on it depend on; ``place``: units know the machine by its path."""
+    return [version("g++"), version("nvcc"), repr((_flags(), ALIGNMENT, place())), *(
+        path.name.encode() + path.read_bytes() for path in sorted(NATIVE.iterdir())
+    )]  # fmt: skip
 
 
 def _precompile(folder: Path) -> None:
@@ -87,6 +96,19 @@ def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
 
     ``traced``: its accesses to shared memory are seen (``native/banks.cc``); four times as slow.
     """
+    if not in_a_run():
+        return _build_unit(source, library, traced)
+    translated = Path(translate.__code__.co_filename).read_bytes() + Path(__file__).read_bytes()
+    content = [*_own(), translated, source, str(traced)]
+    shutil.copy(kept("unit", content, lambda folder: _whole_unit(source, folder, traced)) / "kernels.so", library)
+    return library
+
+
+def _whole_unit(source: str, folder: Path, traced: bool) -> None:
+    _build_unit(source, folder / "kernels.so", traced)
+
+
+def _build_unit(source: str, library: Path, traced: bool) -> Path:
     unit = library.with_suffix(".cc")
     entries = "".join(_entry(symbol, taken) for symbol, taken in _KERNEL.findall(source) if _is_tile(taken))
     text = translate(source) + entries

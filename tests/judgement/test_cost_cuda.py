@@ -44,9 +44,10 @@ def test_every_feature_is_finite_and_in_its_documented_range(device: Device, fam
         op = op_of(family, k)
         pairs = pairs_of(family, op, device)
         frame = features(device, family, op, pairs)
-        for feature in FEATURES:
-            assert np.isfinite(frame[feature.name]).all(), feature.name
-            assert frame[feature.name].between(feature.low, feature.high).all(), feature.name
+        values = frame[[feature.name for feature in FEATURES]].to_numpy(float)  # all at once: half of this test's time
+        low, high = (np.array([getattr(feature, end) for feature in FEATURES]) for end in ("low", "high"))
+        right = (np.isfinite(values) & (values >= low) & (values <= high)).all(axis=0)
+        assert right.all(), [feature.name for feature, one in zip(FEATURES, right, strict=True) if not one]
         wanted = demand(device, family, op, pairs)
         assert (expected_us(device, wanted) >= 0.9 * least_us(device, wanted)).all(), "nothing beats the roofline"
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.backends.toolchain import Toolchain
 from haotuner.words.op import Op
-from tests.run_folder import in_a_run, once
+from tests.kept import kept, sources
+from tests.run_folder import in_a_run
 from tests.serving import cuda_packs
 from tests.serving.cuda_byte_packs import BYTE_PICKS, BYTE_PRODUCTS
 from tests.serving.cuda_packs import GENERATED_PICKS, ONE_FOLD_PICKS, Pick, family, make_pack, packed
@@ -37,8 +38,9 @@ def device_code(pick: Pick, code: Path) -> Path:
     picks = units().get(pick, (pick,)) if in_a_run() else (pick,)
     key = hashlib.sha256(repr([(one.op, one.arch, one.kernels) for one in picks]).encode()).hexdigest()[:16]
     if in_a_run() and not (code / f"{key}.cu").exists():
-        made = once(f"device-code-{key}", lambda folder: _write_code(picks, folder / f"{key}.cu"))
-        shutil.copytree(made, code, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".made"))
+        own = [Path(str(module)).read_bytes() for module in (__file__, cuda_packs.__file__)]
+        made = kept("device-code", [sources(), key, *own], lambda folder: _write_code(picks, folder / f"{key}.cu"))
+        shutil.copytree(made, code, dirs_exist_ok=True)
     elif not (code / f"{key}.cu").exists():
         code.mkdir(parents=True, exist_ok=True)
         _write_code(picks, code / f"{key}.cu")

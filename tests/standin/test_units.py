@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.backends.cuda.unit import device_unit
-from tests.content.cuda_examples import FAMILIES, VARIANTS, case_of
+from tests.content.cuda_examples import FAMILIES, VARIANTS, case_of, unit_text
 from tests.content.test_cuda_seeded_bugs import BUGS, EPILOGUE_BUGS, broken_unit
 from tests.emulator.run import Case
 from tests.standin import ROOT, environment, toolchain_missing
@@ -41,7 +40,7 @@ def failures(source: str, cases: Sequence[Case], arch: str, folder: Path, second
 def test_generated_kernels_compute_through_the_driver(way, tmp_path):
     variants = VARIANTS[way][:EACH]
     programs = {variant.kernel.name: (FAMILIES[variant.kernel.family], variant.kernel) for variant in variants}
-    source = device_unit(programs, reduces=sorted({family.dtype for family, _ in programs.values()}))
+    source = unit_text(programs, sorted({family.dtype for family, _ in programs.values()}))
     found = failures(source, [variant.case() for variant in variants], ARCHS[way], tmp_path, seconds=100)
     assert found == dict.fromkeys(programs, "")
 
