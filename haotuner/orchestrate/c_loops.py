@@ -22,10 +22,10 @@ from haotuner.generate.expressions import (
     Variable,
     dtype_of,
     free_variables,
-    parts,
 )
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
+from haotuner.orchestrate.across import BLOCK, ROWS, Turned, folds_across, turned_loads, wide
 from haotuner.orchestrate.c_math import (
     C_TYPES,
     HALVES,
@@ -43,8 +43,6 @@ from haotuner.orchestrate.elements import Beside, elements_of
 from haotuner.orchestrate.inside import clipped, inside
 from haotuner.orchestrate.kept import Kept, kept_in_row
 from haotuner.orchestrate.woven import strand, strands
-
-BLOCK, LEAST_WIDE = 64, 8  # elements of the last axis that are summed side by side; of an axis of fewer it is not worth it
 
 
 @dataclass(slots=True)
@@ -71,36 +69,6 @@ class Group:
     points: int = 0
     lanes: int = 1
     sizes: tuple[int, ...] = ()
-
-
-def folds_across(value: Expression, variables: Sequence[Variable]) -> list[Fold]:
-    """Sums whose terms lie side by side along the output's last axis and apart along their own: as of a row times a matrix.
-
-    In the order of plain loops, sum innermost, every term would be a cache line's; summed a block of the last axis at a time
-    they are read as they lie.
-    """
-    known = {variable.name for variable in variables}  # one inside of another sum needs that one's loops, too
-    folds = [one for one in parts(value) if isinstance(one, Fold) and free_variables(one) <= known]
-    return [one for one in folds if _across(one, variables[-1])]
-
-
-def _across(fold: Fold, last: Variable) -> bool:
-    inside, own = list(parts(fold.value)), {variable.name for variable, _ in fold.axes}
-    if fold.how != "sum" or fold.dtype != "fp32" or any(isinstance(one, Fold) for one in inside):
-        return False
-    beside = [one for one in inside if isinstance(one, Load) and last.name in free_variables(one)]
-    lie = all(
-        isinstance(one.indices[-1], Variable)
-        and one.indices[-1].name == last.name
-        and not any(last.name in free_variables(index) for index in one.indices[:-1])
-        for one in beside
-    )
-    return lie and any(own & free_variables(one) for one in beside)
-
-
-def wide(extent: Extent) -> bool:
-    """Whether sums of a row are worth blocks of it."""
-    return not isinstance(extent, int) or extent >= LEAST_WIDE
 
 
 def loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
@@ -132,10 +100,14 @@ class LoopsWriter:
         found = elements_of(self.graph)
         variables, value = found.variables, found.value
         alone = not found.beside
+        turned = turned_loads(self.graph, variables, value) if alone else None
         first = self._rows_whole(variables, value) if alone else []
         stack, names = [self.top], [variable.name for variable in variables]
         across = folds_across(value, variables) if alone and variables and wide(extents[-1]) else []
         for place, variable in enumerate(variables):
+            if turned is not None and place in (turned.place, len(variables) - 1):
+                stack += self._turning(turned, variables, place, stack)
+                continue
             if across and place == len(variables) - 1:
                 stack += self._lanes(across, variable.name, place, stack)
                 continue
@@ -257,6 +229,35 @@ class LoopsWriter:
             lane.by_identity[id(fold)] = f"{sums}[{variable} - {block}]"
             self.kept.append(fold)
         return [outer, lane]
+
+    def _turning(self, turned: Turned, variables: Sequence[Variable], place: int, stack: Sequence[Scope]) -> list[Scope]:
+        """A loop over blocks of an axis; inside of the second one what is read across lies turned, for loops over both."""
+        variable = variables[place].name
+        block, count = f"{variable}_block", f"{variable}_count"
+        step = ROWS if place == turned.place else BLOCK
+        outer = Scope(frozenset(), [f"for (int64_t {block} = lo[{place}]; {block} < hi[{place}]; {block} += {step})"])
+        outer.lines.append(f"const int64_t {count} = hi[{place}] - {block} < {step} ? hi[{place}] - {block} : {step};")
+        if place == turned.place:
+            return [outer]
+        along, here = variables[turned.place].name, [*stack, outer]
+        loops = [self._lane(one, f"{one}_block", f"{one}_count") for one in (along, variable)]
+        for load in turned.loads:
+            self.count += 1
+            tile, right = f"v{self.count}", " * ".join(self._wide(one, here) for one in load.behind)
+            begun = {variables[turned.place]: f"{along}_block", variables[place]: block}
+            indices = [
+                begun[one] if isinstance(one, Variable) and one in begun else self._value(one, here)
+                for one, _ in load.digits
+            ]
+            at = self._offset([extent for _, extent in load.digits], indices, here)
+            outer.lines += [
+                f"float {tile}[{ROWS * BLOCK}];",
+                f"ht_turned({self._pointer(load.load.tensor)} + ({at}), {right}, {count}, {along}_count, {tile});",
+            ]
+            inside = f"{tile}[({along} - {along}_block) * {BLOCK} + {variable} - {block}]"
+            loops[-1].by_identity[id(load.load)] = inside
+            self.kept.append(load.load)
+        return [outer, *loops]
 
     def _lane(self, variable: str, block: str, count: str) -> Scope:
         return self._open(f"for (int64_t {variable} = {block}; {variable} < {block} + {count}; ++{variable})", variable)

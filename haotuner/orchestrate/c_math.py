@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from haotuner.microkernels.cpu.vector_math import (
     ERF_END,
@@ -18,6 +18,7 @@ from haotuner.microkernels.cpu.vector_math import (
     TANH_SPLIT,
     TO_WHOLE,
 )
+from haotuner.orchestrate.across import BLOCK
 
 # What a value is computed in. Halves are floats, rounded after every step; in memory they are their bits.
 C_TYPES: Mapping[str, str] = {
@@ -130,6 +131,29 @@ PRELUDE = f"""#include <math.h>
 INLINE float bits(int32_t i) {{ float f; memcpy(&f, &i, 4); return f; }}
 INLINE int32_t whole(float f) {{ int32_t i; memcpy(&i, &f, 4); return i; }}
 {FUNCTIONS}"""
+
+# Behind it, where a group turns what it reads.
+TURNING = f"""#include "kinds/turn.h"
+#if defined __AVX512F__ && defined __AVX512VL__
+#define TURNED 16
+#elif defined __AVX__
+#define TURNED 8
+#else
+#define TURNED 4
+#endif
+INLINE void ht_turned(const float* from, int64_t right, int64_t columns, int64_t rows, float* to) {{
+  for (int64_t j = 0; j < columns; j += TURNED) {{ /* to[i * {BLOCK} + j] = from[j * right + i] */
+    int64_t left = columns - j < TURNED ? columns - j : TURNED;
+    ht_square(TURNED, from + j * right, right, left, rows, to + j, {BLOCK}, TURNED);
+  }}
+}}
+"""
+
+
+def head_of(sources: Iterable[str]) -> str:
+    """What the C of these groups begins with."""
+    return PRELUDE + (TURNING if any("ht_turned(" in one for one in sources) else "")
+
 
 _BINARY = {"add": "+", "sub": "-", "mul": "*", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
            "greater_equal": ">=", "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip

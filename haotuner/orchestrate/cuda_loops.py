@@ -13,7 +13,8 @@ from haotuner.errors import UsageError
 from haotuner.generate.expressions import Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.c_loops import LEAST_WIDE, Group, LoopsWriter, Scope
+from haotuner.orchestrate.across import LEAST_WIDE
+from haotuner.orchestrate.c_loops import Group, LoopsWriter, Scope
 from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, HALVES, joined
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 from haotuner.orchestrate.elements import Beside, elements_of

@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.policy import Policy
 from haotuner.backends.sources import fingerprint
 from haotuner.backends.toolchain import Toolchain
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_loops import Group, loops_of
-from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.sizes import SizeTable
 from haotuner.records import RecordStore
 from haotuner.words.device import Device
@@ -40,7 +41,15 @@ class NamedGroup:
         self.loops = self.sizes.places(self.group.loops)
         self.shapes = [self.sizes.places(graph.types[one].shape) for one in self.group.tensors]
         types = [graph.types[one].dtype for one in self.group.tensors]
-        told = [self.group.source, self.loops, self.shapes, types, self.sizes.lines, PRELUDE, GROUP_FLAGS]
+        told = [
+            self.group.source,
+            self.loops,
+            self.shapes,
+            types,
+            self.sizes.lines,
+            head_of([self.group.source]),
+            GROUP_FLAGS,
+        ]
         self.name = "loops_" + hashlib.sha256(json.dumps(told).encode()).hexdigest()[:20]
         self.dims = sorted({str(line[1]) for line in self.sizes.lines if line[0] == "dim"})
 
@@ -62,8 +71,8 @@ class GroupRecords:
         self._known: dict[str, Outcome] = {}
         if store is None or device is None:
             return
-        timing = Path(__file__).with_name("group_times.py")
-        self._fingerprint = fingerprint(device, Policy(), Toolchain.find().words(), [timing])
+        timing, turning = Path(__file__).with_name("group_times.py"), RUNTIME_SOURCES / "kinds" / "turn.h"
+        self._fingerprint = fingerprint(device, Policy(), Toolchain.find().words(), [timing, turning])
         self._session = store.start(self._fingerprint, resume=resume, what="groups of whole models").id
         if resume:
             found = store.measured(self._fingerprint, session=self._session)

@@ -24,7 +24,7 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import HaotunerError
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
-from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.c_ordered import ordered_node
 from haotuner.orchestrate.costs import Kernel, Prices
 from haotuner.orchestrate.group_records import NAMELESS, GroupRecords, NamedGroup
@@ -152,7 +152,7 @@ class Measured(Prices):
                 for at, one in enumerate(groups)
             )
             empty = f"void {NOTHING}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{}}"
-            source.write_text(f"{PRELUDE}\n{text}\n{empty}\n", encoding="utf-8")
+            source.write_text(f"{head_of([text])}\n{text}\n{empty}\n", encoding="utf-8")
             values = [[group.sizes.values(one) for one in self.requests] for group in groups]
             try:
                 command = [Toolchain.find().compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",

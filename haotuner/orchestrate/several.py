@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.c_loops import folds_across, wide
+from haotuner.orchestrate.across import folds_across, turned_loads, wide
 from haotuner.orchestrate.c_ordered import ORDERED
 from haotuner.orchestrate.costs import Kernel, Prices
 from haotuner.orchestrate.elements import elements_of, lies_beside
@@ -149,6 +149,8 @@ def plain(graph: Graph) -> bool:
     found = elements_of(graph)
     for value in found.values:
         if wide(shape[-1]) and folds_across(value, found.variables):
+            return False
+        if len(graph.outputs) > 1 and turned_loads(graph, found.variables, value) is not None:
             return False
         if inside(value, found.variables[-1], shape[-1]) is not None or strands(value, found.variables[-1]) is not None:
             return False

@@ -16,7 +16,7 @@ from haotuner.graph.graph import Graph
 from haotuner.graph.types import dtype_named
 from haotuner.orchestrate.agreements import agreements
 from haotuner.orchestrate.c_loops import loops_of
-from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.chain import chain_document
 from haotuner.orchestrate.cuda_loops import PRELUDE as CUDA_PRELUDE
 from haotuner.orchestrate.cuda_loops import device_loops_of
@@ -225,7 +225,7 @@ def source_of(models: Sequence[WrittenModel]) -> str:
     """C of all groups and schedules, in the tables of runtime/native/loops.h and model/words.h. Chains bring no groups."""
     functions = [one for model in models if "chain" not in model.document for one in model.functions]
     models = [one for one in models if "tensors" in one.document]
-    lines = [PRELUDE, '#include "loops.h"', '#include "model/words.h"']
+    lines = [head_of(one.source for one in functions), '#include "loops.h"', '#include "model/words.h"']
     lines += [one.source for one in functions if not one.lanes]
     for one in functions:
         ranks = tuple(len(shape) for shape in one.shapes)

@@ -19,7 +19,7 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.orchestrate import program
 from haotuner.orchestrate.c_loops import Group, loops_of
-from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.costs import GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.elements import elements_of, lies_beside
@@ -81,7 +81,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("several")
     text = "\n".join(of(graph_of(name), f"ht_{name}")[0].source.replace("static void", "void", 1) for name in CASES)
     source, library = folder / "g.c", folder / "g.so"
-    source.write_text(f"{PRELUDE}\n{text}\n")
+    source.write_text(f"{head_of([text])}\n{text}\n")
     flags = ("-std=c11", "-O2", "-march=native", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-fPIC", "-shared")
     command = [Toolchain.find().compiler, *flags, *GROUP_FLAGS, str(source), "-o", str(library), "-lm"]
     subprocess.run(command, check=True, capture_output=True)

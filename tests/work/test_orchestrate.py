@@ -319,7 +319,7 @@ def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
 
 def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeypatch):
     monkeypatch.setattr(measured_module, "RUNTIME_SOURCES", "nowhere")
-    monkeypatch.setattr(measured_module, "PRELUDE", "this is no C")
+    monkeypatch.setattr(measured_module, "head_of", lambda _: "this is no C")
     prices = Measured([{"batch": 3, "seq": 17}], 60.0)
     plan = Exact(softmax_of_rows(), prices)
     assert plan.steps and plan.told.measured == 0 and prices.ratios == []

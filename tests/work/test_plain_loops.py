@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.toolchain import Toolchain
 from haotuner.generate.expressions import Apply, Fold, Load, Variable, arithmetic, index, parts
@@ -19,8 +20,9 @@ from haotuner.graph import composites
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
+from haotuner.orchestrate.across import BLOCK, ROWS, turned_loads
 from haotuner.orchestrate.c_loops import Group, loops_of
-from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.c_math import PRELUDE, head_of
 from haotuner.orchestrate.elements import elements_of
 from haotuner.orchestrate.inside import clipped, inside
 from haotuner.orchestrate.repeated import again_and_again
@@ -112,13 +114,30 @@ def across_rows(g: GraphBuilder, x: str) -> str:
     return g.map("div", e, g.add("reduce", e, how="sum", axes=(2,), keepdims=True))
 
 
+def turned_plane(g: GraphBuilder, x: str) -> str:
+    """A plane turned, beside one that is read as it lies."""
+    return g.map("sub", g.map("exp", g.add("transpose", x, order=(0, 1, 3, 2))), g.add("reshape", x, shape=(B, 4, W, H)))
+
+
+def turned_apart(g: GraphBuilder, x: str) -> str:
+    """The axis along which neighbours lie is not the one before the last."""
+    return g.map("mul", g.add("transpose", x, order=(0, 3, 1, 2)), 0.5)
+
+
+def turned_channels(g: GraphBuilder, x: str) -> str:
+    """Pixels as rows, as after a convolution with channels first; a number for each channel."""
+    wide = g.add("reshape", x, shape=(B, 1, 4 * H, W))
+    return g.map("max", g.add("transpose", wide, order=(0, 3, 1, 2)), 0.0)
+
+
 CASES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
     one.__name__: one
     for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside, interleaved,
-                interleaved_from_one_on, softmax, mean_of_tanh, gated, rows_of_one, across_rows)
+                interleaved_from_one_on, softmax, mean_of_tanh, gated, rows_of_one, across_rows, turned_plane,
+                turned_apart, turned_channels)
 }  # fmt: skip
 ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored", "crop")
-SHAPES = ((1, 1, 1), (2, 1, 3), (1, 4, 2), (2, 7, 37), (1, 5, 64))
+SHAPES = ((1, 1, 1), (2, 1, 3), (1, 4, 2), (2, 7, 37), (1, 5, 64), (1, BLOCK + 6, ROWS + 2))
 
 
 def graph_of(name: str) -> Graph:
@@ -144,9 +163,19 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, l
     made = {name: of(graph_of(name), f"ht_{name}") for name in CASES}
     text = "\n".join(group.source.replace("static void", "void", 1) for group, _ in made.values())
     source, library = folder / "g.c", folder / "g.so"
-    source.write_text(f"{PRELUDE}\n{text}\n")
+    source.write_text(f"{head_of([text])}\n{text}\n")
     flags = ("-std=c11", "-O2", "-march=native", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-fPIC", "-shared")
-    command = [Toolchain.find().compiler, *flags, *GROUP_FLAGS, str(source), "-o", str(library), "-lm"]
+    command = [
+        Toolchain.find().compiler,
+        *flags,
+        *GROUP_FLAGS,
+        "-I",
+        str(RUNTIME_SOURCES),
+        str(source),
+        "-o",
+        str(library),
+        "-lm",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return ctypes.CDLL(str(library)), {name: extents for name, (_, extents) in made.items()}
 
@@ -226,6 +255,16 @@ def test_dear_terms_of_a_row_s_sum_wait_in_the_output(name: str, kept: bool) -> 
     function = "tanh" if name == "mean_of_tanh" else "exp"
     assert group.source.count(f"ht_{function}(") == (3 if kept else 2), "whole rows once, parts of rows twice"
     assert ("return;" in group.source) == kept
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_read_across_is_turned_in_squares(name: str) -> None:
+    graph = graph_of(name)
+    elements = elements_of(graph)
+    found = turned_loads(graph, elements.variables, elements.value)
+    place = {"turned_plane": 2, "turned_apart": 1, "turned_channels": 1}.get(name)
+    assert (found.place if found is not None else None) == place
+    assert of(graph, "ht_one")[0].source.count("ht_turned(") == (place is not None)
 
 
 FUNCTIONS = {"exp": 2.0, "sigmoid": 3.0, "tanh": 2.0, "erf": 3.0}  # units of the last place
