@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
@@ -14,6 +14,7 @@ from haotuner.words.composition import Composition
 from haotuner.words.shape import Shape
 
 MOST_CELLS = 1024  # of a table, 4 bytes each
+NARROW_CELLS = 400  # of a table whose cells are narrow: manifests and tunes stay short
 NEAR = 4  # timed shapes that have a say in a cell, the nearer the more
 TIE = 0.015  # a gain under it is noise: fewer micro-kernels win
 
@@ -76,13 +77,30 @@ class Sharing:
         return np.log([[self.part(one, extents) for one in compositions] for extents in every])
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What is expected of compositions at any shape, where times are carried from shape to shape by it.
+
+    ``ranges``: the least and the largest extent of each axis; ``expected``: microseconds, ``(compositions, shapes)``.
+    """
+
+    ranges: Mapping[str, tuple[int, int]]
+    expected: Callable[[Sequence[Composition], Sequence[Shape]], NDArray[np.float64]]
+
+
 def cell_table(
-    threads: int, axes: Sequence[str], times: Times, shares: Mapping[Shape, float], sharing: Sharing | None = None
+    threads: int,
+    axes: Sequence[str],
+    times: Times,
+    shares: Mapping[Shape, float],
+    sharing: Sharing | None = None,
+    carried: Carried | None = None,
 ) -> CellTable:
     """The table from what was timed. ValueError if nothing was.
 
     A cell has what loses least at the timed shapes around it. With ``sharing`` that is put right for how many threads have
-    something to do there: what two rows take says nothing of one row otherwise.
+    something to do there: what two rows take says nothing of one row otherwise. With ``carried`` it is put right for what is
+    expected at the cell's own extents, and cells are narrow: pixels that end just beyond a tile cost another tile.
     """
     if not times:
         raise ValueError("no shape was timed, so there is no plan")
@@ -90,13 +108,23 @@ def cell_table(
     places = np.log([[shape[axis] for axis in axes] for shape in shapes])
     slower = np.array([[np.log(times[s].get(c, np.inf) / min(times[s].values())) for c in compositions] for s in shapes])
     few = {axis: threads for axis in sharing.rows} if sharing is not None else {}
-    bounds = {axis: _bounds(sorted({shape[axis] for shape in shapes}), len(axes), few.get(axis, 1)) for axis in axes}
-    centres = np.array(list(product(*(_centres(bounds[axis]) for axis in axes))))
+    if carried is None:
+        bounds = {axis: _bounds(sorted({shape[axis] for shape in shapes}), len(axes), few.get(axis, 1)) for axis in axes}
+    else:
+        bounds = _narrow(axes, {axis: (*carried.ranges[axis], few.get(axis, 1)) for axis in axes})
+    begin = {} if carried is None else {axis: float(carried.ranges[axis][0]) for axis in axes}
+    centres = np.array(list(product(*(_centres(bounds[axis], begin.get(axis)) for axis in axes))))
     there = np.zeros((len(centres), len(compositions)))
+    if carried is not None and len(compositions) > 1:
+        middles = [Shape.of(dict(zip(axes, np.rint(np.exp(one)).astype(int).tolist(), strict=True))) for one in centres]
+        slower -= np.log(carried.expected(compositions, shapes)).T
+        there = np.log(carried.expected(compositions, middles)).T
     if sharing is not None:
         slower -= sharing.parts(compositions, axes, places)
-        there = sharing.parts(compositions, axes, centres)
+        there = there + sharing.parts(compositions, axes, centres)
     chosen = [_of_cell(centre, places, slower, own) for centre, own in zip(centres, there, strict=True)]
+    if carried is not None:
+        bounds, chosen = _merged(bounds, chosen)
     table = CellTable(threads=threads, bounds=bounds, entries=tuple(compositions[place] for place in chosen), measured=times)
     lost = {shape: times[shape].get(table.at(shape), np.inf) / min(times[shape].values()) - 1 for shape in shapes}
     total = sum(shares.get(shape, 0.0) for shape in shapes) or 1.0
@@ -124,9 +152,36 @@ def _bounds(extents: Sequence[int], axes: int, few: int) -> tuple[int, ...]:
     return tuple(sorted({*middles, kept[-1], *(power for power in powers if kept[0] <= power < kept[-1])}))
 
 
-def _centres(bounds: Sequence[int]) -> list[float]:
-    """Logarithm of the middle of each cell; of the first one, which has no lower end, of half its largest extent."""
-    lower = [max(1.0, bounds[0] / 2), *(bound + 1.0 for bound in bounds[:-1])]
+def _narrow(axes: Sequence[str], ranges: Mapping[str, tuple[int, int, int]]) -> dict[str, tuple[int, ...]]:
+    """Largest extents of cells from the least extent on: a cell for each one where there is room, else in log space.
+
+    Axes of few extents come first, the others share what room they leave. Powers of two under the last number are bounds.
+    """
+    room, found = float(NARROW_CELLS), {}
+    for left, axis in enumerate(sorted(axes, key=lambda one: ranges[one][1] - ranges[one][0])):
+        first, last, few = ranges[axis]
+        powers = {1 << power for power in range((few - 1).bit_length()) if first <= 1 << power < last}
+        most = max(1, int(room ** (1 / (len(axes) - left)) + 1e-9) - len(powers))
+        spread = np.rint(np.geomspace(first, last, min(most, last - first + 1))).astype(int) if most > 1 else [last]
+        whole = range(first, last + 1) if last - first < most else spread
+        found[axis] = tuple(sorted({*map(int, whole), *powers}))
+        room /= len(found[axis])
+    return {axis: found[axis] for axis in axes}
+
+
+def _merged(bounds: Mapping[str, tuple[int, ...]], chosen: Sequence[int]) -> tuple[dict[str, tuple[int, ...]], list[int]]:
+    """The same table without the cells that nothing parts from the next ones along an axis."""
+    entries, found = np.array(chosen).reshape([len(own) for own in bounds.values()]), {}
+    for place, (axis, own) in enumerate(bounds.items()):
+        rows = np.moveaxis(entries, place, 0)
+        kept = [at for at in range(len(own)) if at + 1 == len(own) or not np.array_equal(rows[at], rows[at + 1])]
+        entries, found[axis] = np.take(entries, kept, axis=place), tuple(own[at] for at in kept)
+    return found, entries.reshape(-1).tolist()
+
+
+def _centres(bounds: Sequence[int], begin: float | None) -> list[float]:
+    """Logarithm of the middle of each cell; of the first one, where nothing says its ``begin``, from half its end on."""
+    lower = [begin or max(1.0, bounds[0] / 2), *(bound + 1.0 for bound in bounds[:-1])]
     return [float(np.log(np.sqrt(low * high))) for low, high in zip(lower, bounds, strict=True)]
 
 

@@ -24,6 +24,7 @@ from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign_within
 from haotuner.plan.cells import CellTable, Sharing, cell_table
 from haotuner.plan.cover import MAX_KEPT
+from haotuner.search.carried import carried
 from haotuner.search.clock import Clock, now
 from haotuner.search.compared import compared, of_a_call
 from haotuner.search.explore import Explorable, explored
@@ -341,9 +342,9 @@ class Race:
         for shape, found in times.items() if staged and ways != (SERIAL,) else ():
             found |= {c: own[shape] for c, own in staged.items() if shape in own and len(found) > len(kept)}
         rows = [way for way in ways if way in self.task.op.dynamic]
-        return cell_table(
-            threads, self.task.op.dynamic, times, self.shares, Sharing(threads, rows, staged) if staged else None
-        )
+        sharing = Sharing(threads, rows, staged) if staged else None
+        carry = carried(self.task, self.lab.device)
+        return cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, carry)
 
 
 def beside(family: Family, task: Task) -> bool:

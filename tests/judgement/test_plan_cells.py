@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haotuner.plan.assign import assign, assign_within
-from haotuner.plan.cells import MOST_CELLS, cell_table
+from haotuner.plan.cells import MOST_CELLS, NARROW_CELLS, Carried, cell_table
 from haotuner.plan.cover import PENALTY, POWER
 from haotuner.words.composition import Composition
 from haotuner.words.shape import Shape
@@ -78,3 +79,26 @@ def test_one_axis_is_a_table_too() -> None:
     found = {Shape.of(m=m): {WIDE: 1.0 + m, TALL: 10.0} for m in (1, 4, 16, 64, 256)}
     table = cell_table(2, ("m",), found, {})
     assert [table.at(Shape.of(m=m)) for m in (1, 3, 100, 10**6)] == [WIDE, WIDE, TALL, TALL] and table.threads == 2
+
+
+def whole_tiles(sizes: dict[Composition, int]) -> Carried:
+    """Times that follow the pixels which tiles of these sizes compute."""
+
+    def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> np.ndarray:
+        pixels = np.array([shape["b"] * shape["w"] for shape in shapes])
+        return np.array([-(-pixels // sizes[one]) * sizes[one] * 1.0 for one in compositions])
+
+    return Carried({"b": (1, 4), "w": (3, 200)}, expected)
+
+
+def test_pixels_that_end_beyond_a_tile_are_known_where_nothing_was_timed() -> None:
+    sizes = {WIDE: 48, TALL: 32}
+    carried = whole_tiles(sizes)
+    shapes = [Shape.of(b=b, w=w) for b, w in ((1, 48), (1, 192), (4, 24), (2, 120))]
+    us = carried.expected([WIDE, TALL], shapes) * [[0.9], [1.0]]  # full tiles of the wide one are a tenth faster
+    found = {shape: dict(zip((WIDE, TALL), row, strict=True)) for shape, row in zip(shapes, us.T.tolist(), strict=True)}
+    table = cell_table(1, ("b", "w"), found, {}, carried=carried)
+    assert [table.at(Shape.of(b=1, w=w)) for w in (30, 48, 60, 90)] == [TALL, WIDE, TALL, WIDE]
+    assert len(table.entries) == np.prod([len(bounds) for bounds in table.bounds.values()]) <= NARROW_CELLS
+    alone = {shape: {WIDE: times[WIDE]} for shape, times in found.items()}
+    assert cell_table(1, ("b", "w"), alone, {}, carried=carried).entries == (WIDE,)  # cells that nothing parts are one
