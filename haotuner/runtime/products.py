@@ -40,14 +40,17 @@ class ProductOp(Operator):
         """
         if not self._pack.is_open:
             self._pack.library()
-        if not named and len(operands) == 2 and not any(map(_is_negated, operands)):
-            usual = self._usual(*operands) if out is None else out
-            if usual is not None:
-                try:  # the usual call; what is wrong with another is looked for below
-                    self._call(self._setting, *operands, usual)
-                    return usual
-                except REFUSED:
-                    pass
+        if not named and len(operands) == 2:
+            x, w = operands
+            # As _is_negated, written out: that was a fifth of a small call's time.
+            if not ((hasattr(x, "is_neg") and x.is_neg()) or (hasattr(w, "is_neg") and w.is_neg())):
+                usual = self._usual(x, w) if out is None else out
+                if usual is not None:
+                    try:  # the usual call; what is wrong with another is looked for below
+                        self._call(self._setting, x, w, usual)
+                        return usual
+                    except REFUSED:
+                        pass
         beside = {name: _number(named.pop(name, None)) for name in BESIDE}
         given = self._given(operands, named)
         for name, value in (*given.items(), *beside.items()):
