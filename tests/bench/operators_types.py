@@ -1,9 +1,9 @@
-"""Other types in the race of operators: dense layers in bf16 against torch and oneDNN, in int8 against ONNX Runtime."""
+"""Other types in the race of operators: dense layers in bf16 against torch and oneDNN, in int8 against these, ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
 TITLE = "Dense in bf16 and int8"
-PEERS = "torch,onednn,onnxruntime"
+PEERS = "torch,onednn,openvino,onnxruntime"
 _ROWS, _RACED = "m=1..256", "m=1,5,37,128,256"
 CASES = (
     ("dense:n=768,k=768,dtype=bf16", _ROWS, _RACED),

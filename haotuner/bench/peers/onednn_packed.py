@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 from haotuner.bench.contender import Array, Call, Setting, only
+from haotuner.bench.encoding import encoded
 from haotuner.bench.images import Told
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 
 
 class OnednnPacked:
-    """``torch.ops.mkldnn._linear_pointwise`` on a weight from ``_reorder_linear_weight``."""
+    """``torch.ops.mkldnn._linear_pointwise`` on a weight from ``_reorder_linear_weight``; of bytes ``onednn.qlinear_pointwise``."""
 
     width = 1
     alone = False
@@ -34,7 +35,12 @@ class OnednnPacked:
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Reorder without a batch size, which is not known; naming the true one gained nothing (m = 1..512)."""
-        self._kind = only(op.dtype, "fp32", "fp16", "bf16")
+        self._kind = only(op.dtype, "fp32", "fp16", "bf16", "int8")
+        if self._kind == "int8":
+            if op.kind != "dense":
+                raise NotImplementedError("in int8 it is raced on dense layers")
+            self._weights = [self._of_bytes(self._torch.from_numpy(encoded(weight, "int8"))) for weight in weights]
+            return
         self._weights, self._told = [], Told.of(op) if is_convolution(op.kind) else None
         if self._told is not None:
             if self._told.transposed:
@@ -46,6 +52,9 @@ class OnednnPacked:
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One call a weight; the operator has no ``out=``. ``.default`` saves the search for the overload."""
+        if self._kind == "int8":
+            self._x = self._torch.from_numpy(encoded(x, "uint8"))
+            return [self._call(weight) for weight in self._weights[:count]]
         self._x = self._torch.from_numpy(x if self._told is None else self._told.first(x)).to(
             getattr(self._torch, self._kind)
         )
@@ -55,6 +64,12 @@ class OnednnPacked:
         """Result of one call with the weight of that index, as it is timed."""
         found: Array = self._call(self._weights[index])().float().numpy()  # type: ignore[attr-defined]
         return found if self._told is None else self._told.stored(found)
+
+    def _of_bytes(self, weight: Any) -> tuple[Any, ...]:
+        """A weight in oneDNN's own form, with scales and zero points that change nothing."""
+        torch, rows = self._torch, weight.shape[0]
+        packed = torch.ops.onednn.qlinear_prepack(weight, None)
+        return packed, torch.ones(rows), torch.zeros(rows, dtype=torch.int32)
 
     def _packed(self, weight: Any) -> Any:
         """A convolution's weight, reordered without an image's size, as Inductor does where it is not known."""
@@ -69,6 +84,9 @@ class OnednnPacked:
             return partial(
                 convolution, self._x, weight, None, told.pad, told.stride, told.dilation, told.groups, "none", [], ""
             )
+        if self._kind == "int8":
+            product = self._torch.ops.onednn.qlinear_pointwise.default
+            return partial(product, self._x, 1.0, 0, *weight, None, 1.0, 0, self._torch.float32, "none", [], "")
         linear = self._torch.ops.mkldnn._linear_pointwise.default
         return partial(linear, self._x, weight, None, "none", [], "")
 

@@ -1,4 +1,4 @@
-"""OpenVINO: one compiled MatMul a weight, m dynamic, latency hint, fp32 arithmetic."""
+"""OpenVINO: one compiled MatMul a weight, m dynamic, latency hint, in fp32 or, of bytes, in int8."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting, only
+from haotuner.bench.encoding import encoded
 from haotuner.bench.images import Told, output_shape
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
@@ -42,7 +43,7 @@ class OpenvinoCpu:
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Compile a model a weight; the weight is a constant, so it is packed here or at the first call."""
-        only(op.dtype, "fp32")
+        only(op.dtype, "fp32", "int8")
         self._requests = []
         self._told = Told.of(op) if is_convolution(op.kind) else None
         self._op, self._n = op, 0 if self._told else op["n"]
@@ -57,6 +58,8 @@ class OpenvinoCpu:
         if self._told is not None:  # its layout is channels first
             x, self._y = np.ascontiguousarray(self._told.first(x)), np.empty(output_shape(self._op, x), np.float32)
             self._x = x
+        elif self._op.dtype == "int8":
+            x = self._x = encoded(x, "uint8")
         for request in self._requests:
             request.set_input_tensor(tensor(x, shared_memory=True))
             request.set_output_tensor(tensor(self._y, shared_memory=True))
@@ -82,9 +85,21 @@ class OpenvinoCpu:
                 parts = weight.reshape(told.groups, weight.shape[0] // told.groups, *weight.shape[1:])
                 found = build.group_convolution(image, build.constant(parts), *map(list, window))
             return self._openvino.Model([build.result(found)], [image])
+        if self._op.dtype == "int8":
+            return self._of_bytes(weight)
         x = build.parameter([-1, weight.shape[1]], np.float32)
         product = build.matmul(x, build.constant(weight), False, True)
         return self._openvino.Model([build.result(product)], [x])
+
+    def _of_bytes(self, weight: Array) -> Any:
+        """What its rules for quantised layers look for: it multiplies bytes then; as plain conversions it would compute in fp32."""
+        build, rows = self._openvino.opset13, weight.shape[0]
+        x = build.parameter([-1, weight.shape[1]], np.uint8)
+        low, high = (build.constant(np.array(value, np.float32)) for value in (0, 255))
+        quantised = build.fake_quantize(build.convert(x, np.float32), low, high, low, high, 256)
+        stored = build.convert(build.constant(encoded(weight, "int8")), np.float32)
+        scaled = build.multiply(stored, build.constant(np.ones((rows, 1), np.float32)))
+        return self._openvino.Model([build.result(build.matmul(quantised, scaled, False, True))], [x])
 
     def _transposed(self, image: Any, weight: Array, told: Told) -> Any:
         build = self._openvino.opset13
