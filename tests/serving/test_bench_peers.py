@@ -53,7 +53,7 @@ def test_a_peer_is_right_with_every_weight_and_any_number_of_rows(processes, nam
     assert processes.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)["us"] > 0
 
 
-TYPES = {"torch": ("bf16", "fp16"), "onednn": ("bf16",), "onnxruntime": ("int8",)}
+TYPES = {"torch": ("bf16", "fp16"), "onednn": ("bf16", "int8"), "onnxruntime": ("int8",), "openvino": ("int8",)}
 
 
 @pytest.mark.parametrize("name", [name for name in HOST.peers if name != "inductor"])
