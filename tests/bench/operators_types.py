@@ -1,4 +1,4 @@
-"""Other types in the race of operators: dense layers in bf16 against torch and oneDNN, in int8 against these, ONNX Runtime and OpenVINO."""
+"""Other types in the race of operators: dense layers in bf16 and int8 against torch, oneDNN, OpenVINO, ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from haotuner.words.op import Op
 
 
 class OnednnPacked:
-    """``torch.ops.mkldnn._linear_pointwise`` on a weight from ``_reorder_linear_weight``; of bytes ``onednn.qlinear_pointwise``."""
+    """``torch.ops.mkldnn._linear_pointwise`` on a weight from ``_reorder_linear_weight``; of bytes ``qlinear_pointwise``."""
 
     width = 1
     alone = False

@@ -92,7 +92,7 @@ class OpenvinoCpu:
         return self._openvino.Model([build.result(product)], [x])
 
     def _of_bytes(self, weight: Array) -> Any:
-        """What its rules for quantised layers look for: it multiplies bytes then; as plain conversions it would compute in fp32."""
+        """What its rules for quantised layers look for, to multiply bytes; plain conversions it would compute in fp32."""
         build, rows = self._openvino.opset13, weight.shape[0]
         x = build.parameter([-1, weight.shape[1]], np.uint8)
         low, high = (build.constant(np.array(value, np.float32)) for value in (0, 255))
