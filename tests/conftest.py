@@ -26,6 +26,7 @@ LONG = (
     "serving/test_cuda_serving.py",
     "doors/test_tune_cuda.py",
     "content/test_cuda_numerics.py",
+    "work/test_cuda_timing.py",
     "doors/test_bundle_run.py",
     "doors/test_bench.py",
     "serving/test_c_library.py",
@@ -43,6 +44,9 @@ LONG = (
     "doors/test_requests.py",
     "doors/test_pack_verbs.py",
     "doors/test_kill.py",
+    "work/test_measure_lab.py",
+    "judgement/test_cost_cuda.py",
+    "work/test_planning.py",
 )
 YOUNG = 50_000  # new objects before garbage is looked for
 gc.disable()  # until all files are imported, which leaves next to none

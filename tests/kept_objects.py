@@ -13,7 +13,7 @@ from tests.run_folder import in_a_run
 ROOT = Path(__file__).parents[1]
 
 
-def compiled(words: Sequence[str], source: Path, headers: Sequence[Path], timeout_s: float = 300) -> Path:
+def compiled(words: Sequence[str], source: Path, headers: Sequence[Path], timeout_s: float = 600) -> Path:
     """The object file of a source. AssertionError with the compiler's words.
 
     Args:

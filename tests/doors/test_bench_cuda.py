@@ -40,7 +40,7 @@ def raced(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 def bench(raced: tuple[Path, dict[str, str]], *words: str) -> Answer:
     folder, environment = raced
-    return run_command(("bench", "pack", "--device", "cuda:0", *words), folder, environment, 150)
+    return run_command(("bench", "pack", "--device", "cuda:0", *words), folder, environment)
 
 
 def test_rows_hold_ours_and_the_peers_that_are_absent_are_named(raced: tuple[Path, dict[str, str]]) -> None:

@@ -41,7 +41,7 @@ def cuda_include() -> Path | None:
     if nvcc is None:
         return None
     done = subprocess.run(
-        [nvcc, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True, timeout=60, check=False
+        [nvcc, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True, timeout=600, check=False
     )
     for line in done.stderr.splitlines():
         if line.startswith("#$ TOP="):

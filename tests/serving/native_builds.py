@@ -14,6 +14,7 @@ from haotuner.words.kernel import MicroKernel
 from tests.kept_objects import ours
 from tests.run_folder import toolchain
 from tests.serving.packs import document, packed_op
+from tests.standin.patience import WALL_S
 
 RUNTIME = Path(__file__).parents[2] / "haotuner" / "runtime"
 NATIVE, CLIB = RUNTIME / "native", RUNTIME / "clib"
@@ -126,7 +127,7 @@ def _programs(kernel: MicroKernel) -> Iterator[tuple[str, dict[str, int]]]:
         yield f"{kernel.name}_tail", params | ({"nr": params["nt"]} if "nt" in params else {"mr": params["mt"]})
 
 
-def run(command: Sequence[str | Path], timeout_s: float = 40, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str | Path], timeout_s: float = WALL_S, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program with nothing of this process's environment but a path; its output is shown if it fails."""
     done = subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, timeout=timeout_s, check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ def test_binding_while_the_pack_is_handed_over(made, weight):
 
         def move(old: Any = old, new: Any = new, bound: list[Any] = bound) -> None:
             while not bound:
-                pass
+                time.sleep(0)  # the others' turn
             old.hand_over(new)
 
         in_threads(3, lambda index, bind=bind, move=move: move() if index == 0 else bind())
@@ -235,7 +236,7 @@ def test_binding_while_the_pack_is_closed(made, weight):
 
         def close(pack: Any = pack, bound: list[Any] = bound) -> None:
             while not bound:
-                pass
+                time.sleep(0)  # the others' turn
             pack.close()
 
         in_threads(3, lambda index, bind=bind, close=close: close() if index == 0 else bind())
