@@ -137,7 +137,9 @@ def _window(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callabl
     array = np.asarray(arrays[0])
     spans = [(size - 1) * dilation + 1 for size, dilation in zip(attributes["sizes"], attributes["dilations"], strict=True)]
     if any(array.shape[axis] < span for axis, span in zip(attributes["axes"], spans, strict=True)):
-        shape = [0 if place in attributes["axes"] else extent for place, extent in enumerate(array.shape)]
+        shape = list(array.shape)
+        for axis, span, stride in zip(attributes["axes"], spans, attributes["strides"], strict=True):
+            shape[axis] = max((shape[axis] - span) // stride + 1, 0)
         return np.empty([*shape, *attributes["sizes"]], array.dtype)
     views = np.lib.stride_tricks.sliding_window_view(array, spans, axis=tuple(attributes["axes"]))
     chosen: list[slice] = [slice(None)] * views.ndim

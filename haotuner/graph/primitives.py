@@ -56,7 +56,8 @@ def _compute_map(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
             return (np.sign(one) * np.sign(other) * (np.abs(one) // np.abs(other))).astype(one.dtype)
     found = np.asarray(FUNCTIONS[function](*arrays))
     valued = np.asarray(arrays[-1])
-    return found if function in COMPARISONS else found.astype(valued.dtype, copy=False)
+    with np.errstate(invalid="ignore"):  # whole numbers of NaN: some number, as in C
+        return found if function in COMPARISONS else found.astype(valued.dtype, copy=False)
 
 
 def _infer_cast(types: Types, attributes: Attributes) -> TensorType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,13 @@ def _length(a: Aten) -> str:
     return a.g.map("pow", joined(a.g.map("pow", size, float(order)), "sum"), 1.0 / order)
 
 
+def _distances(a: Aten) -> str:
+    """Of every row of one tensor from every row of another: by their differences, not by products, which lose digits."""
+    one, other = (a.onnx("Unsqueeze", a.cast(a.at(place), a.dtype), a.whole(-2 - place)) for place in (0, 1))
+    apart = a.g.map("sub", one, other)
+    return _length(replace(a, inputs=[apart, a.at(2, 2), [len(a.g.types[apart].shape) - 1]]))
+
+
 def _multiplied(a: Aten) -> str:
     whole = a.op == "prod.default"
     axes = None if whole else a.whole(a.axis(a.at(1)))
@@ -120,6 +128,7 @@ ROWS: Mapping[str, Rule] = {
     **{f"{name}.{kind}": _spread for name in ("var", "std") for kind in ("correction", "dim", "default")},
     "var_mean.correction": _spread_and_mean,
     "linalg_vector_norm.default": _length,
+    "_cdist_forward.default": _distances,
     "prod.dim_int": _multiplied,
     "prod.default": _multiplied,
 }

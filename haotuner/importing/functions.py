@@ -61,14 +61,24 @@ def defaults_of(node: Any, opset: int) -> dict[str, Any]:
     return {name: one.default_value for name, one in schema.attributes.items() if one.default_value.name}
 
 
-def unknown_attributes(node: Any, opset: int) -> list[str]:
-    """Attributes that the definition of one of ONNX's own operators does not have: what they ask for nobody knows."""
+def misfit(node: Any, opset: int) -> str:
+    """What of a node the definition of one of ONNX's own operators does not have, in words; empty where it fits."""
     onnx = onnx_library()
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:
-        return []
-    return [] if schema.deprecated else [one.name for one in node.attribute if one.name not in schema.attributes]
+        return ""
+    if schema.deprecated:
+        return ""
+    odd = [one.name for one in node.attribute if one.name not in schema.attributes]
+    if odd:
+        return f"attribute {', '.join(odd)}: opset {opset} has none of that name; export the model again"
+    for what, count, least, most in (("inputs", len(node.input), schema.min_input, schema.max_input),
+                                     ("outputs", len(node.output), schema.min_output, schema.max_output)):  # fmt: skip
+        if not least <= count <= most:
+            bound = f"at least {least}" if count < least else f"at most {most}"
+            return f"{count} {what}: opset {opset} has {bound}; export the model again"
+    return ""
 
 
 def _proto(onnx: Any, kind: TensorType | None) -> Any:

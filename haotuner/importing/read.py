@@ -18,7 +18,7 @@ from haotuner.graph.graph import Graph, GraphBuilder, Node
 from haotuner.importing.call import Call
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
-from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, unknown_attributes
+from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
 from haotuner.importing.table import MAIN, rule_of
 from haotuner.importing.types import dtype_of_onnx
 
@@ -183,9 +183,9 @@ class Reader:
         if node.domain in MAIN and node.op_type == "If":
             return self._branch(node, inputs, names, opset, depth)
         asked = max((place + 1 for place, one in enumerate(node.output) if one), default=0)
-        odd = unknown_attributes(node, opset) if node.domain in MAIN and (node.domain, node.op_type) not in self.own else []
+        odd = misfit(node, opset) if node.domain in MAIN and (node.domain, node.op_type) not in self.own else ""
         if odd:
-            raise UsageError(f"attribute {', '.join(odd)}: opset {opset} has none of that name; export the model again")
+            raise UsageError(odd)
         rule = rule_of(node.domain, node.op_type)
         if rule is not None and (node.domain, node.op_type) not in self.own:
             attributes = {one.name: self._attribute(one) for one in node.attribute}

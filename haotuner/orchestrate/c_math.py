@@ -39,11 +39,17 @@ def _polynomial(coefficients: Sequence[float], x: str) -> str:
 
 
 # Behind a head that has INLINE, and the bits of a float as a whole number and back, as C or CUDA C++ has them.
-FUNCTIONS = f"""INLINE int64_t floordiv(int64_t a, int64_t b) {{
-  int64_t q = a / b;
-  return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+FUNCTIONS = f"""INLINE int64_t ht_quotient(int64_t a, int64_t b) {{ /* by 0, and the least by -1, a processor stops */
+  return (uint64_t)b + 1 > 1 ? a / b : b ? (int64_t)(0 - (uint64_t)a) : 0;
 }}
-INLINE int64_t floormod(int64_t a, int64_t b) {{ return a - floordiv(a, b) * b; }}
+INLINE int64_t ht_rest(int64_t a, int64_t b) {{ return (uint64_t)b + 1 > 1 ? a % b : 0; }}
+INLINE int64_t floordiv(int64_t a, int64_t b) {{
+  return ht_quotient(a, b) - ((ht_rest(a, b) != 0) & ((a < 0) != (b < 0)));
+}}
+INLINE int64_t floormod(int64_t a, int64_t b) {{
+  int64_t r = ht_rest(a, b);
+  return r + ((r != 0) & ((r < 0) != (b < 0)) ? b : 0);
+}}
 INLINE int64_t ht_ipow(int64_t a, int64_t n) {{ /* of whole numbers; 1 over one of them is 0, but for 1 and -1 */
   if (n < 0) return a == 1 ? 1 : a == -1 ? (n & 1 ? -1 : 1) : 0;
   uint64_t found = 1, base = (uint64_t)a;
@@ -222,8 +228,11 @@ def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
         if function == "sigmoid" and argument == "fp64":
             return f"(1.0 / (1.0 + exp(-{a[0]})))"
         return f"{(_SINGLE if argument == 'fp32' else _DOUBLE)[function]}({', '.join(a)})"
-    whole = {"div": "({1} ? {0} / {1} : 0)", "floordiv": "floordiv({0}, {1})", "mod": "floormod({0}, {1})",
-             "pow": "ht_ipow({0}, {1})", "fmod": "({1} ? {0} % {1} : 0)", "abs": "({0} < 0 ? -{0} : {0})"}  # fmt: skip
+    whole = {"div": "ht_quotient({0}, {1})", "floordiv": "floordiv({0}, {1})", "mod": "floormod({0}, {1})",
+             "pow": "ht_ipow({0}, {1})", "fmod": "ht_rest({0}, {1})", "abs": "({0} < 0 ? -{0} : {0})"}  # fmt: skip
+    if argument.startswith("uint"):
+        whole |= {"div": "({1} ? {0} / {1} : 0)", "fmod": "({1} ? {0} % {1} : 0)"}
+        whole |= {"floordiv": whole["div"], "mod": whole["fmod"]}
     return f"({kind}){whole[function].format(*a)}"
 
 

@@ -79,6 +79,12 @@ def test_a_reduction_over_nothing_is_its_neutral_element():
     assert run(lambda g, x: g.add("reduce", x, how="max", axes=(1,)), empty).tolist() == [-np.inf] * 3
 
 
+def test_windows_of_an_image_too_low_for_them_keep_its_width():
+    low = np.zeros((1, 7), np.float32)
+    window = {"axes": (0, 1), "sizes": (2, 3), "strides": (1, 2), "dilations": (1, 1)}
+    assert run(lambda g, x: g.add("window", x, **window), low).shape == (0, 3, 2, 3)
+
+
 def test_steps_that_no_output_needs_are_left_out():
     g = GraphBuilder()
     x = g.input("x", (M, N))

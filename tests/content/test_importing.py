@@ -195,6 +195,15 @@ def bad_models() -> dict[str, tuple[Any, str]]:
         "loop": (loop, r"Loop: 1 \(again\); Scan: 1 \(rows\)"),
         "attribute": (model([n("Resize", ["x"], ["y"], mode="odd")], {"x": [1, 1, 4]}, ["y"]), r"node y \(Resize\)"),
         "no such attribute": (model([n("Relu", ["x"], ["y"], wobble=3)], {"x": [1]}, ["y"]), r"\(Relu\): attribute wobble"),
+        "too few": (model([n("Mul", ["x"], ["y"])], {"x": [1]}, ["y"]), r"\(Mul\): 1 inputs: opset .. has at least 2"),
+        "too many": (
+            model([n("Relu", ["x", "x"], ["y"])], {"x": [1]}, ["y"]),
+            r"\(Relu\): 2 inputs: opset .. has at most 1",
+        ),
+        "results": (
+            model([n("Relu", ["x"], ["y", "z"])], {"x": [1]}, ["y"]),
+            r"\(Relu\): 2 outputs: opset .. has at most 1",
+        ),
         "window": (
             model([n("MaxPool", ["x"], ["y"], kernel_shape=[3])], {"x": ["b", 1, 2]}, ["y"]),
             "a window of 3 does not",

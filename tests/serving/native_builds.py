@@ -26,7 +26,7 @@ LIBRARY = tuple(
 DOORS = ("dlopen", "dlclose", "dlsym", "calloc", "aligned_alloc", "stat", "read")  # that drive_doors.c wraps
 DOORS_FLAGS = tuple(f"-Wl,--wrap={name}" for name in DOORS)
 # Of programs and generated code of tests, and of the linker; nothing of ours asks.
-OTHERS_FLAGS = ("-D", "-I", "-Wl,", "-Wno-", "-rdynamic", "-shared")
+OTHERS_FLAGS = ("-D", "-I", "-Wl,", "-Wno-", "-rdynamic", "-shared", "-fwrapv")
 # -O0: what is checked is every access as it is written, and to compile is most of what such a test takes.
 ASAN = ("-g", "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TSAN = ("-g", "-O1", "-fsanitize=thread")

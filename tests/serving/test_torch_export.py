@@ -224,6 +224,14 @@ def test_complex_numbers_are_two_real_ones(kind):
     right_at(kind().eval(), lambda *sizes: torch.randn(*sizes, *last), {0: "batch", 1: "words"}, (2, 27), (1, 13), (3, 52))
 
 
+def test_distances_of_rows():
+    class Apart(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return torch.cdist(x, x[:, :2] * 2), torch.cdist(x, x, p=1.0), torch.cdist(x, x, p=float("inf"))
+
+    right_at(Apart(), lambda b, t: torch.randn(b, t, 5), {0: "batch", 1: "words"}, (2, 7), (1, 3), (3, 30))
+
+
 def test_complex_numbers_where_none_can_be_are_refused_in_words():
     from haotuner.torch import export
 

@@ -130,11 +130,21 @@ def turned_channels(g: GraphBuilder, x: str) -> str:
     return g.map("max", g.add("transpose", wide, order=(0, 3, 1, 2)), 0.0)
 
 
+def whole_numbers(g: GraphBuilder, x: str) -> str:
+    """By 0, and the least number by -1, at which a processor stops; products wrap around."""
+    one, by = (g.add("cast", g.map("mul", x, scale), dtype="int64") for scale in (5.0, 1.5))
+    one = g.map("select", g.map("greater", x, 0.7), g.constant(np.array(-(2**63))), one)
+    found = g.map("mul", one, g.constant(np.array(2**62 + 3)))
+    for function in ("floordiv", "mod", "fmod"):
+        found = g.map("bitxor", found, g.map(function, one, by))
+    return g.add("cast", g.map("mod", found, g.constant(np.array(997))), dtype="fp32")
+
+
 CASES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
     one.__name__: one
     for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside, interleaved,
                 interleaved_from_one_on, softmax, mean_of_tanh, gated, rows_of_one, across_rows, turned_plane,
-                turned_apart, turned_channels)
+                turned_apart, turned_channels, whole_numbers)
 }  # fmt: skip
 ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored", "crop")
 SHAPES = ((1, 1, 1), (2, 1, 3), (1, 4, 2), (2, 7, 37), (1, 5, 64), (1, BLOCK + 6, ROWS + 2))

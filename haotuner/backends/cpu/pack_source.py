@@ -39,13 +39,15 @@ MODEL_SOURCES = ("loops.c", *(f"model/{name}.c" for name in MODEL))  # of packs 
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
 
-# Of generated loops. Sums may be taken apart into lanes; NaN and infinity stay what they are.
+# Of generated loops. Sums may be taken apart into lanes; NaN and infinity stay what they are. Whole numbers wrap around:
+# what a compiler concludes from sums of data that do not could take away what keeps an index inside its tensor.
 GROUP_FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fassociative-math",
     "-fno-signed-zeros",
     "-ffp-contract=fast",
+    "-fwrapv",
     "-Wno-unused",
 )
 
