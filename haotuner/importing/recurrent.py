@@ -39,6 +39,8 @@ def _one_way(c: Call, kind: str, x: str, number: int, *, reverse: bool) -> str:
     w, r = _direction(c, 1, number), _direction(c, 2, number)
     assert w is not None and r is not None
     hidden = g.types[r].shape[1]
+    if not isinstance(hidden, int):
+        raise c.bad(f"its number of units, {hidden}, depends on the request; give the weights fixed sizes")
     tokens, batch = g.types[x].shape[:2]
     products = g.add("contract", x, w, labels="tbi,gi->tbg")
     both = _direction(c, 3, number)

@@ -195,6 +195,10 @@ def bad_models() -> dict[str, tuple[Any, str]]:
         "loop": (loop, r"Loop: 1 \(again\); Scan: 1 \(rows\)"),
         "attribute": (model([n("Resize", ["x"], ["y"], mode="odd")], {"x": [1, 1, 4]}, ["y"]), r"node y \(Resize\)"),
         "no such attribute": (model([n("Relu", ["x"], ["y"], wobble=3)], {"x": [1]}, ["y"]), r"\(Relu\): attribute wobble"),
+        "units": (
+            model([n("RNN", ["x", "w", "r"], ["y"])], {"x": ["t", 1, 2], "w": [1, "h", 2], "r": [1, "h", "h"]}, ["y"]),
+            r"\(RNN\): .*number of units, h, depends on the request",
+        ),
         "too few": (model([n("Mul", ["x"], ["y"])], {"x": [1]}, ["y"]), r"\(Mul\): 1 inputs: opset .. has at least 2"),
         "too many": (
             model([n("Relu", ["x", "x"], ["y"])], {"x": [1]}, ["y"]),
