@@ -112,6 +112,13 @@ def test_one_nest_of_loops_writes_all_outputs_in_any_parts(name: str, compiled: 
                 np.testing.assert_allclose(made[one], wanted[one], rtol=1e-5, atol=1e-6, err_msg=f"{one} {dims} {axis}")
 
 
+def test_compilers_are_told_that_outputs_lie_apart() -> None:
+    """Else gcc makes no vectors of a loop that stores to two of them."""
+    last = [line for line in of(graph_of("scaled_residual"), "one")[0].source.splitlines() if " for (" in line][-1]
+    assert last.strip().startswith('_Pragma("GCC ivdep") for (')
+    assert "ivdep" not in of(graph_of("statistics"), "one")[0].source, "once a row is no loop"
+
+
 def test_what_lies_beside_has_the_same_points_or_is_a_row_of_fixed_length() -> None:
     assert lies_beside((B, T, 32), (B, T, 32)) == [0, 1, 2]
     assert lies_beside((B, T), (B, T, 32)) == [0, 1] and lies_beside((B, T, 1), (B, T, 32)) == [0, 1, None]
