@@ -25,7 +25,7 @@ from haotuner.runtime.pack import Pack
 
 SLOWER = 1.05  # of the old pack's time: less is chance
 SECONDS, LIMIT_S = 6.0, 90.0  # for all requests of all models; of the process
-ENOUGH_S = 45.0  # then no further request is begun: large ones come last
+ENOUGH_S = 25.0  # then no further request is begun: large ones come last
 LEAST_CALLS = 2
 SEED = 0
 SAID_MOST = 1500  # letters of what a process said

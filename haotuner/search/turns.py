@@ -17,6 +17,7 @@ from haotuner.words.device import Device
 
 FIRST_SHARE = 0.5  # of the budget, for the first turns of all tasks
 LEAST_TURN_S = 6.0  # less goes into what a search begins with
+SHORTEST_TURN_S = 3.0  # of a budget that does not give every task as much
 TURNS = 3.0  # later turns that the rest would give each task, if all got as many
 LAST_SHARE = 0.3  # of a turn: what is left of the budget is then given to nobody
 USUAL_OVER_S = 1.5  # by which a turn takes longer than it was given, before one has shown it
@@ -65,7 +66,8 @@ def shared(
         if first:
             behind = count - len(found)
             even = max(0.0, left - budget_s * (1 - FIRST_SHARE)) / behind
-            seconds = max(even, min(left / behind, LEAST_TURN_S))  # many tasks need all of a short budget
+            # Many tasks need all of a short budget, the largest alone of one so short that none would learn anything.
+            seconds = max(even, min(left, LEAST_TURN_S, max(left / behind, SHORTEST_TURN_S)))
         elif left < LAST_SHARE * usual:
             break
         else:

@@ -48,6 +48,15 @@ def test_a_kept_object_gives_the_same_library_and_is_not_compiled_again(linked: 
     assert plain == first == second
 
 
+def test_another_library_with_more_headers_shares_what_lies_in_the_first_folder(linked: Linked, tmp_path: Path) -> None:
+    linked()
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "own.h").write_text("")
+    linked.log.write_text("")
+    linked.tools.link([], [linked.folder / "data.c", *SOURCES], [RUNTIME_SOURCES, tmp_path / "more"], tmp_path / "other.so")
+    assert [word for word in linked.log.read_text().split() if word.endswith("/check.c")] == []
+
+
 def test_a_damaged_object_is_made_again(linked: Linked) -> None:
     sound, _ = linked()
     kept = sorted((linked.folder / "objects").glob("*.o"))

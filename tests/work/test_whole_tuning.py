@@ -21,7 +21,7 @@ from haotuner.publishing import next_seconds
 from haotuner.records import MemoryStore
 from haotuner.search import turns as turns_module
 from haotuner.search.task_scheduler import Scheduler, Shared
-from haotuner.search.turns import shared
+from haotuner.search.turns import SHORTEST_TURN_S, USUAL_OVER_S, shared
 from haotuner.whole_tuning import _reserve
 from tests.work.fake_lab import CORE
 
@@ -54,6 +54,20 @@ def test_turns_end_when_the_budget_does_however_much_each_overruns(monkeypatch, 
     if budget_s >= count * (over + 1):
         assert len(found) == count, "every task had a turn"
         assert clock.now >= 0.6 * budget_s, "and the rest was not left"
+
+
+def test_a_budget_too_short_for_all_tasks_is_for_the_largest(monkeypatch):
+    clock, given = Clock(monkeypatch), list[tuple[int, float]]()
+
+    def one_turn(place: int, seconds: float) -> Any:
+        given.append((place, seconds))
+        clock.now += seconds + USUAL_OVER_S
+        return SimpleNamespace(timings=1, stopped="budget")
+
+    tasks = [Shared("dense", 1e6 + place, (1.0,)) for place in range(33)]
+    shared(Scheduler(tasks), CORE, 35.0, one_turn, lambda _: True)
+    assert [place for place, _ in given[:3]] == [32, 31, 30] and len(given) == 12
+    assert all(seconds == pytest.approx(SHORTEST_TURN_S - USUAL_OVER_S) for _, seconds in given[:11])
 
 
 def test_after_each_turn_is_said_how_far_it_is_and_what_a_request_takes(monkeypatch):
