@@ -98,12 +98,16 @@ def main() -> None:
     words.add_argument("--minutes", type=float, default=15.0)
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--types", default="fp32,bf16,int8", help="of ops, to measure some alone")
+    words.add_argument("--kernels", type=int, default=10**6, help="of an op at most so many, drawn: more ops in the time")
+    words.add_argument("--only", default="", help="kinds of ops, as in dense,batch_matmul; by default all")
     asked = words.parse_args()
     device, end = find_device("cpu", cache_dir=cache_folder(os.environ)), time.monotonic() + 60 * asked.minutes
     for text, sizes in drawn(asked.seed, tuple(asked.types.split(","))):
         if time.monotonic() > end:
             return
         op = Op.parse(text)
+        if asked.only and op.kind not in asked.only.split(","):
+            continue
         traffic = Traffic.of([(Shape.of(size), 1.0) for size in sizes])
         for family in backend_for(device).searched(op, device):
             task = Task(op=op, traffic=traffic, threads=(1,), cache="hot", budget_s=60.0)
@@ -113,6 +117,9 @@ def main() -> None:
             rest = [kernel for kernel in rest if kernel not in kept]
             more = np.random.default_rng(asked.seed).permutation(len(rest))[:MORE]
             kernels = [*kept, *(rest[at] for at in more)]
+            if len(kernels) > asked.kernels:
+                places = np.random.default_rng(asked.seed).choice(len(kernels), asked.kernels, replace=False)
+                kernels = [kernels[at] for at in sorted(places)]
             begun = time.monotonic()
             us = times(op, device, kernels, traffic, asked.db)
             print(f"{op.name} {family.name}: {us.size} timed in {time.monotonic() - begun:.0f} s", flush=True)
