@@ -81,9 +81,9 @@ def _headers() -> list[str]:
 @functools.cache
 def _own() -> list[str | bytes]:
     """What the machine and all that is built on it depend on; ``place``: units know the machine by its path."""
-    return [version("g++"), version("nvcc"), repr((_flags(), ALIGNMENT, place())), *(
-        path.name.encode() + path.read_bytes() for path in sorted(NATIVE.iterdir())
-    )]  # fmt: skip
+    files = [*sorted(NATIVE.iterdir()), Path(translate.__code__.co_filename), Path(__file__)]
+    told = repr((_flags(), ALIGNMENT, place()))
+    return [version("g++"), version("nvcc"), told, *(path.name.encode() + path.read_bytes() for path in files)]
 
 
 def _precompile(folder: Path) -> None:
@@ -98,8 +98,7 @@ def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
     """
     if not in_a_run():
         return _build_unit(source, library, traced)
-    translated = Path(translate.__code__.co_filename).read_bytes() + Path(__file__).read_bytes()
-    content = [*_own(), translated, source, str(traced)]
+    content = [*_own(), source, str(traced)]
     shutil.copy(kept("unit", content, lambda folder: _whole_unit(source, folder, traced)) / "kernels.so", library)
     return library
 
@@ -148,6 +147,20 @@ def _entry(symbol: str, taken: str) -> str:
 
 def build_plain(sources: Sequence[Path], library: Path) -> Path:
     """Hand-written CUDA sources (the bundle's probe) as a shared library, each a unit of its own."""
+    if not in_a_run():
+        return _build_plain(sources, library)
+    beside = [path for path in sorted(sources[0].parent.iterdir()) if path.suffix in (".h", ".cuh")]
+    content = [*_own(), *(path.name.encode() + b"\0" + path.read_bytes() for path in (*sources, *beside))]
+    made = kept("plain", content, lambda folder: _whole_plain(sources, folder))
+    shutil.copy(made / "plain.so", library)
+    return library
+
+
+def _whole_plain(sources: Sequence[Path], folder: Path) -> None:
+    _build_plain(sources, folder / "plain.so")
+
+
+def _build_plain(sources: Sequence[Path], library: Path) -> Path:
     units = []
     for source in sources:
         unit = library.with_name(f"{library.stem}-{source.stem}.cc")
