@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.ops.batch_matmul import BESIDE
 from haotuner.ops.dtypes import DTYPES
-from haotuner.pack.op import PackOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.refusal import REFUSED, explain, read_only
 from haotuner.runtime.typed import as_bits, empty_like, taken
-
-if TYPE_CHECKING:
-    from haotuner.runtime.pack import Pack
 
 
 class ProductOp(Operator):
@@ -27,11 +23,6 @@ class ProductOp(Operator):
     that is a number or has the batch axes, a mask that is broadcast to the output. Every operand may have any strides, such
     as a head's slice of (b, t, h, d); ``out`` must be contiguous in its last axis. Concurrent calls are allowed.
     """
-
-    def __init__(self, pack: Pack, entry: PackOp, threads: int | None = None) -> None:
-        super().__init__(pack, entry, threads)
-        self._m_at, self._n_at = (operand.dims.index(axis) - 3 for operand, axis in zip(entry.inputs, "mn", strict=True))
-        self._alike = entry.output.dtype == entry.inputs[0].dtype
 
     def run(self, *operands: Any, out: Any = None, **named: Any) -> Any:
         """The result, in ``out`` if that is given, else new and of x's kind.
@@ -44,13 +35,14 @@ class ProductOp(Operator):
             x, w = operands
             # As _is_negated, written out: that was a fifth of a small call's time.
             if not ((hasattr(x, "is_neg") and x.is_neg()) or (hasattr(w, "is_neg") and w.is_neg())):
-                usual = self._usual(x, w) if out is None else out
-                if usual is not None:
-                    try:  # the usual call; what is wrong with another is looked for below
-                        self._call(self._setting, x, w, usual)
-                        return usual
-                    except REFUSED:
-                        pass
+                try:  # the usual call; what is wrong with another is looked for below
+                    if out is not None:
+                        self._call(self._setting, x, w, out)
+                        return out
+                    if not getattr(x, "requires_grad", True) and not getattr(w, "requires_grad", True):
+                        return self._call(self._setting, x, w, None)  # of torch: the library asks torch for the output
+                except REFUSED:
+                    pass
         beside = {name: _number(named.pop(name, None)) for name in BESIDE}
         given = self._given(operands, named)
         for name, value in (*given.items(), *beside.items()):
@@ -71,14 +63,6 @@ class ProductOp(Operator):
                 raise explain(self.name, told, error) from error
             self.run(out=out, **(every | frozen))
         return out
-
-    def _usual(self, x: Any, w: Any) -> Any:
-        """An output for two tensors of torch with the same batch axes; None for all else, which ``_fresh`` looks at."""
-        make, shape = getattr(x, "new_empty", None), getattr(w, "shape", None)
-        if make is None or shape is None or not self._alike or x.requires_grad or getattr(w, "requires_grad", True):
-            return None
-        batch = x.shape[:-2]
-        return make((*batch, x.shape[self._m_at], shape[self._n_at])) if len(shape) > 1 and shape[:-2] == batch else None
 
     def _fresh(self, given: Mapping[str, Any]) -> Any:
         """An output for these factors; what else is wrong with them is said by the call itself."""

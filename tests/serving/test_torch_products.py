@@ -15,15 +15,34 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
-def ops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from haotuner.torch import register
-
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     level = best_level()
     path = product_pack(
         tmp_path_factory.mktemp("torch") / "pack", ("batch_matmul:", "batch_matmul:layout=nt"), LANES[level], level
     )
-    with haotuner.load(path, threads=1) as pack, register(pack):
+    with haotuner.load(path, threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def ops(pack: Any) -> Iterator[Any]:
+    from haotuner.torch import register
+
+    with register(pack):
         yield torch.ops.haotuner
+
+
+@pytest.mark.parametrize(
+    "shapes", [((5, 7), (7, 6)), ((2, 1, 5, 7), (3, 7, 6)), ((3, 5, 0), (1, 0, 6)), ((0, 5, 7), (7, 6))]
+)
+def test_the_library_asks_torch_for_the_output(pack: Any, shapes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = pack.op("batch_matmul").run
+    x, w = (torch.randn(shape) for shape in shapes)
+    monkeypatch.setattr(type(run.__self__), "_fresh", None)  # the way of other tensors is not taken
+    torch.testing.assert_close(run(x, w), x @ w)
+    monkeypatch.undo()
+    with pytest.raises(TypeError, match="w has dtype torch.float64"):
+        run(x, w.double())
 
 
 def attention(ops: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:

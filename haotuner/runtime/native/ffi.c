@@ -78,23 +78,38 @@ int64_t ht_ffi_whole(const TVMFFIAny* args, int32_t count, int32_t index, int64_
   return args[index].v_int64 >= 0 && args[index].v_int64 < limit ? args[index].v_int64 : -1;
 }
 
-/* x itself is checked in full later, here only what sizes the output. */
-int ht_ffi_allocate(const ht_op* op, int device_type, const DLTensor* x, TVMFFIAny* out) {
+/* A new tensor like the op's output, from the allocator of x's framework. */
+static int allocate(const ht_op* op, const DLTensor* x, int32_t rank, int64_t* shape, TVMFFIAny* out) {
   const ht_operand* y = &op->operands[op->operand_count - 1];
-  int64_t shape[HT_MAX_RANK];
-  if (x == NULL || x->ndim < 1 || x->ndim > HT_MAX_RANK || x->shape == NULL ||
-      x->shape[x->ndim - 1] != op->axes[HT_AXIS_K].extent || (int)x->device.device_type != device_type || tvm_ffi().allocate == NULL)
-    return ht_ffi_raise("ValueError", op->name, "no output can be made for this x");
-  for (int i = 0; i < x->ndim; ++i)
-    if ((shape[i] = x->shape[i]) < 0) return ht_ffi_raise("ValueError", op->name, "x has a negative extent");
-  shape[x->ndim - 1] = op->axes[HT_AXIS_N].extent;
-  DLTensor like = {NULL, x->device, x->ndim, {y->code, y->bits, 1}, shape, NULL, 0};
+  for (int i = 0; i < rank; ++i)
+    if (shape[i] < 0) return ht_ffi_raise("ValueError", op->name, "x has a negative extent");
+  DLTensor like = {NULL, x->device, rank, {y->code, y->bits, 1}, shape, NULL, 0};
   out->type_index = kTVMFFITensor;
   out->zero_padding = 0;
   return tvm_ffi().allocate(&like, (TVMFFIObjectHandle*)&out->v_obj);
 }
 
-/* Any kind: (setting, operands…, out). */
+/* x itself is checked in full later, here only what sizes the output. */
+int ht_ffi_allocate(const ht_op* op, int device_type, const DLTensor* x, TVMFFIAny* out) {
+  int64_t shape[HT_MAX_RANK];
+  if (x == NULL || x->ndim < 1 || x->ndim > HT_MAX_RANK || x->shape == NULL ||
+      x->shape[x->ndim - 1] != op->axes[HT_AXIS_K].extent || (int)x->device.device_type != device_type || tvm_ffi().allocate == NULL)
+    return ht_ffi_raise("ValueError", op->name, "no output can be made for this x");
+  for (int i = 0; i < x->ndim; ++i) shape[i] = x->shape[i];
+  shape[x->ndim - 1] = op->axes[HT_AXIS_N].extent;
+  return allocate(op, x, x->ndim, shape, out);
+}
+
+/* The output of a kind that says how large it is. */
+static int allocate_sized(const ht_op* op, const DLTensor* const* inputs, TVMFFIAny* out) {
+  int64_t shape[HT_MAX_RANK];
+  const int rank = op->kind->sized(op, inputs, shape);
+  if (rank == 0 || inputs[0]->device.device_type != kDLCPU || tvm_ffi().allocate == NULL)
+    return ht_ffi_raise("ValueError", op->name, "no output can be made for these operands");
+  return allocate(op, inputs[0], rank, shape, out);
+}
+
+/* Any kind: (setting, operands…, out). None for the output, where the kind says how large it is: a new one. */
 static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   const ht_op* op = &ht_ops[index];
   const DLTensor* tensors[HT_MAX_OPERANDS];
@@ -102,17 +117,28 @@ static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* 
   if (given < op->operand_count || given > op->operand_count + op->optional_count || given > HT_MAX_OPERANDS ||
       args[0].type_index != kTVMFFIInt)
     return ht_ffi_raise("TypeError", op->name, "expected the arguments (setting, operands..., out)");
+  TVMFFIAny made = {.type_index = kTVMFFINone};
+  const int32_t output = op->operand_count - 1;
   for (int i = 0; i < given; ++i) {
     if ((tensors[i] = ht_ffi_tensor(&args[i + 1])) != NULL) continue;
+    if (i == output && args[i + 1].type_index == kTVMFFINone && op->kind->sized != NULL) {
+      if (allocate_sized(op, tensors, &made) != 0) return -1;
+      tensors[i] = ht_ffi_tensor(&made);
+      continue;
+    }
     if (i >= op->operand_count && args[i + 1].type_index == kTVMFFINone) continue; /* its check says whether it can do without */
+    release(&made);
     char text[128];
     snprintf(text, sizeof text, "%.40s is not a tensor: pass a numpy array, a torch tensor or another DLPack tensor",
              op->operands[i].name);
     return ht_ffi_raise("TypeError", op->name, text);
   }
   ht_error error;
-  if (ht_call_op(index, tensors, given, args[0].v_int64, NULL, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
-  result->type_index = kTVMFFINone;
+  if (ht_call_op(index, tensors, given, args[0].v_int64, NULL, &error) != 0) {
+    release(&made);
+    return ht_ffi_raise(error.kind, op->name, error.text);
+  }
+  *result = made;
   return 0;
 }
 

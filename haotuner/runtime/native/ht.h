@@ -151,6 +151,9 @@ typedef struct { /* what a kind of operator does; one file in kinds/ */
   /* Of a kind whose weight is laid out here when it is bound: floats of the packed weight, and the work. NULL of other kinds. */
   int64_t (*packed_floats)(const ht_op* op);
   int (*pack)(const ht_op* op, const DLTensor* weight, float* packed, ht_error* error);
+  /* The output's extents for these operands, as far as they go together (`check` says whether they do), and how many there are; 0 where
+   * there are none. NULL: an output is always passed. */
+  int (*sized)(const ht_op* op, const DLTensor* const* inputs, int64_t shape[HT_MAX_RANK]);
 } ht_kind;
 
 struct ht_op {

@@ -33,6 +33,9 @@ typedef struct {
 /* product_check.c: fills call->product, all strides in elements; 0, or -1 with *error filled. */
 int ht_product_check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error);
 
+/* product_check.c: extents of the output; how many, or 0. */
+int ht_product_sized(const ht_op* op, const DLTensor* const* inputs, int64_t shape[HT_MAX_RANK]);
+
 /* product_run.c: compute it; 0, or -1 when a program refused its arguments. */
 int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads);
 

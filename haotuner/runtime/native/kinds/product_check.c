@@ -228,3 +228,17 @@ int ht_product_check(const ht_op* op, const DLTensor* const* tensors, int32_t co
   if (check_aliases(y, inputs, inputs_count, error) != 0) return -1;
   return fold_batch(y, each, matrix_axes, 6, call, error);
 }
+
+int ht_product_sized(const ht_op* op, const DLTensor* const* inputs, int64_t shape[HT_MAX_RANK]) {
+  const ht_product* product = op->data;
+  const DLTensor *x = inputs[HT_PRODUCT_X], *w = inputs[HT_PRODUCT_W];
+  if (x == NULL || w == NULL || x->ndim < 2 || w->ndim < 2 || x->ndim > HT_MAX_RANK || w->ndim > HT_MAX_RANK) return 0;
+  const int rank = x->ndim > w->ndim ? x->ndim : w->ndim;
+  for (int i = 2; i < rank; ++i) { /* from the last axis */
+    const int64_t of_x = i < x->ndim ? x->shape[x->ndim - 1 - i] : 1, of_w = i < w->ndim ? w->shape[w->ndim - 1 - i] : 1;
+    shape[rank - 1 - i] = of_x == 1 ? of_w : of_x;
+  }
+  shape[rank - 2] = x->shape[x->ndim - (product->x_across ? 1 : 2)];
+  shape[rank - 1] = w->shape[w->ndim - (product->w_across ? 2 : 1)];
+  return rank;
+}

@@ -298,4 +298,4 @@ int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, in
 static const char* kernel_name(const ht_op* op, int32_t index) { return ((const ht_product*)op->data)->kernels[index].name; }
 
 const ht_kind ht_product_kind = {
-    .name = "product", .check = ht_product_check, .run = ht_product_run, .kernel_name = kernel_name};
+    .name = "product", .check = ht_product_check, .run = ht_product_run, .kernel_name = kernel_name, .sized = ht_product_sized};
