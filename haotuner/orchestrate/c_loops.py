@@ -7,7 +7,6 @@ threads can share any of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from haotuner.errors import UsageError
@@ -39,38 +38,13 @@ from haotuner.orchestrate.c_math import (
     stored,
 )
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
-from haotuner.orchestrate.elements import Beside, elements_of
+from haotuner.orchestrate.elements import Beside, elements_of, rows_before
 from haotuner.orchestrate.inside import clipped, inside
 from haotuner.orchestrate.kept import Kept, kept_in_row
+from haotuner.orchestrate.scopes import Group, Scope, text_of
 from haotuner.orchestrate.woven import strand, strands
 
 APART = '_Pragma("GCC ivdep")'  # gcc does not see that two outputs lie apart, and makes no vectors: 3 times as long
-
-
-@dataclass(slots=True)
-class Scope:
-    """A loop's body: lines and inner loops in their order; what it has computed, by the text and by the expression."""
-
-    bound: frozenset[str]
-    lines: list[Any] = field(default_factory=list)
-    by_text: dict[str, str] = field(default_factory=dict)
-    by_identity: dict[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The C of a group and what a call passes it: tensors in order, the outputs last, of which the last one's are the loops.
-
-    Of a device (``cuda_loops.py``): ``lanes`` threads for each point of the first ``points`` loops, and the lines of the
-    size table that it reads.
-    """
-
-    source: str
-    tensors: tuple[str, ...]
-    loops: tuple[Extent, ...]
-    points: int = 0
-    lanes: int = 1
-    sizes: tuple[int, ...] = ()
 
 
 def loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
@@ -103,7 +77,7 @@ class LoopsWriter:
         variables, value = found.variables, found.value
         alone = not found.beside
         turned = turned_loads(self.graph, variables, value) if alone else None
-        first = self._rows_whole(variables, value) if alone else []
+        first = self._rows_whole(variables, value) if alone else self._rows_before()
         stack, names = [self.top], [variable.name for variable in variables]
         across = folds_across(value, variables) if alone and variables and wide(extents[-1]) else []
         for place, variable in enumerate(variables):
@@ -128,7 +102,7 @@ class LoopsWriter:
         self._close(stack, 1)
         tensors, pointers, body = self._parts()
         head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
-        source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, *_text(first, 1), *body, "}"])
+        source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, *text_of(first, 1), *body, "}"])
         return Group(source=source, tensors=tensors, loops=extents)
 
     def _rows_whole(self, variables: Sequence[Variable], value: Expression) -> list[Any]:
@@ -141,13 +115,41 @@ class LoopsWriter:
             stack.append(self._loop(variable.name, f"hi[{at}]", f"lo[{at}]"))
         self._assign(self.row.value, [variable.name for variable in variables], stack)
         self._close(stack, 1)
-        extent = self.graph.types[self.graph.outputs[0]].shape[-1]
-        width = f"{extent}LL" if isinstance(extent, int) else f"s[{self.size(extent)}]"
-        asked = [f"lo[{place}] == 0", f"hi[{place}] == {width}"]
+        asked = self._whole(place)
         asked += [f"lo[{at}] < hi[{at}]" for at, one in enumerate(self.row.rows) if one == "0"]  # the row is this call's
         found = [[f"if ({' && '.join(asked)})", *self.top.lines, "return;"]]
         self.top, self.row = Scope(frozenset()), None
         return found
+
+    def _whole(self, place: int) -> list[str]:
+        """What tells that a call has whole rows."""
+        extent = self.graph.types[self.graph.outputs[0]].shape[-1]
+        return [
+            f"lo[{place}] == 0",
+            f"hi[{place}] == {f'{extent}LL' if isinstance(extent, int) else f's[{self.size(extent)}]'}",
+        ]
+
+    def _rows_before(self) -> list[Any]:
+        """The same of an output that sums over its row read, which it then is before them."""
+        found = rows_before(self.graph)
+        if found is None:
+            return []
+        names = [variable.name for variable in found.variables]
+        loops = [self._loop(name, f"hi[{place}]", f"lo[{place}]") for place, name in enumerate(names)]
+        stack = [self.top, *loops[:-1]]
+        for one in found.before:
+            stack.append(self._loop(names[-1], f"hi[{len(names) - 1}]", f"lo[{len(names) - 1}]"))
+            self._beside(one, stack, [])
+            self._close(stack, len(names))
+        stack.append(loops[-1])
+        loops[-1].lines[0] = f"{APART} {loops[-1].lines[0]}"
+        for one in found.beside:
+            self._beside(one, stack[: one.axes + 1], [f"lo[{place}] == 0" for place in range(one.axes, len(names) - 1)])
+        self._assign(found.value, names, stack)
+        self._close(stack, 1)
+        lines = [f"if ({' && '.join(self._whole(len(names) - 1))})", *self.top.lines, "return;"]
+        self.top = Scope(frozenset())
+        return [lines]
 
     def _inside(self, value: Expression, variables: Sequence[Variable], stack: list[Scope]) -> bool:
         """The middle of a row, from ``middle`` to ``middle_end``, for which a pad asks nothing; False: nothing is padded."""
@@ -203,7 +205,7 @@ class LoopsWriter:
 
     def _parts(self) -> tuple[tuple[str, ...], list[str], list[str]]:
         """What was written: the tensors, the outputs last, the first of them at the end; a pointer to each; the body."""
-        body = _text(self.top.lines, 1)
+        body = text_of(self.top.lines, 1)
         first, *others = self.graph.outputs
         tensors = (*(one for one in self.used if one not in self.graph.outputs), *others, first)
         pointers = []
@@ -386,15 +388,3 @@ class LoopsWriter:
         scope.lines += self._joined(name, e.how, "int32", stack)
         scope.lines.append(f"const float {found} = unordered({name});")
         return found
-
-
-def _text(lines: Sequence[Any], depth: int) -> list[str]:
-    """Lines with their loops' bodies indented."""
-    found: list[str] = []
-    for one in lines:
-        if isinstance(one, str):
-            found.append("  " * depth + one)
-        else:
-            head, *body = one
-            found += ["  " * depth + head + " {", *_text(body, depth + 1), "  " * depth + "}"]
-    return found

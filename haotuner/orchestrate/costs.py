@@ -17,7 +17,7 @@ from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
 from haotuner.orchestrate.c_ordered import ordered_node
-from haotuner.orchestrate.elements import elements_of
+from haotuner.orchestrate.elements import elements_of, rows_before
 from haotuner.orchestrate.kept import kept_in_row
 from haotuner.orchestrate.products import Product
 from haotuner.words.op import Op
@@ -108,9 +108,9 @@ class Prices:
                 self.rates.step_us + max(one / self.rates.bytes_moved, self._recurrent_us(graph, ordered, place))
                 for place, one in enumerate(moved)
             ]
-        elements = elements_of(graph)
+        elements = (rows_before(graph) if self.rates.kept and len(graph.outputs) > 1 else None) or elements_of(graph)
         variables, values = elements.variables, elements.values
-        row = kept_in_row(graph, variables, elements.value) if self.rates.kept and not elements.beside else None
+        row = kept_in_row(graph, variables, elements.value) if self.rates.kept and len(graph.outputs) == 1 else None
         values = values if row is None else (row.value,)
         extents: dict[str, Extent] = {
             variable.name: extent for variable, extent in zip(variables, graph.types[graph.outputs[0]].shape, strict=True)

@@ -14,10 +14,11 @@ from haotuner.generate.expressions import Expression, Fold, Load, Variable, free
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.across import LEAST_WIDE
-from haotuner.orchestrate.c_loops import Group, LoopsWriter, Scope
+from haotuner.orchestrate.c_loops import LoopsWriter
 from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, HALVES, joined
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 from haotuner.orchestrate.elements import Beside, elements_of
+from haotuner.orchestrate.scopes import Group, Scope
 
 WARP, THREADS = 32, 256  # threads of a block, at most
 WORDS = 500  # of eight bytes, of a kernel's parameters: 4 KB, and some to spare

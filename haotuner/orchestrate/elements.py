@@ -6,11 +6,11 @@ loops. The loops inside of a row are then of fixed extents, so that no row is wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from haotuner.generate.access import Accesses
-from haotuner.generate.expressions import Expression, Variable, index
+from haotuner.generate.expressions import Expression, Fold, Load, Variable, index, parts
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
 
@@ -27,25 +27,51 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """``value``: the first output's at its ``variables``, one for each loop; what is ``beside`` it may share its parts."""
+    """``value``: the first output's at its ``variables``, one for each loop; what is ``beside`` it may share its parts.
+
+    ``before``: whole rows that are written before others are computed, which read them there.
+    """
 
     variables: tuple[Variable, ...]
     value: Expression
     beside: tuple[Beside, ...] = ()
+    before: tuple[Beside, ...] = ()
 
     @property
     def values(self) -> tuple[Expression, ...]:
         """Of all outputs."""
-        return (self.value, *(one.value for one in self.beside))
+        return (self.value, *(one.value for one in (*self.beside, *self.before)))
 
 
 def elements_of(graph: Graph) -> Elements:
     """The elements of all outputs. ValueError for one that does not lie beside the first."""
+    return _elements(graph, ())
+
+
+def rows_before(graph: Graph) -> Elements | None:
+    """The same where sums over a row read what is written of it, once computed; None where none does.
+
+    A sum is then of the row in hand: all loops but the last are in the place of what it reads.
+    """
+    plain = elements_of(graph)
+    rows = plain.variables[:-1]
+    full = [one.tensor for one in plain.beside
+            if one.axes == len(plain.variables) and graph.types[one.tensor].dtype == "fp32"]  # fmt: skip
+    folds = [part for value in _elements(graph, full).values for part in parts(value) if isinstance(part, Fold)]
+    read = {part.tensor for fold in folds for part in parts(fold.value) if isinstance(part, Load)}
+    kept = [one for one in full if one in read]
+    found = _elements(graph, kept)
+    loads = [part for value in found.values for part in parts(value) if isinstance(part, Load) and part.tensor in kept]
+    there = all(not one.held and tuple(i for i in one.indices[:-1] if i in rows) == rows for one in loads)
+    return found if kept and there else None
+
+
+def _elements(graph: Graph, before: Collection[str]) -> Elements:
     first, *others = graph.outputs
-    shape, accesses = graph.types[first].shape, Accesses(graph)
+    shape, accesses = graph.types[first].shape, Accesses(graph, {one: one for one in before})
     variables = tuple(accesses.variable("i") for _ in shape)
     value = accesses.computed(first, variables)
-    found = []
+    found, order = list[Beside](), {node.output: place for place, node in enumerate(graph.nodes)}
     for one in others:
         lies = lies_beside(graph.types[one].shape, shape)
         if lies is None:
@@ -53,7 +79,8 @@ def elements_of(graph: Graph) -> Elements:
         indices = tuple(index(0) if place is None else variables[place] for place in lies)
         axes = max((place + 1 for place in lies if place is not None), default=0)
         found.append(Beside(one, axes, indices, accesses.computed(one, indices)))
-    return Elements(variables, value, tuple(found))
+    rows = sorted((one for one in found if one.tensor in before), key=lambda one: order[one.tensor])
+    return Elements(variables, value, tuple(one for one in found if one.tensor not in before), tuple(rows))
 
 
 def lies_beside(shape: Sequence[Extent], loops: Sequence[Extent]) -> list[int | None] | None:

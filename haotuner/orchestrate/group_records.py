@@ -20,8 +20,9 @@ from haotuner.backends.policy import Policy
 from haotuner.backends.sources import fingerprint
 from haotuner.backends.toolchain import Toolchain
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.c_loops import Group, loops_of
+from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
+from haotuner.orchestrate.scopes import Group
 from haotuner.orchestrate.sizes import SizeTable
 from haotuner.records import RecordStore
 from haotuner.words.device import Device

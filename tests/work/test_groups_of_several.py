@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,17 @@ from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.orchestrate import program
-from haotuner.orchestrate.c_loops import Group, loops_of
+from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
-from haotuner.orchestrate.costs import GPU, Prices
+from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
-from haotuner.orchestrate.elements import elements_of, lies_beside
+from haotuner.orchestrate.elements import elements_of, lies_beside, rows_before
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Loops
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.program import Candidate, circle_of, solve
 from haotuner.orchestrate.repeated import again_and_again
+from haotuner.orchestrate.scopes import Group
 from haotuner.orchestrate.several import Ways, plain
 from haotuner.orchestrate.sizes import SizeTable
 
@@ -110,6 +112,29 @@ def test_one_nest_of_loops_writes_all_outputs_in_any_parts(name: str, compiled: 
                 getattr(compiled, f"ht_{name}")(sizes, tensors, lo, hi)
             for one in graph.outputs:
                 np.testing.assert_allclose(made[one], wanted[one], rtol=1e-5, atol=1e-6, err_msg=f"{one} {dims} {axis}")
+
+
+def test_a_sum_is_made_once_a_row_and_read_there() -> None:
+    """The norm's two sums and its elements read what was written; a call of parts of rows computes it for each."""
+    graph = graph_of("scaled_residual")
+    found = rows_before(graph)
+    assert found is not None and [one.tensor for one in found.before] == [graph.outputs[1]] and not found.beside
+    whole, parts = of(graph, "one")[0].source.split("return;")
+    place = of(graph, "one")[0].tensors.index("y")
+    assert f"t[{place}]" in whole
+    pointer = whole.split(f" = (const float*)t[{place}]")[0].split()[-1]
+    assert (whole.count(f"{pointer}["), parts.count(f"{pointer}[")) == (1, 3)
+    kept, again = (Prices(REQUESTS, replace(CORE, kept=kept)).each_us(graph) for kept in (True, False))
+    assert max(kept) < max(again)
+    assert rows_before(graph_of("statistics")) is None and rows_before(graph_of("siblings")) is None
+
+
+def test_rows_in_another_order_than_sums_read_them_are_not_written_before() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (B, 32, 32))
+    total = g.map("exp", x)
+    down = g.add("reduce", g.add("transpose", total, order=(0, 2, 1)), how="max", axes=(2,), keepdims=True)
+    assert rows_before(g.finish(g.map("sub", total, down), total)) is None, "its sum is of a column of what is written"
 
 
 def test_compilers_are_told_that_outputs_lie_apart() -> None:

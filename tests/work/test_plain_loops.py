@@ -21,11 +21,12 @@ from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.orchestrate.across import BLOCK, ROWS, turned_loads
-from haotuner.orchestrate.c_loops import Group, loops_of
+from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import PRELUDE, head_of
 from haotuner.orchestrate.elements import elements_of
 from haotuner.orchestrate.inside import clipped, inside
 from haotuner.orchestrate.repeated import again_and_again
+from haotuner.orchestrate.scopes import Group
 from haotuner.orchestrate.woven import strand, strands
 
 B, H, W = (dimension(name) for name in "bhw")
