@@ -5,8 +5,8 @@ is
 
 - what another plan is never worse than: a union that is expected to take as long as its parts, and one with an output that
   nobody else reads;
-- what is not convex, or needs loops that one nest does not have (``elements.py``), or loses loops that are faster than plain
-  ones: blocks of a row's sums, rows whose middle asks nothing of pads, woven rows;
+- what is not convex, or needs loops that one nest does not have (``elements.py``), or loses a core's loops that are faster
+  than plain ones: blocks of a row's sums, turned squares, rows whose middle asks nothing of pads, woven rows;
 - outputs behind unlike numbers of products. So along a way from kernel to kernel this number never falls, products raise it,
   and no circle of kernels leads through a product: windows whose tensors reach each other by loops alone hold every circle.
 """
@@ -127,7 +127,7 @@ class Several:
                 return None
         first, *others = sorted(outputs, key=lambda one: (-_width(self.graph.types[one].shape), -self.ways.order[one]))
         graph = self.subgraph((first, *sorted(others, key=self.ways.order.__getitem__)), nodes)
-        if not plain(graph) or again_and_again(graph) is not None:
+        if not plain(graph, cores=self.prices.rates.kept) or again_and_again(graph) is not None:
             return None
         usual = self.prices.usual_us(graph)
         us = self.prices.price_of((graph.outputs, nodes), usual)
@@ -139,15 +139,15 @@ def _width(shape: Sequence[object]) -> int:
     return sum(extent != 1 for extent in shape)
 
 
-def plain(graph: Graph) -> bool:
-    """Whether one nest writes all outputs of a graph, and none of them has faster loops of its own."""
+def plain(graph: Graph, *, cores: bool = True) -> bool:
+    """Whether one nest writes all outputs of a graph, and, on ``cores``, none of them has faster loops of its own."""
     if any(node.primitive in ORDERED for node in graph.nodes):
         return False
     shape = graph.types[graph.outputs[0]].shape
     if any(lies_beside(graph.types[one].shape, shape) is None for one in graph.outputs[1:]):
         return False
     found = elements_of(graph)
-    for value in found.values:
+    for value in found.values if cores else ():
         if wide(shape[-1]) and folds_across(value, found.variables):
             return False
         if len(graph.outputs) > 1 and turned_loads(graph, found.variables, value) is not None:

@@ -243,7 +243,11 @@ def test_loops_that_are_faster_alone_stay_alone() -> None:
     wide = g.add("pad", x, before=(0, 0, 1), after=(0, 0, 1), mode="constant", value=0.0)
     assert not plain(g.finish(wide, g.map("exp", wide))), "the middle of a row asks nothing of pads"
     down = g.add("reduce", x, how="sum", axes=(1,))
-    assert not plain(g.finish(down, g.map("exp", down))), "rows are summed a block at a time"
+    both = g.finish(down, g.map("exp", down))
+    assert not plain(both), "rows are summed a block at a time"
+    assert plain(both, cores=False), "a launch has no such loops to lose"
+    turned = g.add("transpose", g.input("z", (B, 16, T)), order=(0, 2, 1))
+    assert not plain(g.finish(turned, g.map("exp", turned))), "what is read across is turned in squares"
     assert plain(graph_of("statistics"))
 
 
