@@ -39,7 +39,7 @@ MODEL_FLOPS = 1e7  # of one check of an op of a whole model, which may have a hu
 SAID_MOST = 600  # letters of what a compiler says
 # Of what the first pack of a run took to build, where objects are kept: MiniLM's, 70 and 7 s on a crowded machine.
 BUILT_AGAIN, BUILT_S = 0.2, 4.0
-RACE_S = 10.0  # of the race with the pack in its place: so many seconds of calls, and the start of a process
+RACE_S = 10.0  # at least, of the race with the pack in its place: so many seconds of calls, and the start of a process
 OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 
 
@@ -168,7 +168,7 @@ def next_seconds(building: float, checking: float, *, kept: bool, first: bool) -
     ``kept``: what was compiled is, and so are the kernels that tasks time meanwhile. ``first``: there was none to race.
     """
     again = min(building, max(BUILT_AGAIN * building, BUILT_S)) if kept and first else building
-    return again + checking + (RACE_S if first else 0.0)
+    return again + checking + (max(RACE_S, checking) if first else 0.0)  # slow checks are of a machine that is busy
 
 
 def _same(one: Sequence[object], other: Sequence[object]) -> bool:
