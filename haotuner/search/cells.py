@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.backends.index import backend_for
-from haotuner.cost.features import features
-from haotuner.cost.model import Analytic, CostModel, every_opinion
+from haotuner.cost.model import CostModel
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError, NothingLegal, UsageError
 from haotuner.generate.kinds import has_graph
@@ -28,6 +27,8 @@ from haotuner.search.carried import carried
 from haotuner.search.clock import Clock, now
 from haotuner.search.compared import compared, of_a_call
 from haotuner.search.explore import Explorable, explored
+from haotuner.search.second import expected_by_family, has_first_programs, predicted_by_each
+from haotuner.search.second import predicted_us as predicted_us
 from haotuner.search.stages import Sharers
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import Funnel, joined, select
@@ -48,7 +49,6 @@ HOPELESS = 10.0  # times the best expectation: a candidate so far off is not tim
 LOST = 3.0  # times the best time, at every shape so far and at two of them at least: a candidate is not timed any more
 TURN = 4  # candidates that are timed at one shape after the other before the next ones are
 EXPLORED = 4  # shapes at which a policy's programs are timed
-UNTIMED = 1.5  # how much faster another family must be expected to be where nothing will be timed: models err by as much
 BUILDING = 0.5  # of the time left at a round, for building what it times; a short turn must time something, too
 EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
 Us = dict[Composition, dict[Shape, float]]
@@ -113,34 +113,6 @@ def expectation(task: Task, family: Family, device: Device, model: CostModel | N
     return score
 
 
-def predicted_us(
-    task: Task,
-    family: Family,
-    device: Device,
-    model: CostModel | None,
-    kernels: Sequence[MicroKernel],
-    shapes: Sequence[Shape],
-) -> NDArray[np.float64]:
-    """Expected microseconds of each kernel at each shape on one thread, of shape ``(kernels, shapes)``."""
-    return np.asarray(predicted_by_each(task, family, device, model, kernels, shapes)[0], np.float64)
-
-
-def predicted_by_each(
-    task: Task,
-    family: Family,
-    device: Device,
-    model: CostModel | None,
-    kernels: Sequence[MicroKernel],
-    shapes: Sequence[Shape],
-) -> NDArray[np.float64]:
-    """The same by the model and then by each opinion that it rests on, of shape ``(1 + opinions, kernels, shapes)``."""
-    one = of_a_call(device)
-    pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
-    said = every_opinion(model or Analytic(), features(one, family, task.op, pairs, weights=task.cache))
-    roof = np.asarray(roofline_us(one, task.op, [shape for _, shape in pairs]), np.float64)
-    return np.asarray((roof / np.exp(said)).reshape(-1, len(kernels), len(shapes)), np.float64)
-
-
 class Race:
     """Candidates of one op, what they took, and the shapes at which they are compared."""
 
@@ -160,12 +132,7 @@ class Race:
         self.shares = self._shares()
         candidates = [one for family in families for one in candidates if one.family == family.name]
         each = [[one for one in candidates if one.family == family.name] for family in families]
-        expected_of = [
-            predicted_us(task, family, lab.device, model if place == 0 else task.others.get(family.name), some, self.shapes)
-            * (UNTIMED if place > 0 and task.budget_s == 0 else 1.0)
-            for place, (family, some) in enumerate(zip(families, each, strict=True))
-            if some
-        ]
+        expected_of = expected_by_family(task, lab.device, families, each, model, self.shapes)
         expected, hope = np.concatenate(expected_of), np.concatenate([_hope(one) for one in expected_of])
         turns = [place for some in each for place in range(len(some))]  # families take turns: time may run out
         order = sorted(range(len(candidates)), key=lambda at: turns[at])
@@ -351,9 +318,10 @@ def beside(family: Family, task: Task) -> bool:
     """Whether a second family takes part: where times decide or a model of its own does, and bits may depend on what serves.
 
     By analysis alone one family is not held against another: where a convolution has few channels, it thinks too well of
-    minimal filtering.
+    minimal filtering. One that has the first one's programs is (``search/second.py``).
     """
-    return (task.budget_s > 0 or family.name in task.others) and not task.one_order and not task.search
+    known = family.name in task.others or has_first_programs(family)
+    return (task.budget_s > 0 or known) and not task.one_order and not task.search
 
 
 def _funnels(

@@ -2,7 +2,7 @@
 
 Reads the records of ``kind_records``. At every op and shape that kernels of two families or more were timed at, the kernel
 is taken that is expected to be the fastest: by the analysis of each family, or by models that were fitted to the other ops.
-Families beside the first must be expected so many times faster (``search/cells.py``: ``UNTIMED``). A row says what that
+Families beside the first must be expected so many times faster (``search/second.py``: ``UNTIMED``). A row says what that
 loses against the best of all that were timed, geometric mean, and how often another family was taken, and was best.
 """
 
@@ -18,7 +18,7 @@ from haotuner.backends.index import backend_for
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.model import Scores
 from haotuner.hw_profiles.find import find_device
-from haotuner.search.cells import UNTIMED
+from haotuner.search.second import UNTIMED
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import read_records
 from haotuner.words.op import Op

@@ -1,0 +1,58 @@
+"""Families beside the first where nothing is timed: one that has its programs is held against it by the analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import ArrayLike, NDArray
+
+from haotuner.measure.laboratory import GoesOn
+from haotuner.microkernels.index import families_for
+from haotuner.plan.cells import CellTable
+from haotuner.tuning import Task, tune
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Record, Trial
+from haotuner.words.shape import Shape, ShapeRange
+from haotuner.words.traffic import Traffic
+from tests.work.fake_lab import CORE, FakeLab
+
+OP = Op.parse("conv2d:c=384,f=768,r=1,s=1")
+PLAIN, TURNED = "cpu_conv_fp32", "cpu_conv_turned_fp32"
+FAMILIES = tuple(one for one in families_for(OP, "cpu") if one.name in (PLAIN, TURNED))
+TASK = Task(op=OP, traffic=Traffic.of_range(ShapeRange.parse("b=1;h=2..60;w=2..60"), samples=120), budget_s=0.0)
+
+
+class Unmeasured(FakeLab):
+    """Measures nothing, as --zero-measure."""
+
+    def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
+        return []
+
+
+class Far:
+    """A model that says of every kernel a hundredth of the roofline: far from the analysis."""
+
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None = None) -> Far:
+        return self
+
+    def predict(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+        return np.full(len(frame), np.log(0.01))
+
+
+@pytest.mark.parametrize("model", [None, Far()])
+def test_few_pixels_are_rows_of_tiles_and_many_are_columns(model: Far | None) -> None:
+    tuned = tune(TASK, Unmeasured(CORE).as_lab(), FAMILIES, model=model)
+    (table,) = tuned.tables
+    assert isinstance(table, CellTable)
+    chosen = [MicroKernel.parse(table.at(Shape.of(b=1, h=h, w=w)).parts[0].kernel).family for h, w in ((2, 3), (60, 60))]
+    assert chosen == [TURNED, PLAIN]
+
+
+def test_an_order_of_sums_that_is_promised_is_the_first_family_s() -> None:
+    tuned = tune(replace(TASK, one_order=True), Unmeasured(CORE).as_lab(), FAMILIES)
+    assert {kernel.family for kernel in tuned.kernels} == {PLAIN}
