@@ -62,8 +62,19 @@ def _infer_slice(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> 
     for axis, start, stop, step in zip(*(attributes[key] for key in ("axes", "starts", "stops", "steps")), strict=True):
         if step == 0:
             raise UsageError("slice: a step of 0")
-        shape[axis_of(axis, types[0].rank, "slice")] = sliced_extent(start, stop, step)
+        place = axis_of(axis, types[0].rank, "slice")
+        _refuse_beyond(types[0], place, start, stop, step)
+        shape[place] = sliced_extent(start, stop, step)
     return TensorType(tuple(shape), types[0].dtype)
+
+
+def _refuse_beyond(kind: TensorType, axis: int, start: Extent, stop: Extent, step: int) -> None:
+    """UsageError where a part is known to lie beyond the tensor: loops read what they are told."""
+    extent = kind.shape[axis]
+    if isinstance(start, int) and isinstance(stop, int):
+        low, high = (start, stop) if step > 0 else (stop + 1, start + 1)
+        if low < high and (low < 0 or (isinstance(extent, int) and high > extent)):
+            raise UsageError(f"slice: elements {low} to {high - 1} of axis {axis} of {kind}")
 
 
 def _slice(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable[[Extent], int]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent
+from haotuner.graph.extents import Extent, text
 from haotuner.graph.types import TensorType
 from haotuner.ops.functions import FUNCTIONS
 
@@ -40,10 +40,30 @@ ACTIVATIONS: Mapping[str, Callable[[Any, float, float], Any]] = {
 }
 
 
+def operands(batch: Extent, gates: int, hidden: int) -> list[tuple[str, tuple[Extent, ...]]]:
+    """What an operand behind ``x`` is, and its shape."""
+    return [
+        ("weights of the state, turned", (hidden, gates * hidden)),
+        ("bias of the state's products", (gates * hidden,)),
+        ("peepholes", (3 * hidden,)),
+        ("the first h", (batch, hidden)),
+        ("the first c", (batch, hidden)),
+        ("lengths", (batch,)),
+    ]
+
+
 def _infer(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> TensorType:
     gates, hidden = GATES[attributes["kind"]], attributes["hidden"]
     if types[0].rank != 3 or types[0].shape[2] != gates * hidden:
         raise UsageError(f"{attributes['kind']}: expected (tokens, batch, {gates * hidden}), got {types[0]}")
+    for one, (name, shape) in zip(types[1:], operands(types[0].shape[1], gates, hidden), strict=True):
+        fits = len(one.shape) == len(shape) and not any(
+            isinstance(found, int) and isinstance(wanted, int) and found != wanted
+            for found, wanted in zip(one.shape, shape, strict=True)
+        )
+        if not fits:
+            wanted = ", ".join(map(text, shape))
+            raise UsageError(f"{attributes['kind']}: {name}: expected {types[0].dtype}[{wanted}], got {one}")
     unknown = [name for name, *_ in attributes["activations"] if name not in ACTIVATIONS]
     if unknown:
         raise UsageError(f"{attributes['kind']}: unknown activation {unknown[0]!r}; known: {', '.join(ACTIVATIONS)}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from haotuner.graph.extents import Extent, dimensions, evaluate, product, same, text
+from haotuner.graph.bounds import never_negative
+from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, largest, product, same, text
 from haotuner.graph.graph import Graph, Node
+from haotuner.graph.recurrent import GATES, operands
 
 
 def agreements(graph: Graph) -> list[tuple[Extent, Extent]]:
@@ -45,5 +47,14 @@ def _pairs(graph: Graph, node: Node) -> Iterator[tuple[Extent, Extent]]:
         axis = node.attributes["axis"] % len(out)
         for shape in shapes[1:]:
             yield from (pair for place, pair in enumerate(zip(shape, shapes[0], strict=True)) if place != axis)
+    elif node.primitive == "slice":
+        for axis, start, stop, step in zip(*(node.attributes[k] for k in ("axes", "starts", "stops", "steps")), strict=True):
+            extent, end = shapes[0][axis], stop if step > 0 else start + 1
+            if not never_negative(canonical(extent - end)):
+                yield largest([end, extent]), extent
+    elif node.primitive == "recurrent":
+        wanted = operands(out[1], GATES[node.attributes["kind"]], node.attributes["hidden"])
+        for shape, (_, asked) in zip(shapes[1:], wanted, strict=True):
+            yield from (pair if pair[0] != 1 else pair[::-1] for pair in zip(asked, shape, strict=True))
     elif node.primitive == "reshape":
         yield product(shapes[0]), product(out)

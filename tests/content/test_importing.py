@@ -199,6 +199,12 @@ def bad_models() -> dict[str, tuple[Any, str]]:
             model([n("RNN", ["x", "w", "r"], ["y"])], {"x": ["t", 1, 2], "w": [1, "h", 2], "r": [1, "h", "h"]}, ["y"]),
             r"\(RNN\): .*number of units, h, depends on the request",
         ),
+        "few gates": (
+            lstm(r=(1, 7, 3)),
+            r"\(LSTM\): .*weights of the state, turned: expected fp32\[3, 12\], got fp32\[3, 7\]",
+        ),
+        "few biases": (lstm(bias=(1, 5)), r"\(LSTM\): slice: elements 0 to 11 of axis 0 of fp32\[5\]"),
+        "one way": (lstm(r=(1, 12, 3), direction="bidirectional"), r"\(LSTM\): slice: elements 1 to 1 of axis 0"),
         "too few": (model([n("Mul", ["x"], ["y"])], {"x": [1]}, ["y"]), r"\(Mul\): 1 inputs: opset .. has at least 2"),
         "too many": (
             model([n("Relu", ["x", "x"], ["y"])], {"x": [1]}, ["y"]),
@@ -218,6 +224,13 @@ def bad_models() -> dict[str, tuple[Any, str]]:
         "axis": (model([n("Softmax", ["x"], ["y"], axis=5)], {"x": [4]}, ["y"]), r"node y \(Softmax\)"),
         "labels": (model([n("Einsum", ["x"], ["y"], equation="ab->a")], {"x": [4]}, ["y"]), "Einsum"),
     }
+
+
+def lstm(r: tuple[int, ...] = (1, 12, 3), bias: tuple[int, ...] = (1, 24), **settings: Any) -> Any:
+    from onnx.helper import make_node
+
+    node = make_node("LSTM", ["x", "w", "r", "bias"], ["y"], hidden_size=3, **settings)
+    return model([node], {"x": ["t", "b", 2], "w": [1, 12, 2], "r": r, "bias": bias}, ["y"])
 
 
 @pytest.mark.parametrize("name", bad_models())
