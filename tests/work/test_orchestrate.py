@@ -305,22 +305,6 @@ def test_a_request_whose_extents_do_not_meet_is_refused_before_anything_is_read(
     assert not unmet(pairs, {"seq": 5, "other": 5}) and "seq = 5" in unmet(pairs, {"seq": 5, "other": 4})
 
 
-def test_parts_and_first_states_that_no_size_shows_to_fit_are_checked_by_the_request():
-    g = GraphBuilder()
-    x, h = g.input("x", (T, B, 12)), g.input("h", (dimension("other"), 3))
-    zero = g.constant(np.zeros((), np.float32))
-    r, bias, peepholes = (g.add("broadcast", zero, shape=shape) for shape in ((3, 12), (12,), (9,)))
-    cell = g.add("broadcast", zero, shape=(B, 3))
-    lengths = g.add("broadcast", g.constant(np.array(1)), shape=(B,))
-    settings: dict[str, Any] = {"kind": "lstm", "hidden": 3, "activations": (("tanh", 0.0, 0.0),) * 3}
-    found = g.add("recurrent", x, r, bias, peepholes, h, cell, lengths, **settings)
-    first = g.add("slice", x, axes=(0,), starts=(0,), stops=(4,), steps=(1,))
-    pairs = agreements(g.finish(found, first))
-    assert not unmet(pairs, {"seq": 4, "batch": 2, "other": 2})
-    assert unmet(pairs, {"seq": 4, "batch": 2, "other": 1})
-    assert unmet(pairs, {"seq": 3, "batch": 2, "other": 2})
-
-
 def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
     prices = Measured([{"batch": 3, "seq": 17}, {"batch": 8, "seq": 300}], 60.0)
     plan = Exact(softmax_of_rows(), prices)
