@@ -68,6 +68,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("ops", nargs="*", default=[op for op, _ in OPS])
     words.add_argument("--random", type=int, default=RANDOM, help="kernels beside those that selection keeps")
+    words.add_argument("--most", type=int, default=10**6, help="of these at most so many, drawn: where there is less time")
     words.add_argument("--out", type=Path, default=Path("docs/results/kinds-search.md"))
     words.add_argument("--db", default="", help="a store that keeps the records, for kind_models")
     asked = words.parse_args()
@@ -77,7 +78,7 @@ def main() -> None:
         op, shapes = Op.parse(text), dict(OPS)[text]
         traffic = Traffic.of([(Shape.of(shape), 1.0) for shape in shapes])
         for family in backend_for(device).searched(op, device):
-            rows += rows_of(op, family, device, traffic, asked.db, asked.random)
+            rows += rows_of(op, family, device, traffic, asked.db, asked.random, asked.most)
             date = datetime.now(UTC).date().isoformat()
             asked.out.write_text(
                 HEAD.format(device=device.id, date=date, orders=ORDERS, rounds=ROUNDS, random=asked.random)
@@ -86,7 +87,7 @@ def main() -> None:
             )
 
 
-def rows_of(op: Op, family: Family, device: Device, traffic: Traffic, db: str, count: int) -> list[str]:
+def rows_of(op: Op, family: Family, device: Device, traffic: Traffic, db: str, count: int, most: int) -> list[str]:
     """A row an order."""
     task = Task(op=op, traffic=traffic, threads=(1,), cache="hot", budget_s=60.0)
     model = start_of(None, device, family.name).model
@@ -96,6 +97,8 @@ def rows_of(op: Op, family: Family, device: Device, traffic: Traffic, db: str, c
     rest = [kernel for kernel in every if kernel not in kept]
     more = np.random.default_rng(0).permutation(len(rest))[:count]
     kernels = kept + [rest[at] for at in more]
+    if len(kernels) > most:
+        kernels = [kernels[at] for at in sorted(np.random.default_rng(0).choice(len(kernels), most, replace=False))]
     us = times(op, device, kernels, traffic, db)
     sound = np.isfinite(us.max(axis=1)).tolist()
     kernels, us = [kernel for kernel, right in zip(kernels, sound, strict=True) if right], us[sound]
