@@ -27,10 +27,13 @@ static int stub; /* of a damaged schedule loops write what they should, and read
 void __real_ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads);
 void __wrap_ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads);
 void __wrap_ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads) {
-  int64_t points = 1;
   if (!stub) return __real_ht_group_run(group, sizes, tensors, threads);
-  for (int a = 0; a < group->shape_rank; ++a) points *= sizes[group->shape[a]];
-  if (points > 0) memset(tensors[group->tensors - 1], 1, (size_t)points);
+  const int32_t* extents = group->shapes;
+  for (int out = 0; out < group->outputs; ++out) {
+    int64_t points = 1;
+    for (int a = 0; a < group->ranks[out]; ++a) points *= sizes[*extents++];
+    if (points > 0) memset(tensors[group->tensors - group->outputs + out], 1, (size_t)points);
+  }
 }
 
 static atomic_int taken;
