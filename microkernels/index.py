@@ -16,6 +16,7 @@ from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
 from haotuner.microkernels.cpu.typed_conv import TYPED_CONV_FAMILIES
 from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
+from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.direct import direct_family
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.generated import CudaGenerated
@@ -23,6 +24,7 @@ from haotuner.microkernels.cuda.online import CudaOnline, short_family
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
 # A kind with a formula has a family without a line of its own.
@@ -65,6 +67,11 @@ def family_named(name: str) -> Family:
     if (found := short_family(name) or direct_family(name)) is not None:
         return found
     raise KeyError(f"no family {name!r}; known: {', '.join(f.name for f in FAMILIES)}")
+
+
+def family_of(kernel: MicroKernel, op: Op) -> Family:
+    """The kernel's family as it computes this op: on devices a convolution has kernels of products."""
+    return next((one for one in conv_families(op) if one.name == kernel.family), None) or family_named(kernel.family)
 
 
 def families_for(op: Op, backend: str) -> tuple[Family, ...]:

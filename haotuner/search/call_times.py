@@ -10,7 +10,7 @@ import numpy as np
 from haotuner.cost.features import features
 from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import roofline_us
-from haotuner.microkernels.index import family_named
+from haotuner.microkernels.index import family_of
 from haotuner.plan.cells import CellTable, nearest
 from haotuner.plan.table import PlanTable
 from haotuner.search.compared import of_a_call
@@ -63,7 +63,8 @@ def _expected_us(tuned: Tuned, table: CellTable, shapes: Sequence[Shape], device
     found = np.asarray(roofline_us(one, op, shapes), np.float64)
     for name in {kernel.family for kernel, _ in pairs}:
         own = [place for place, (kernel, _) in enumerate(pairs) if kernel.family == name]
-        frame = features(one, family_named(name), op, [pairs[place] for place in own], weights=tuned.task.cache)
+        family = family_of(pairs[own[0]][0], op)
+        frame = features(one, family, op, [pairs[place] for place in own], weights=tuned.task.cache)
         found[own] /= np.exp(Analytic().predict(frame))
     return [float(us) for us in found]
 

@@ -49,6 +49,7 @@ BLOCK_CYCLES = 120.0  # of parts that pass through memory of the block, two barr
 ISSUED = 20.0  # instructions of an element in a pass, masked or not: 18 to 26 of five ops at 8192 x 768 on an H200
 SCHEDULERS = 4  # of a multiprocessor: each starts an instruction of one warp a cycle
 JOIN_LAUNCH_CYCLES = 3000.0  # of a second launch behind the first, in a graph
+APART_CYCLES = 32.0  # of a multiprocessor, for a warp's load of 32 rows: one a line (42 measured on an H200, 4096 x 4096)
 AHEAD = 4.0  # loads of a lane's own terms that are under way at a time
 ELEMENT_CYCLES = 12.0  # of a vector's element in a pass: instructions of all warps of a scheduler take turns
 THREADS_HELD, REGISTERS_HELD = 2048, 65536  # of a multiprocessor whose profile does not say; of any since sm_50
@@ -253,11 +254,21 @@ class CudaGenerated(CpuGenerated):
         loaded, summed = asked.param("u") + asked.param("rw", 1.0), asked.param("u") * asked.param("rw", 1.0)
         alone = np.where(blocks, folded * (LOAD_CYCLES / AHEAD + 2.0 * loaded + summed) + LOAD_CYCLES, alone)
         issued = np.where(blocks, folded * (2.0 * loaded + summed), issued)
+        issued = issued + np.where(held, 0.0, self._apart(asked) * APART_CYCLES * SCHEDULERS * folded * asked.param("u"))
         return np.asarray(np.where(held, shared, alone), np.float64), issued
+
+    def _apart(self, asked: Asked) -> Any:
+        """1 for kernels whose lanes each walk a row of their own: neighbours in memory are not neighbours of a warp."""
+        kind = self._own(asked.kernels[0])
+        last, output = kind.inputs[0].axes({})[-1], kind.output.axes({})
+        found = [float(one["ax"] > 0 and output[one["ax"] - 1] != last) for one in asked.kernels]
+        return np.take(found, asked.kernel_at)
 
     def _parts(self, asked: Asked, extents: Any) -> Any:
         """Parts of a fold that blocks share, as the runtime cuts them."""
         found = np.ones(len(asked.kernel_at))
+        threads = asked.device.compute_units * (asked.device.threads_per_unit or THREADS_HELD)
+        spare = threads // np.maximum(self._groups(asked, extents) * asked.param("vl"), 1.0)
         axes = self._own(asked.kernels[0]).output.axes({})
         outputs = prod((extents[axis] for axis in axes), start=found)
         for place, kernel in enumerate(asked.kernels):
@@ -268,7 +279,8 @@ class CudaGenerated(CpuGenerated):
                 room = np.maximum(PARTIAL_FLOATS // np.maximum(left, 1.0), 1.0)
                 axis = self.plan(kernel).graph.dimensions[cut.dimension]
                 tiles = np.ceil(np.broadcast_to(extents[axis], found.shape) / cut.step)
-                found = np.where(asked.kernel_at == place, np.clip(tiles, 1.0, np.minimum(room, cut.parts)), found)
+                most = np.minimum(np.minimum(room, np.maximum(spare, 1.0)), cut.parts)
+                found = np.where(asked.kernel_at == place, np.clip(tiles, 1.0, most), found)
         return found
 
     def _terms(self, asked: Asked, extents: Any, folds: Sequence[Node], graph: Graph) -> Any:
@@ -286,9 +298,8 @@ class CudaGenerated(CpuGenerated):
     def _groups(self, asked: Asked, extents: Any) -> Any:
         """Groups of threads that have something of their own to do: one a point of the axes that are not along the lanes.
 
-        Where nothing is folded, one for each iteration along them, too.
+        Where lanes share no fold, one for each iteration along them, too.
         """
-        folds = any(node.primitive in FOLDS for node in self._graph(self._options(asked.kernels[0])).nodes)
         output = self._own(asked.kernels[0]).output.axes({})
         whole, found = np.ones(len(asked.kernel_at)), np.ones(len(asked.kernel_at))
         for axis in output:
@@ -296,7 +307,7 @@ class CudaGenerated(CpuGenerated):
         for place, kernel in enumerate(asked.kernels):
             along = whole * 0 + (extents[output[kernel["ax"] - 1]] if kernel["ax"] else 1)
             given = dict(kernel.params)
-            pieces = 1.0 if folds and "tr" not in given else np.ceil(along / (kernel["vl"] * kernel["u"]))
+            pieces = 1.0 if given.get("hd") else np.ceil(along / (kernel["vl"] * kernel["u"]))
             points = whole / np.maximum(along, 1) / (given.get("rw", 1) if "tr" in given else 1)
             found = np.where(asked.kernel_at == place, points * pieces, found)
         return found

@@ -131,3 +131,33 @@ def test_windows_of_a_large_image_are_cheaper_than_its_columns():
     assert device.memory_gbps is not None
     written_us = 8 * 112 * 112 * 64 * 9 * 4 / (device.memory_gbps * 1e3)
     assert windows < columns - 0.9 * written_us
+
+
+def generated_us(spec: str, shape: Shape, *schedules: str) -> list[float]:
+    """What is expected of kernels of a generated op, by a part of their names."""
+    op = Op.parse(spec)
+    (family,) = families_for(op, "cuda")
+    found = list(family.points(op, H200))
+    kernels = [next(one for one in found if one.name.partition("__")[2].startswith(name)) for name in schedules]
+    return [
+        float(us) for us in expected_us(H200, demand(H200, family, op, [(one, shape) for one in kernels], weights="hot"))
+    ]
+
+
+def test_lanes_that_walk_rows_of_their_own_are_dearer_than_lanes_that_share_a_row():
+    """An H200 took 83.8 and 29.1 us; a row a lane had been priced as if there were one group of lanes in all."""
+    rows, shared = generated_us("reduce_sum:", Shape.of(m=4096, n=4096), "vl32_u1_ax1_kp0_pt128", "vl512_u8_ax0_kp0_pk4_hd1")
+    assert rows > 2 * shared
+    columns, folded = generated_us(
+        "reduce_sum:over=first", Shape.of(m=4096, n=4096), "vl32_u4_ax1_kp0_pk4_pt128", "vl32_u8_ax0"
+    )
+    assert columns < folded, "lanes on neighbouring columns read neighbours"
+
+
+def test_rows_are_shared_by_blocks_where_threads_are_idle_without():
+    """As the runtime cuts them: 4,096 rows of 512 threads are more than the device has at a time."""
+    names = ("vl512_u2_ax2_kp0_pk2_hd1", "vl512_u2_ax2_kp0_pk2_hd1_pt32")
+    alone, parts = generated_us("softmax:", Shape.of(m=4096, n=4096), *names)
+    assert parts == pytest.approx(alone, rel=0.01)
+    alone, parts = generated_us("softmax:", Shape.of(m=1, n=1 << 20), *names)
+    assert parts < alone / 4

@@ -28,6 +28,10 @@ FAR = 1 << 50  # an address that nobody has
 PARTIAL = 1 << 20  # HT_GENERATED_PARTIAL of cuda/generated.h
 MULTIPROCESSORS = 16  # a CUdevice_attribute
 SHORT, LONG = 8, 64  # lanes of the two programs of softmax in cuda_packs
+RESIDENT, PARTS_LANES = (
+    2048,
+    32,
+)  # threads of a multiprocessor, of a group that shares a row with others: cuda/generated.c, cuda_packs
 
 
 class Generated:
@@ -116,8 +120,12 @@ def generated_parts(path: str) -> None:
 
 
 def _many_rows(one: Generated, driver: Driver) -> None:
-    """Rows are cut into as many parts as the stream's memory holds the numbers of; nothing is computed while captured."""
-    for m, launches in ((PARTIAL // 3, 2), (PARTIAL, 1)):
+    """Rows are cut where threads of the device are idle without, and as the stream's memory has room for the parts' numbers.
+
+    Nothing is computed while captured.
+    """
+    resident = driver.attribute(MULTIPROCESSORS) * RESIDENT // PARTS_LANES
+    for m, launches in ((resident // 2, 2), (resident // 2 + 1, 1), (PARTIAL, 1)):
         x, y = (tvm_ffi.from_dlpack(Capsule(FAR + (i << 40), s, one.dtype, 0)) for i, s in enumerate(((m, 1000), (m,))))
         driver.library.standin_counts_reset()
         one.device.begin(one.stream)

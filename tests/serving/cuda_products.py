@@ -215,8 +215,8 @@ def product_refusals(path: str) -> None:
         (1, served.device.upload(served.factor((3,), 6, k)), ValueError, "x has 2 matrices in axis 3 from .* w has 3"),
         (0, served.device.empty((2, 5, k), served.dtype, strides=(10 * k, 2 * k, 2)), ValueError, "x has inner stride 2"),
         (2, served.device.empty((2, 5, 7), served.dtype), ValueError, "out has extent 7 on axis n, w has 6"),
-        (2, served.device.empty((2, 5, 6), served.dtype, strides=(30, 0, 1)), ValueError, "y"),
-        (2, good[0], ValueError, "y"),
+        (2, served.device.empty((2, 5, 6), served.dtype, strides=(30, 0, 1)), ValueError, "out"),
+        (2, good[0], ValueError, "out"),
         (0, [1.0], TypeError, "x is a list; pass a tensor of the pack's device"),
     ):  # fmt: skip
         given = [*good]

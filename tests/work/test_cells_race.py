@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -11,8 +12,10 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from haotuner.cost.roofline import roofline_us
+from haotuner.hw_profiles.find import find_device
 from haotuner.measure.laboratory import GoesOn
 from haotuner.microkernels.cpu import amx
+from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.index import families_for
 from haotuner.plan.cells import CellTable
 from haotuner.search.call_times import calls_us
@@ -206,6 +209,14 @@ def test_calls_at_shapes_without_a_time_take_what_the_analysis_is_off_at_those_a
     np.testing.assert_allclose(found[1:3], [lab.true_us(one) for one in plan], rtol=0.1)
     least = roofline_us(CORE.with_units(1), op, [timed, small])
     assert found[2] > 2 * found[0] * least[1] / least[0]
+
+
+def test_calls_of_a_convolution_on_a_device_take_what_the_products_of_its_columns_take() -> None:
+    op, device = Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1"), find_device("h100", measure=False)
+    asked = replace(task(op, "b=1;h=8,12,40,60;w=h", 3600.0), threads=(1,))
+    tuned = tune(asked, Filtering(device).as_lab(), conv_families(op))
+    small, between, large = calls_us(tuned, [Shape.of(b=1, h=h, w=h) for h in (9, 45, 300)], device)
+    assert 0 < small < between < large < math.inf
 
 
 class Unmeasured(FakeLab):

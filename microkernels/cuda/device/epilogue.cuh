@@ -182,9 +182,20 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
                 ht_put_some<STEPS, T, 4>(a, v, row + r, column0 + c, beside);
             }
         } else {
+            constexpr int AHEAD = STEPS || COLUMNS % 16 ? 1 : 4;  // with steps more would not fit the registers beside the sums
 #pragma unroll 1
-            for (int one = lane; one < 8 * COLUMNS; one += 32)
-                ht_put_one<STEPS, T>(a, stage[one / COLUMNS * PITCH + one % COLUMNS], row + one / COLUMNS, column0 + one % COLUMNS, partial, beside);
+            for (int first = lane; first < 8 * COLUMNS; first += 32 * AHEAD) {
+                float v[AHEAD];
+                int rows[AHEAD], columns[AHEAD];
+#pragma unroll
+                for (int i = 0; i < AHEAD; i++) {
+                    const int one = first + 32 * i;
+                    v[i] = stage[one / COLUMNS * PITCH + one % COLUMNS];
+                    rows[i] = row + one / COLUMNS, columns[i] = column0 + one % COLUMNS;
+                }
+                if (STEPS) ht_put_one<STEPS, T>(a, v[0], rows[0], columns[0], partial, beside);
+                else ht_put_apart<STEPS, T, AHEAD>(a, v, rows, columns, partial, beside);
+            }
         }
     }
 }
@@ -260,11 +271,8 @@ HT_DEVICE void ht_store_strips(const ARGS& a, const float* sums, int row0, int c
         if (STEPS && whole) {
             ht_put_some<STEPS, float, 4>(a, v, row, column, beside);
         } else {
-#pragma unroll 1
-            for (int q = 0; q < 4; q++) {
-                ht_put_one<STEPS, float>(a, v[0], row, column + q, partial, beside);
-                v[0] = v[1], v[1] = v[2], v[2] = v[3];
-            }
+            const int rows[4] = {row, row, row, row}, columns[4] = {column, column + 1, column + 2, column + 3};
+            ht_put_apart<STEPS, float, 4>(a, v, rows, columns, partial, beside);
         }
     }
 }

@@ -1,7 +1,12 @@
 /* See generated.h. */
 #include "generated.h"
 
-enum { MOST_THREADS = 256, WARP = 32, ROUNDS = 32 }; /* blocks of a multiprocessor: each goes on where they are fewer than the groups' shares */
+enum {
+  MOST_THREADS = 256,
+  WARP = 32,
+  ROUNDS = 32,         /* blocks of a multiprocessor: each goes on where they are fewer than the groups' shares */
+  RESIDENT = 2048      /* threads of a multiprocessor */
+};
 
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -11,13 +16,27 @@ static int64_t elements_of(const int64_t* shape, int32_t rank) {
   return elements;
 }
 
-int64_t ht_cuda_generated_parts(const ht_cuda_generated_kernel* kernel, const ht_generated_args* args, const int64_t* shape, int32_t rank) {
+/* Groups of threads that have something of their own: a point of the axes that are not along the lanes, in pieces along them where
+ * nothing is folded along them. */
+static int64_t groups_of(const ht_cuda_generated_kernel* kernel, const int64_t* shape, int32_t rank, int whole_rows) {
+  int64_t along = 1, rows = 1;
+  for (int a = 0; a < rank; ++a) {
+    if (a == kernel->lane_axis) along = shape[a];
+    else rows *= shape[a];
+  }
+  const int64_t steps = whole_rows ? 1 : up(along, (int64_t)kernel->lanes * kernel->vectors);
+  return rows > 0 ? rows * (steps > 0 ? steps : 1) : 1; /* what is written beside an output of no element may have some */
+}
+
+int64_t ht_cuda_generated_parts(const ht_cuda_generated_kernel* kernel, const ht_generated_args* args, const int64_t* shape, int32_t rank, int32_t units) {
   if (kernel->parts < 2) return 1;
   const int64_t elements = elements_of(shape, rank), tiles = up(args->sizes[kernel->dimension], kernel->step);
   int64_t parts = kernel->parts < tiles ? kernel->parts : tiles;
   if (elements == 0 || parts < 2) return 1;
   const int64_t most = HT_GENERATED_PARTIAL / ht_cuda_generated_floats(kernel, shape, rank, 1);
+  const int64_t spare = (int64_t)units * RESIDENT / (groups_of(kernel, shape, rank, kernel->stages > 0) * kernel->lanes);
   if (parts > most) parts = most;
+  if (parts > spare) parts = spare;
   return parts < 2 ? 1 : parts;
 }
 
@@ -31,19 +50,12 @@ int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction 
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
   const int64_t elements = elements_of(shape, rank);
-  int64_t along = 1, rows = 1;
-  for (int a = 0; a < rank; ++a) {
-    if (a == kernel->lane_axis) along = shape[a];
-    else rows *= shape[a];
-  }
   ht_generated_args args = *given;
-  const int64_t parts = partial == NULL ? 1 : ht_cuda_generated_parts(kernel, given, shape, rank);
+  const int64_t parts = partial == NULL ? 1 : ht_cuda_generated_parts(kernel, given, shape, rank, units);
   args.partial = partial;
   args.parts = (int)parts;
   args.phase = parts > 1;
-  /* Shares of the work, at most: a point of the axes that are not along the lanes, in pieces along them where nothing is folded. */
-  const int64_t lanes = kernel->lanes, steps = up(along, lanes * kernel->vectors);
-  const int64_t pieces = rows > 0 ? rows * (steps > 0 ? steps : 1) : 1; /* what is written beside an output of no element may have some */
+  const int64_t lanes = kernel->lanes, pieces = groups_of(kernel, shape, rank, 0); /* shares of the work, at most */
   int64_t threads = lanes > WARP ? lanes : MOST_THREADS;
   const int64_t least = lanes > WARP ? lanes : WARP;
   while (threads > least && up(pieces * lanes, threads) * parts < units) threads /= 2; /* few groups: spread over the multiprocessors */

@@ -19,8 +19,8 @@ typedef struct {      /* how a program is cut */
 
 enum { HT_GENERATED_PARTIAL = 1 << 20 }; /* floats of a workspace: few rows are what is cut */
 
-/* In how many parts a call's axis is folded; 1: whole. */
-int64_t ht_cuda_generated_parts(const ht_cuda_generated_kernel* kernel, const ht_generated_args* args, const int64_t* shape, int32_t rank);
+/* In how many parts a call's axis is folded on a device of so many multiprocessors: no more than threads are idle for; 1: whole. */
+int64_t ht_cuda_generated_parts(const ht_cuda_generated_kernel* kernel, const ht_generated_args* args, const int64_t* shape, int32_t rank, int32_t units);
 
 /* Floats of a workspace for so many parts. */
 int64_t ht_cuda_generated_floats(const ht_cuda_generated_kernel* kernel, const int64_t* shape, int32_t rank, int64_t parts);

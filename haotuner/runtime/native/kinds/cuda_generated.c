@@ -76,7 +76,7 @@ static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_
   if (program->merges) merged(op, call, &args, shape, rank);
   const ht_cuda_loaded* loaded = ht_cuda_load(call->device, error);
   if (loaded == NULL || ht_cuda_enter(loaded->device, &scope, error) != 0) return -1;
-  const int64_t parts = ht_cuda_generated_parts(program, &args, shape, rank);
+  const int64_t parts = ht_cuda_generated_parts(program, &args, shape, rank, loaded->device->units);
   ht_cuda_workspace workspace = {NULL, NULL};
   const int64_t bytes = ht_cuda_generated_floats(program, shape, rank, parts) * (int64_t)sizeof(float);
   if (parts > 1) (void)ht_cuda_workspace_take(loaded->device, queue->stream, bytes, &workspace); /* without one a row is a group's */
