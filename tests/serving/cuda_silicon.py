@@ -108,7 +108,7 @@ def build(folder: Path, arch: str) -> None:
     rest = {name: graph for name, graph in graphs.items() if name != "encoder"}
     if not (folder / "models").exists():
         cuda_model_packs.model_pack(folder / "models", arch, code, rest)
-    made += [[MODELS, name, "encoder", "encoder"] for name in ("numbers", "captured", "streams", "many", "doors", "driven")]
+    made += [[MODELS, name, "encoder", "encoder"] for name in ("numbers", "captured", "streams", "many", "doors")]
     made += [[MODELS, name, "models", "models of every kind of step"] for name in ("loops", "empty")]
     (folder / "walks.json").write_text(json.dumps(made, indent=0))
 
