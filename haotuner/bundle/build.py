@@ -18,7 +18,7 @@ from haotuner.scratch import scratch_folder
 
 PACKAGE = Path(haotuner.__file__).parent
 TESTS = ("contract", "standin", "emulator")  # what the driver suite imports
-TEST_FILES = ("__init__.py", "run_folder.py", "kept_objects.py")  # which these import
+TEST_FILES = ("__init__.py", "run_folder.py", "kept.py", "kept_objects.py")  # which these import
 DRIVER_SOURCE = "driver_kernels.cu"
 FOLDER = "gpu_bundle"  # of every file in the archive
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "README.md")

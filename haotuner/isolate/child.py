@@ -27,6 +27,13 @@ GLANCE_S = 0.25  # how often a silent child is looked at
 BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); from haotuner.isolate.program import main; main()"
 
 
+def _said_something(descriptor: int, seconds: float) -> bool:
+    """Whether a pipe has something to read, or was closed, within a time. Any descriptor: select takes none from 1024 on."""
+    asked = select.poll()
+    asked.register(descriptor, select.POLLIN)
+    return bool(asked.poll(seconds * 1000.0))
+
+
 class Child:
     """A program and the process that runs it now, if any. Not thread-safe: one caller at a time, from any thread."""
 
@@ -142,7 +149,7 @@ class Child:
         group = self._group
         if group is None or group.process.stdout is None or self._due or self._unread or group.ended():
             return False
-        return not select.select([group.process.stdout], [], [], 0)[0]
+        return not _said_something(group.process.stdout.fileno(), 0.0)
 
     def _why_not_ready(self) -> str:
         if self._group is None:
@@ -160,7 +167,7 @@ class Child:
         while b"\n" not in self._unread:
             left = until - time.monotonic()
             ended = self._group.ended()  # asked before the look at the pipe: what a dead child wrote is there already
-            if left <= 0 or not select.select([descriptor], [], [], min(left, GLANCE_S))[0]:
+            if left <= 0 or not _said_something(descriptor, min(left, GLANCE_S)):
                 if ended:  # without an end of file: something that it started holds the pipe open
                     raise Crashed(self._obituary())
                 if left > 0:

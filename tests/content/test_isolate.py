@@ -65,6 +65,23 @@ def test_it_answers_in_one_process_and_its_greeting_says_what_it_was_told(child:
     assert {answer["process"] for answer in answers} == {child.pid}
 
 
+def test_it_answers_a_program_that_has_a_thousand_files_open(child: Child) -> None:
+    """As servers do: select takes no descriptor from 1024 on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != hard < 1200:
+        pytest.skip(f"descriptors: this host allows {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    held = []
+    try:
+        while not held or held[-1] < 1030:
+            held.append(os.dup(0))
+        assert child.ask(COUNT, LIMIT_S)["count"] == 1
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.parametrize(
     "request_, stage, reason, words",
     [

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def keys(db: Path) -> list[str]:
     if not db.exists():
         return []
     try:
-        with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
+        with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as connection:
             return [row[0] for row in connection.execute("select trial_key from record")]
     except sqlite3.Error:
         return []  # just being made

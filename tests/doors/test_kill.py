@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 from tests.doors.command import command, environment, haotuner
@@ -18,7 +19,7 @@ TIME = ("--budget", "300s")  # of a run that is to be killed: it must not end by
 
 
 def count(db: Path) -> int:
-    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as connection:
         return int(connection.execute("select count(*) from record").fetchone()[0])
 
 
@@ -65,7 +66,7 @@ def test_kill_9_at_three_moments_then_resume(cache: Path, tmp_path: Path) -> Non
 
 
 def _keys(db: Path) -> list[str]:
-    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as connection:
         return [row[0] for row in connection.execute("select trial_key from record")]
 
 

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def ampere(cache: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def keys(db: Path) -> list[str]:
-    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as connection:
         return [row[0] for row in connection.execute("select trial_key from record")]
 
 
@@ -92,7 +93,7 @@ def test_explain_and_inspect_read_the_pack_alone(ampere: tuple[Host, Path, Any],
 
 def test_records_hold_how_a_time_was_taken_and_what_the_compiler_made(ampere: tuple[Host, Path, Any]) -> None:
     _, folder, _ = ampere
-    with sqlite3.connect(f"file:{folder / 'pack.records.db'}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{folder / 'pack.records.db'}?mode=ro", uri=True)) as connection:
         facts = [json.loads(row[0]) for row in connection.execute("select facts from record")]
     assert facts and all(one["how"] == "graph" and one["registers"] >= 16 and one["cold_bytes"] > 0 for one in facts if one)
 
@@ -325,6 +326,6 @@ def test_a_device_that_is_lost_is_a_record_and_the_run_goes_on(cache: Path, imag
     host = Host(cache, images, "sm_80", fail="cuLaunchKernel:7=async:700")
     answer = host.run(tmp_path, "tune", *ASKED, "--budget", "3s", "--json")
     assert answer.code == 5 and "did not pass verification" in answer.err, answer.err  # every process loses the device
-    with sqlite3.connect(f"file:{tmp_path / 'pack.records.db'}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{tmp_path / 'pack.records.db'}?mode=ro", uri=True)) as connection:
         reasons = {json.loads(row[0]).get("reason") for row in connection.execute("select outcome from record")}
     assert reasons == {"crash"} and "Traceback" not in answer.err

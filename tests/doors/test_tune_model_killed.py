@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ def ended(run: subprocess.Popen[bytes], how: int, when: Callable[[], bool]) -> i
 
 
 def keys_of(db: Path) -> list[str]:
-    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as connection:
         return [row[0] for row in connection.execute("select trial_key from record order by seq")]
 
 

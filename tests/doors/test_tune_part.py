@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_it_is_tuned_packed_and_verified_under_its_own_name(part: tuple[Host, Pa
     assert document["verification"] == {"numbers": True, "why": ""}
     manifest = json.loads((folder / "pack" / "manifest.json").read_text())["device"]
     assert (manifest["compute_units"], manifest["arch"]) == (16, "sm_90a") and "16 of its 132" in manifest["name"]
-    with sqlite3.connect(f"file:{folder / 'pack.records.db'}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{folder / 'pack.records.db'}?mode=ro", uri=True)) as connection:
         assert {row[0] for row in connection.execute("select device_id from record")} == {"stand-in-sm-90a-16sm"}
     assert host.run(folder, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
 

@@ -17,7 +17,7 @@ import haotuner
 from haotuner.errors import HaotunerError, PackInvalid
 from haotuner.runtime.mapped import Mapped, NativeModel
 from tests.serving import empty_models
-from tests.serving.cuda_generated_ops import FAR, PARTIAL
+from tests.serving.cuda_generated_ops import FAR, MULTIPROCESSORS, PARTS_LANES, RESIDENT
 from tests.serving.cuda_memory import CODES, Capsule, Device, DLTensor
 from tests.serving.cuda_models import Server, free_bytes
 from tests.serving.cuda_odd_models import ALIASED, CUT, MISSING, SMALL, TWICE, WEIGHTS
@@ -47,7 +47,8 @@ def repeated(path: str) -> None:
             server.ask(batch, seq)
         told = server.pack.stats()
         assert not any(one["fallbacks"] for one in told.values()), f"memory for parts of a sum is made ready: {told}"
-    driver, many = Driver(), PARTIAL // 3  # more than products want; nothing is computed while captured
+    driver = Driver()  # rows that leave threads for two parts each; nothing is computed while captured
+    many = driver.attribute(MULTIPROCESSORS) * RESIDENT // PARTS_LANES // 2
     x, y = (tvm_ffi.from_dlpack(Capsule(FAR + (i << 40), of, "bfloat16", 0)) for i, of in enumerate(((many, 1000), (many,))))
     driver.library.standin_counts_reset()
     server.device.begin(server.stream)
