@@ -71,7 +71,7 @@ def test_it_answers_a_program_that_has_a_thousand_files_open(child: Child) -> No
     if resource.RLIM_INFINITY != hard < 1200:
         pytest.skip(f"descriptors: this host allows {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
-    held = []
+    held: list[int] = []
     try:
         while not held or held[-1] < 1030:
             held.append(os.dup(0))
