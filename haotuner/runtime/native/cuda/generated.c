@@ -4,8 +4,8 @@
 enum {
   MOST_THREADS = 256,
   WARP = 32,
-  ROUNDS = 32,         /* blocks of a multiprocessor: each goes on where they are fewer than the groups' shares */
-  RESIDENT = 2048      /* threads of a multiprocessor */
+  ROUNDS = 32,     /* blocks of a multiprocessor: each goes on where they are fewer than the groups' shares */
+  RESIDENT = 2048 /* threads of a multiprocessor */
 };
 
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
