@@ -180,10 +180,10 @@ def _of_real(a: Aten) -> Complex:
 
 
 def _of_complex(a: Aten) -> Complex:
-    found = a.at(0)
+    found: Complex = a.at(0)
     for axis in _axes(a, found):
         found = _full_transform(a, found, axis, a.at(2, 0), bool(a.at(3, True)))
-    return Complex(*found) if isinstance(found, tuple) else found
+    return found
 
 
 def _to_real(a: Aten) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from haotuner.errors import UsageError
+from haotuner.generate.beside import Beside
 from haotuner.generate.digits import merged
 from haotuner.generate.expressions import (
     Apply,
@@ -38,7 +39,7 @@ from haotuner.orchestrate.c_math import (
     stored,
 )
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
-from haotuner.orchestrate.elements import Beside, elements_of, rows_before
+from haotuner.orchestrate.elements import elements_of, rows_before
 from haotuner.orchestrate.inside import clipped, inside
 from haotuner.orchestrate.kept import Kept, kept_in_row
 from haotuner.orchestrate.scopes import Group, Scope, text_of

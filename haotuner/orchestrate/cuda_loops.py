@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from haotuner.errors import UsageError
+from haotuner.generate.beside import Beside
 from haotuner.generate.expressions import Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
@@ -17,7 +18,7 @@ from haotuner.orchestrate.across import LEAST_WIDE
 from haotuner.orchestrate.c_loops import LoopsWriter
 from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, HALVES, joined
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
-from haotuner.orchestrate.elements import Beside, elements_of
+from haotuner.orchestrate.elements import elements_of
 from haotuner.orchestrate.scopes import Group, Scope
 
 WARP, THREADS = 32, 256  # threads of a block, at most

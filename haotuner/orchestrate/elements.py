@@ -10,19 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from haotuner.generate.access import Accesses
+from haotuner.generate.beside import Beside
 from haotuner.generate.expressions import Expression, Fold, Load, Variable, index, parts
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """An output that is written in the first ``axes`` of the loops, at these indices."""
-
-    tensor: str
-    axes: int
-    indices: tuple[Expression, ...]
-    value: Expression
 
 
 @dataclass(frozen=True, slots=True)

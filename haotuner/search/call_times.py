@@ -7,13 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from haotuner.cost.features import features
-from haotuner.cost.model import Analytic
-from haotuner.cost.roofline import roofline_us
-from haotuner.microkernels.index import family_of
 from haotuner.plan.cells import CellTable, nearest
 from haotuner.plan.table import PlanTable
-from haotuner.search.compared import of_a_call
+from haotuner.search.carried import analysis_us
 from haotuner.search.task import Tuned
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
@@ -58,15 +54,8 @@ def calls_us(tuned: Tuned, shapes: Sequence[Shape], device: Device, threads: int
 
 def _expected_us(tuned: Tuned, table: CellTable, shapes: Sequence[Shape], device: Device) -> list[float]:
     """What the analysis expects of the kernel that serves each shape, on one thread: tiles, full or not, and traffic."""
-    one, op = of_a_call(device), tuned.task.op
     pairs = [(MicroKernel.parse(table.at(shape).parts[0].kernel), shape) for shape in shapes]
-    found = np.asarray(roofline_us(one, op, shapes), np.float64)
-    for name in {kernel.family for kernel, _ in pairs}:
-        own = [place for place, (kernel, _) in enumerate(pairs) if kernel.family == name]
-        family = family_of(pairs[own[0]][0], op)
-        frame = features(one, family, op, [pairs[place] for place in own], weights=tuned.task.cache)
-        found[own] /= np.exp(Analytic().predict(frame))
-    return [float(us) for us in found]
+    return [float(us) for us in analysis_us(tuned.task, pairs, device)]
 
 
 def traffic_us(tuned: Tuned, device: Device, threads: int = 1) -> float:

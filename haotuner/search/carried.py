@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from haotuner.cost.families import demand
 from haotuner.cost.machine import machine
 from haotuner.cost.roofline import expected_us
-from haotuner.microkernels.index import family_named
+from haotuner.microkernels.index import family_of
 from haotuner.ops.convolution import is_convolution
 from haotuner.plan.cells import Carried
 from haotuner.search.compared import of_a_call
@@ -27,7 +27,8 @@ def analysis_us(task: Task, pairs: Sequence[tuple[MicroKernel, Shape]], device: 
     for name in {kernel.family for kernel, _ in pairs}:
         own = [place for place, (kernel, _) in enumerate(pairs) if kernel.family == name]
         some = [pairs[place] for place in own]
-        found[own] = expected_us(one, demand(one, family_named(name), task.op, some, weights=task.cache))
+        family = family_of(some[0][0], task.op)
+        found[own] = expected_us(one, demand(one, family, task.op, some, weights=task.cache))
     return found
 
 

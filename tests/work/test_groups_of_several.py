@@ -19,7 +19,6 @@ from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.orchestrate import program
-from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
@@ -29,9 +28,9 @@ from haotuner.orchestrate.greedy import Greedy, Loops
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.program import Candidate, circle_of, solve
 from haotuner.orchestrate.repeated import again_and_again
-from haotuner.orchestrate.scopes import Group
 from haotuner.orchestrate.several import Ways, plain
 from haotuner.orchestrate.sizes import SizeTable
+from tests.work.test_plain_loops import of
 
 B, T = dimension("batch"), dimension("seq")
 REQUESTS = [{"batch": 1, "seq": 3}, {"batch": 8, "seq": 400}]
@@ -65,17 +64,6 @@ CASES: Mapping[str, Callable[[GraphBuilder], tuple[str, ...]]] = {
 def graph_of(name: str) -> Graph:
     g = GraphBuilder()
     return g.finish(*CASES[name](g))
-
-
-def of(graph: Graph, name: str) -> tuple[Group, list[Any]]:
-    extents: list[Any] = []
-
-    def size(extent: Any) -> int:
-        if extent not in extents:
-            extents.append(extent)
-        return extents.index(extent)
-
-    return loops_of(graph, name, size), extents
 
 
 @pytest.fixture(scope="module")

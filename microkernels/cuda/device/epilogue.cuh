@@ -194,7 +194,7 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
                     rows[i] = row + one / COLUMNS, columns[i] = column0 + one % COLUMNS;
                 }
                 if (STEPS) ht_put_one<STEPS, T>(a, v[0], rows[0], columns[0], partial, beside);
-                else ht_put_apart<STEPS, T, AHEAD>(a, v, rows, columns, partial, beside);
+                else ht_put_apart<T, AHEAD>(a, v, rows, columns, partial, beside);
             }
         }
     }
@@ -271,8 +271,16 @@ HT_DEVICE void ht_store_strips(const ARGS& a, const float* sums, int row0, int c
         if (STEPS && whole) {
             ht_put_some<STEPS, float, 4>(a, v, row, column, beside);
         } else {
-            const int rows[4] = {row, row, row, row}, columns[4] = {column, column + 1, column + 2, column + 3};
-            ht_put_apart<STEPS, float, 4>(a, v, rows, columns, partial, beside);
+            if constexpr (STEPS) {
+#pragma unroll 1
+                for (int q = 0; q < 4; q++) {
+                    ht_put_one<STEPS, float>(a, v[0], row, column + q, partial, beside);
+                    v[0] = v[1], v[1] = v[2], v[2] = v[3];
+                }
+            } else {
+                const int rows[4] = {row, row, row, row}, columns[4] = {column, column + 1, column + 2, column + 3};
+                ht_put_apart<float, 4>(a, v, rows, columns, partial, beside);
+            }
         }
     }
 }

@@ -193,49 +193,13 @@ HT_DEVICE void ht_put_one(const ht_cuda_args& a, float v, int row, int column, b
     ht_put_some<STEPS, T, 1>(a, &v, row, column, beside);
 }
 
-// The steps, of COUNT elements that lie apart: what all of them read is asked for before any is written.
-template <class T, int COUNT, class BESIDE>
-HT_DEVICE void ht_put_apart_after(const ht_cuda_args& a, float* v, const int* rows, const int* columns, const bool* inside, const BESIDE& beside) {
-    const uint64_t after = a.after ? a.after : HT_STEP_BIAS | HT_STEP_RESIDUAL << 4;
-#pragma unroll 1
-    for (int place = 0; place < 64; place += 4) {
-        const int step = (int)(after >> place & 15);
-        if (step == 0) break;
-        if (step != HT_STEP_BIAS && step != HT_STEP_RESIDUAL && step != HT_STEP_SCALE && step != HT_STEP_CLAMP) {
-            ht_activate<COUNT>(step, v);
-            continue;
-        }
-        const void* from = step == HT_STEP_BIAS ? a.bias : step == HT_STEP_SCALE ? a.scale : step == HT_STEP_CLAMP ? a.low : a.residual;
-        if (!from) continue;
-        for (int bound = 0; bound < (step == HT_STEP_CLAMP ? 2 : 1); bound++) {
-            float other[COUNT];
-#pragma unroll
-            for (int i = 0; i < COUNT; i++) {
-                if (!inside[i]) continue;
-                if (step == HT_STEP_RESIDUAL) ht_load_y<T, 1>(a, other + i, from, (int64_t)rows[i] * a.ldy + columns[i]);
-                else ht_load_channel<T, 1>(other + i, bound ? a.high : from, rows[i], columns[i], beside);
-            }
-#pragma unroll
-            for (int i = 0; i < COUNT; i++) {
-                if (!inside[i]) continue;
-                if (step == HT_STEP_SCALE) v[i] *= other[i];
-                else if (step != HT_STEP_CLAMP) v[i] += other[i];
-                else if (bound ? v[i] > other[i] : v[i] < other[i]) v[i] = other[i];
-            }
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        if (inside[i]) ht_store_y<T, 1>(a, v + i, (int64_t)rows[i] * a.ldy + columns[i]);
-}
-
-// COUNT elements that lie apart, row and column of each. One after the other each would wait for its own loads: a load does not
-// pass the store before it.
-template <bool STEPS, class T, int COUNT, class BESIDE = ht_nothing>
+// COUNT elements that lie apart, row and column of each, of a kernel without steps. One after the other each would wait for its own
+// loads: a load does not pass the store before it.
+template <class T, int COUNT, class BESIDE = ht_nothing>
 HT_DEVICE void ht_put_apart(const ht_cuda_args& a, float* v, const int* rows, const int* columns, bool partial, const BESIDE& beside = BESIDE()) {
     if (partial) {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) ht_put_one<STEPS, T>(a, v[i], rows[i], columns[i], true, beside);
+        for (int i = 0; i < COUNT; i++) ht_put_one<false, T>(a, v[i], rows[i], columns[i], true, beside);
         return;
     }
     bool inside[COUNT];
@@ -244,24 +208,20 @@ HT_DEVICE void ht_put_apart(const ht_cuda_args& a, float* v, const int* rows, co
         inside[i] = rows[i] < a.m && columns[i] < a.n;
         if (inside[i]) beside.template begin<T, 1>(v + i, rows[i], columns[i]);
     }
-    if constexpr (STEPS) {
-        ht_put_apart_after<T, COUNT>(a, v, rows, columns, inside, beside);
-    } else {
-        if (a.bias) {
+    if (a.bias) {
 #pragma unroll
-            for (int i = 0; i < COUNT; i++) {
-                float other = 0;
-                if (inside[i]) ht_load_channel<T, 1>(&other, a.bias, rows[i], columns[i], beside);
-                v[i] += other;
-            }
+        for (int i = 0; i < COUNT; i++) {
+            float other = 0;
+            if (inside[i]) ht_load_channel<T, 1>(&other, a.bias, rows[i], columns[i], beside);
+            v[i] += other;
         }
-        if (a.residual) {
-#pragma unroll
-            for (int i = 0; i < COUNT; i++)
-                if (inside[i]) v[i] += (float)((const T*)a.residual)[(int64_t)rows[i] * a.ldy + columns[i]];
-        }
+    }
+    if (a.residual) {
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            if (inside[i]) ((T*)a.y)[(int64_t)rows[i] * a.ldy + columns[i]] = (T)v[i];
+            if (inside[i]) v[i] += (float)((const T*)a.residual)[(int64_t)rows[i] * a.ldy + columns[i]];
     }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        if (inside[i]) ((T*)a.y)[(int64_t)rows[i] * a.ldy + columns[i]] = (T)v[i];
 }
