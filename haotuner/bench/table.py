@@ -58,11 +58,18 @@ def closing(found: Json) -> list[str]:
     lines += [f"missing: {name} ({found['missing_why'][name]})" for name in found["missing"]]
     if found["missing"]:
         lines.append("pip install 'haotuner[bench]' brings the peers but zentorch, which is for AMD: pip install zentorch")
+    lines += _failures(found["rows"])
     for group in found["groups"]:
         lines += _group(group)
     if found["summary"]["dispatch_ns"] is not None:
         lines.append(f"a call costs {found['summary']['dispatch_ns']:.0f} ns over the bare foreign call")
     return lines
+
+
+def _failures(rows: Sequence[Json]) -> list[str]:
+    """What contenders said who have no time in some row, each once."""
+    said = [(name, failed["detail"]) for row in rows for name, failed in row["failed"].items() if failed["detail"]]
+    return [f"{name}: {detail}" for name, detail in dict.fromkeys(said)]
 
 
 def _group(group: Json) -> list[str]:

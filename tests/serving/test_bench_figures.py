@@ -265,6 +265,12 @@ def test_a_row_without_a_time_of_ours_or_of_peers_counts_for_nothing():
     assert cells(found["rows"][0], ["torch"])[-1] == "ours: wrong"
 
 
+def test_why_a_peer_has_no_time_is_said_once():
+    unable = {"onednn": Failed(stage="build", reason="error", detail="it is raced in fp32, not in int8")}
+    found = judged(raced(1, 10.0, {"torch": 20.0}, failed=unable), raced(2, 10.0, {"torch": 20.0}, failed=unable))
+    assert closing(found).count("onednn: it is raced in fp32, not in int8") == 1
+
+
 def test_people_read_the_same_figures():
     found = judged(raced(37, 100.0, {"torch": 3000.0, "onednn": 150.0}, foreign=0.5), raced(64, 200.0, {"onednn": 250.0}),
                    tuning_seconds=60.0)  # fmt: skip
