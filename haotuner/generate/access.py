@@ -250,10 +250,17 @@ class Accesses:
             safe = arithmetic("max", arithmetic("min", moved, last), index(0))
             start = canonical(start + extent)
             pieces.append((self._clamped(tensor, (*indices[:axis], safe, *indices[axis + 1 :]), extent), sized(start)))
-        value = pieces[-1][0]
-        for piece, stop in reversed(pieces[:-1]):
-            value = Apply("select", (Apply("less", (indices[axis], stop), "bool"), piece, value), dtype_of(value))
-        return value
+
+        def among(some: Sequence[tuple[Expression, Expression]]) -> Expression:
+            """By halves: a thousand tensors are ten questions, and no expression a thousand deep."""
+            if len(some) == 1:
+                return some[0][0]
+            half = len(some) // 2
+            before, behind = among(some[:half]), among(some[half:])
+            sooner = Apply("less", (indices[axis], some[half - 1][1]), "bool")
+            return Apply("select", (sooner, before, behind), dtype_of(before))
+
+        return among(pieces)
 
     def _gather(self, node: Node, indices: Indices) -> Expression:
         axis, width = node.attributes["axis"], self.graph.types[node.inputs[1]].rank

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.generate.access import Accesses
 from haotuner.generate.counted import run
 from haotuner.generate.digits import Digits, apart, merged
-from haotuner.generate.expressions import Apply, Variable, arithmetic, index, parts
+from haotuner.generate.expressions import Apply, Load, Variable, arithmetic, index, parts
 from haotuner.generate.schedule import Schedule, keepable, planned
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension, evaluate
@@ -46,6 +47,7 @@ GROUPS = {
     "pad": group(lambda g, x: g.add("pad", x, before=(0, 2), after=(1, 1), mode="constant", value=1.5), (M, N)),
     "reflect": group(lambda g, x: g.add("pad", x, before=(0, 1), after=(0, 1), mode="reflect"), (M, N)),
     "concat": group(lambda g, x, y: g.add("concat", x, y, axis=1), (M, N), (M, K)),
+    "concat_many": group(lambda g, x, y: g.add("concat", x, y, y, x, y, x, x, axis=1), (M, N), (M, K)),
     "slice": group(lambda g, x: g.add("slice", x, axes=(1,), starts=(1,), stops=(N,), steps=(2,)), (M, N)),
     "reshape": group(lambda g, x: g.add("reshape", x, shape=(M * N,)), (M, N)),
     "heads": group(heads, (M, 4 * K), (K,)),
@@ -98,7 +100,10 @@ def test_every_schedule_computes_the_graph(name: str) -> None:
     assert tried >= 4
 
 
-@pytest.mark.parametrize(("name", "empty"), [("concat", "k"), ("concat", "n"), ("pad", "n")])
+EMPTY = [("concat", "k"), ("concat", "n"), ("concat_many", "k"), ("concat_many", "n"), ("pad", "n")]
+
+
+@pytest.mark.parametrize(("name", "empty"), EMPTY)
 def test_what_is_empty_is_not_read(name: str, empty: str) -> None:
     graph = GROUPS[name]
     inputs = drawn(graph, SIZES | {empty: 0})
@@ -106,6 +111,12 @@ def test_what_is_empty_is_not_read(name: str, empty: str) -> None:
     assert want.size
     for schedule in schedules(graph):
         np.testing.assert_array_equal(run(planned(graph, schedule), inputs)[0], want, err_msg=str(schedule))
+
+
+def test_thousands_of_tensors_side_by_side_are_no_deep_expression() -> None:
+    graph = group(lambda g, x: g.add("concat", *[x] * 3000, axis=0), (M, N))
+    value = Accesses(graph, {}).computed(graph.outputs[0], (Variable("i"), Variable("j")))
+    assert sum(isinstance(one, Load) for one in parts(value)) == 3000
 
 
 def test_bytes_are_those_that_the_decisions_say() -> None:
