@@ -21,10 +21,11 @@ def _conv(c: Call) -> str:
     sizes = list(c.attribute("kernel_shape", weight[2:]))
     if tuple(sizes) != tuple(weight[2:]):
         raise c.bad(f"kernel_shape {sizes} contradicts the weight {weight}")
-    return _biased(c, convolved(c, c.tensor(0), c.tensor(1), windows_of(c, sizes, image), c.attribute("group", 1)))
+    return biased(c, convolved(c, c.tensor(0), c.tensor(1), windows_of(c, sizes, image), c.attribute("group", 1)))
 
 
-def _biased(c: Call, x: str) -> str:
+def biased(c: Call, x: str) -> str:
+    """A convolution's result with the bias that the node has as its third input."""
     if not c.given(2):
         return x
     rank = c.g.types[x].rank
@@ -61,8 +62,8 @@ def _transposed(c: Call) -> str:
     before, after = _cuts(c, c.shape()[2:], strides, spans)
     cuts = [one for one in (*before, *after) if isinstance(one, int)]
     if max(strides) > 1 and max(dilations) == 1 and len(cuts) == 2 * rank:
-        return _biased(c, _in_phases(c, strides, cuts[:rank], cuts[rank:]))
-    return _biased(c, _zeros_between(c, strides, dilations, spans, (before, after)))
+        return biased(c, _in_phases(c, strides, cuts[:rank], cuts[rank:]))
+    return biased(c, _zeros_between(c, strides, dilations, spans, (before, after)))
 
 
 def _in_phases(c: Call, strides: Sequence[int], before: Sequence[int], after: Sequence[int]) -> str:

@@ -20,6 +20,16 @@ from haotuner.importing.lengths import lengths_of
 FOLDED_BYTES = 1 << 20  # a larger result is computed now only where it is no larger than what it is made of
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What real numbers were made of: bytes, their scale and zero point, and the axis along which these differ."""
+
+    bytes: str
+    scale: str
+    zero: str | None
+    axis: int
+
+
 @dataclass(slots=True)
 class Folding(GraphBuilder):
     """Tensors whose elements are extents have a type and no node before a node needs them."""
@@ -27,6 +37,7 @@ class Folding(GraphBuilder):
     extents: dict[str, Any] = field(default_factory=dict)
     lengths: dict[tuple[str, int], Extent] = field(default_factory=dict)  # the dimension of an element of data
     written: dict[str, str] = field(default_factory=dict)  # the nodes' tensor of such a one
+    stored: dict[str, Stored] = field(default_factory=dict)  # of tensors that DequantizeLinear made
 
     def known(self, tensor: str) -> Any:
         """Elements of a tensor where they are known: numbers, or extents in an array of objects; else None."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.elementwise import ELEMENTWISE
+from haotuner.importing.integers import INTEGERS, product
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
-from haotuner.importing.products import PRODUCTS, matmul
 from haotuner.importing.quantised import dequantised, dynamic, quantised
 
 
@@ -62,7 +62,7 @@ def _gemm(c: Call) -> str:
     if c.given(6):
         scale = g.map("mul", c.tensor(1), c.tensor(4))
         bias = g.map("mul", g.add("cast", c.tensor(6), dtype="fp32"), scale)
-    found = PRODUCTS["Gemm"](replace(c, op="Gemm", inputs=(_real(c, 0), right, bias)))
+    found = INTEGERS["Gemm"](replace(c, op="Gemm", inputs=(_real(c, 0), right, bias)))
     assert isinstance(found, str)
     return _bytes(c, found, 7, 8, 0) if c.given(7) else found
 
@@ -71,7 +71,7 @@ def _real_product(c: Call) -> str:
     """Bytes times bytes to real numbers: both, their scales, their zero points, a bias."""
     left = dequantised(c, c.tensor(0), c.tensor(2), c.maybe(4), 0)
     right = dequantised(c, c.tensor(1), c.tensor(3), c.maybe(5), c.type(1).rank - 1)
-    found = matmul(c, left, right)
+    found = product(c, left, right)
     return c.g.map("add", found, c.tensor(6)) if c.given(6) else found
 
 
@@ -80,7 +80,7 @@ def _dynamic_product(c: Call) -> str:
     rounded, scale, zero = dynamic(replace(c, inputs=(c.tensor(0),)))
     left = dequantised(c, rounded, scale, zero, 0)
     right = dequantised(c, c.tensor(1), c.tensor(2), c.maybe(3), c.type(1).rank - 1)
-    found = matmul(c, left, right)
+    found = product(c, left, right)
     return c.g.map("add", found, c.tensor(4)) if c.given(4) else found
 
 

@@ -1,6 +1,6 @@
 """Rules of quantised models: real numbers as bytes with a scale and a zero point, and products of such bytes.
 
-Sums are exact, in 32 bits. Weights that are stored as bytes become real numbers while the file is read.
+Sums with a weight are exact, in 32 bits (``integers.py``).
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from haotuner.graph.extents import product
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.convolutions import convolved
+from haotuner.importing.folding import Stored
+from haotuner.importing.integers import image_sums, matrix_sums, weight_of
 from haotuner.importing.layout import reshaped
 from haotuner.importing.products import matmul
 from haotuner.importing.types import dtype_of_onnx
@@ -41,7 +44,8 @@ def quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: i
     """Rounded to the nearest, to even where two are as near, and kept in the range of the bytes."""
     g, rank = c.g, c.g.types[x].rank
     own = g.types[scale].dtype
-    found = g.map("round", g.map("div", g.add("cast", x, dtype=own), _spread(c, scale, rank, axis)))
+    x = x if g.types[x].dtype == own else g.add("cast", x, dtype=own)
+    found = g.map("round", g.map("div", x, _spread(c, scale, rank, axis)))
     if zero is not None:
         found = g.map("add", found, g.add("cast", _spread(c, zero, rank, axis), dtype=own))
     bounds = np.iinfo(numpy_dtype(dtype))
@@ -70,7 +74,13 @@ def _dequantise(c: Call) -> str:
 
 
 def dequantised(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str:
-    """The real numbers that bytes stand for; of weights a constant."""
+    """The real numbers that bytes stand for; of weights a constant. Products look at the bytes (``integers.py``)."""
+    found = _real_of(c, x, scale, zero, axis)
+    c.g.stored[found] = Stored(x, scale, zero, axis)
+    return found
+
+
+def _real_of(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str:
     g, rank = c.g, c.g.types[x].rank
     known = [g.known(one) for one in (x, scale, *([] if zero is None else [zero]))]
     factor = _spread(c, scale, rank, axis)
@@ -84,9 +94,13 @@ def dequantised(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str
 
 def _sums(c: Call, x: int, w: int, x_zero: int, w_zero: int) -> str:
     """A convolution of whole numbers; pads are what the zero point stands for."""
-    left, right = _moved(c, c.tensor(x), c.maybe(x_zero), 1), _moved(c, c.tensor(w), c.maybe(w_zero), 0)
     sizes = [int(one) for one in c.shape(w)[2:]]
-    return convolved(c, left, right, windows_of(c, sizes, c.shape(x)[2:]), c.attribute("group", 1))
+    windows, groups = windows_of(c, sizes, c.shape(x)[2:]), int(c.attribute("group", 1))
+    weight, zero = weight_of(c, c.tensor(w), c.maybe(w_zero), 0), c.maybe(x_zero)
+    if weight is not None and (weight.rest is None or groups == 1) and (zero is None or product(c.g.types[zero].shape) == 1):
+        return image_sums(c, c.tensor(x), zero, weight, windows, groups)
+    left, right = _moved(c, c.tensor(x), zero, 1), _moved(c, c.tensor(w), c.maybe(w_zero), 0)
+    return convolved(c, left, right, windows, groups)
 
 
 def _requantised(c: Call, sums: str, scales: tuple[int, int, int], zero: int, axis: int) -> str:
@@ -94,7 +108,8 @@ def _requantised(c: Call, sums: str, scales: tuple[int, int, int], zero: int, ax
     g, rank = c.g, c.g.types[sums].rank
     wide = [g.add("cast", c.tensor(place), dtype="fp32") for place in scales]
     one, other = (_spread(c, tensor, rank, axis) for tensor in wide[:2])
-    real = g.map("mul", g.add("cast", sums, dtype="fp32"), g.map("mul", one, other))
+    sums = sums if g.types[sums].dtype == "fp32" else g.add("cast", sums, dtype="fp32")
+    real = g.map("mul", sums, g.map("mul", one, other))
     return quantised(c, real, wide[2], c.tensor(zero), c.type(zero).dtype, axis)
 
 
@@ -106,10 +121,18 @@ def _convolution(c: Call) -> str:
 
 
 def _product(c: Call) -> str:
-    rank = c.type().rank
-    left, right = (
-        _moved(c, c.tensor(0), c.maybe(2), max(rank - 2, 0)),
-        _moved(c, c.tensor(3), c.maybe(5), c.type(3).rank - 1),
+    rank, zero = c.type().rank, c.maybe(2)
+    plain = c.type(3).rank == 2 and rank > 1 and (zero is None or product(c.g.types[zero].shape) == 1)
+    weight = weight_of(c, c.tensor(3), c.maybe(5), 1) if plain else None
+    if weight is not None:
+        found = matrix_sums(c, c.tensor(0), zero, weight)
+        return _requantised(c, found, (1, 4, 6), 7, c.g.types[found].rank - 1)
+    left, right = (  # whole numbers as floats: exact up to 258 terms, and such products have kernels
+        c.g.add("cast", one, dtype="fp32")
+        for one in (
+            _moved(c, c.tensor(0), zero, max(rank - 2, 0)),
+            _moved(c, c.tensor(3), c.maybe(5), c.type(3).rank - 1),
+        )
     )
     found = matmul(c, left, right)
     return _requantised(c, found, (1, 4, 6), 7, c.g.types[found].rank - 1)

@@ -11,6 +11,7 @@ from haotuner.importing.curves import CURVES
 from haotuner.importing.data import DATA
 from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.indexing import INDEXING
+from haotuner.importing.integers import INTEGERS
 from haotuner.importing.layout import LAYOUT
 from haotuner.importing.microsoft import MICROSOFT
 from haotuner.importing.norms import NORMS
@@ -40,6 +41,7 @@ RULES: Mapping[str, Rule] = {
     **DATA,
     **BOXES,
     **QUANTISED,
+    **INTEGERS,  # in the place of the rules of real products, which they call where bytes do not fit
 }
 MAIN = ("", "ai.onnx")  # the domain of ONNX's own operators, in both spellings
 

@@ -20,13 +20,17 @@ ALIKE = 1e-5  # of two functions at all points
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """``steps`` by their names in epilogues; ``nodes``: what they compute, in order, ``counts`` of them a step."""
+    """``steps`` by their names in epilogues; ``nodes``: what they compute, in order, ``counts`` of them a step.
+
+    ``out``: of a product of bytes, how its spec says the result's type.
+    """
 
     steps: tuple[str, ...]
     nodes: tuple[str, ...]
     counts: tuple[int, ...]
     constants: Mapping[str, Any]
     passed: Mapping[str, str]
+    out: str = ""
 
     def prefixes(self) -> Iterator[Carried]:
         """Itself, then without its last step, and so on down to nothing."""
@@ -42,8 +46,8 @@ class Carried:
 
     @property
     def epilogue(self) -> str:
-        """As a spec has it; a bias alone is bound without one."""
-        return f",epilogue={'+'.join(self.steps)}" if self.steps not in ((), ("bias",)) else ""
+        """As a spec has it, behind the result's type; a bias alone is bound without one."""
+        return self.out + (f",epilogue={'+'.join(self.steps)}" if self.steps not in ((), ("bias",)) else "")
 
 
 @dataclass(frozen=True, slots=True)

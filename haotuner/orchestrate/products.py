@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from haotuner.graph.extents import Extent, product, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.orchestrate.carried import Carried, Following
+from haotuner.orchestrate.carried_bytes import NONE, of_bytes
 from haotuner.words.op import Op
 
 PLACED_BATCH = 3  # axes of a batch that a device counts over (HT_CUDA_BATCH_AXES)
@@ -76,18 +77,39 @@ class Finder:
         """In the graph's order."""
         self.follow.taken.clear()
         for node in self.graph.nodes:
-            if node.primitive == "contract" and len(node.inputs) == 2 and self._single(node):
+            if node.primitive == "contract" and len(node.inputs) == 2 and self._of(node, "fp32", "int32"):
                 found = self._dense(node) or self._conv(node) or self._batched(node)
                 if found is not None:
                     self.follow.taken.update(found.nodes)
                     yield found
 
-    def _served(self, after: Carried, spec: Callable[[Carried], str]) -> Carried | None:
+    def _served(self, node: Node, last: str, row: Callable[[str], Any], features: int, plain: str) -> Carried | None:
         """As much of what follows a product as there are kernels for; None: there are none for the product alone."""
-        return next((one for one in after.prefixes() if self.serves is None or self.serves(Op.parse(spec(one)))), None)
+        whole = self._of(node, "int32")
+        after = of_bytes(self.follow, last, row, features) if whole else self.follow.carried(last, row).prefixes()
+        if whole and self.serves is not None:  # a device's model binds a bias with a weight, and nothing else
+            after = iter([NONE])
+        return next((one for one in after if self.serves is None or self.serves(Op.parse(f"{plain}{one.epilogue}"))), None)
 
-    def _single(self, node: Node) -> bool:
-        return all(self.graph.types[one].dtype == "fp32" for one in (*node.inputs, node.output))
+    def _of(self, node: Node, *dtypes: str) -> bool:
+        """Whether its tensors are all of one of these types."""
+        return self.graph.types[node.output].dtype in dtypes and (
+            len({self.graph.types[one].dtype for one in (*node.inputs, node.output)}) == 1
+        )
+
+    def _factors(self, node: Node, source: str) -> tuple[str, Any, str] | None:
+        """The tensor in memory that a product reads, its constant weight, and the types as a spec says them.
+
+        Of sums in int32 the bytes that they are made of; None where one of both is none.
+        """
+        weight = np.asarray(self.graph.constants[node.inputs[1]])
+        if self._of(node, "fp32"):
+            return source, weight, ""
+        cast = self.made.get(source)
+        dtype = self.graph.types[cast.inputs[0]].dtype if cast is not None and cast.primitive == "cast" else ""
+        if cast is None or dtype not in ("uint8", "int8") or weight.min(initial=0) < -128 or weight.max(initial=0) > 127:
+            return None
+        return cast.inputs[0], weight.astype(np.int8), ",dtype=int8" + (",in=int8" if dtype == "int8" else "")
 
     def _shape(self, tensor: str) -> tuple[Extent, ...]:
         return self.graph.types[tensor].shape
@@ -104,21 +126,22 @@ class Finder:
         k, n = of_x[-1], of_w.replace(of_x[-1], "")
         if out != of_x[:-1] + n or n in of_x:
             return None
-        weight = np.asarray(self.graph.constants[w])
+        factors = self._factors(node, x)
+        if factors is None:
+            return None
+        source, weight, types = factors
         rows = weight if of_w == n + k else weight.T
-        (features, depth), nodes, last = rows.shape, [node.output], node.output
-        plain = f"dense:n={features},k={depth}"
-        after = self._served(
-            self.follow.carried(last, lambda one: self._row(one, features)), lambda one: f"{plain}{one.epilogue}"
-        )
+        (features, depth), nodes = rows.shape, [node.output]
+        plain = f"dense:n={features},k={depth}{types}"
+        after = self._served(node, node.output, lambda one: self._row(one, features), features, plain)
         if after is None:
             return None
         nodes += after.nodes
         spec = f"{plain}{after.epilogue}"
         m = product(self._shape(x)[:-1])
         return Product(
-            kind="dense", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(x), weight=rows, constants=after.constants,
-            passed=after.passed, x_shape=(m, depth), out_shape=(m, features), extents={"m": m},
+            kind="dense", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(source), weight=rows,
+            constants=after.constants, passed=after.passed, x_shape=(m, depth), out_shape=(m, features), extents={"m": m},
         )  # fmt: skip
 
     def _row(self, tensor: str, count: int, behind: int = 0) -> Any:
@@ -144,7 +167,7 @@ class Finder:
         image, window = out[skip:], of_w[skip:]
         if of_x != of_x[:skip] + image + (of_w[skip + (0 if not grouped else 0) :]) or len(image) not in (1, 2):
             return None
-        weight = np.asarray(self.graph.constants[w])
+        weight = self.graph.constants[w]
         groups = weight.shape[0] if grouped else 1
         weight = weight.reshape(-1, *weight.shape[2:]) if grouped else weight
         weight = weight.reshape(*weight.shape[:2], *(weight.shape[2:] or (1,) * len(image)))
@@ -170,6 +193,10 @@ class Finder:
             if plain and not any(channels):
                 pads = (*padded.attributes["before"][2:], *padded.attributes["after"][2:])
                 source = padded.inputs[0]
+        factors = self._factors(node, source)
+        if factors is None:
+            return None
+        source, weight, types = factors[0], factors[1].reshape(weight.shape), factors[2]
         features, last = weight.shape[0], node.output
         if grouped:  # the result is reshaped to all features
             whole = self.follow.only_reader(last)
@@ -177,31 +204,22 @@ class Finder:
                 return None
             last = whole.output
             nodes.append(last)
-        after = self.follow.carried(last, lambda one: self._row(one, features, rank))
-        return self._conv_product(weight, groups, strides, pads, dilations, source, nodes, after)
-
-    def _conv_product(
-        self, weight: Any, groups: int, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int],
-        source: str, nodes: Sequence[str], after: Carried,
-    ) -> Product | None:  # fmt: skip
-        rank, shape = weight.ndim - 2, self._shape(source)
-        channels = weight.shape[1] * groups
-        if not same(shape[1], channels):
+        if not same(self._shape(source)[1], weight.shape[1] * groups):
             return None
-        sides = ("h", "w")[-rank:]
         taps = ",".join(f"{axis}={count}" for axis, count in zip(("r", "s")[-rank:], weight.shape[2:], strict=True))
-        spec = f"conv{rank}d:c={channels},f={weight.shape[0]},{taps}"
-        for name, values, plain in (("stride", strides, 1), ("pad", pads, 0), ("dilation", dilations, 1)):
-            if any(one != plain for one in values):
-                spec += f",{name}={'.'.join(map(str, values))}"
-        spec += f",groups={groups}" if groups > 1 else ""
-        kept = self._served(after, lambda one: f"{spec}{one.epilogue}")
+        plain = f"conv{rank}d:c={weight.shape[1] * groups},f={features},{taps}"
+        for name, values, usual in (("stride", strides, 1), ("pad", pads, 0), ("dilation", dilations, 1)):
+            if any(one != usual for one in values):
+                plain += f",{name}={'.'.join(map(str, values))}"
+        plain += (f",groups={groups}" if groups > 1 else "") + types
+        kept = self._served(node, last, lambda one: self._row(one, features, rank), features, plain)
         if kept is None:
             return None
-        spec, nodes = f"{spec}{kept.epilogue}", [*nodes, *kept.nodes]
-        extents = {"b": shape[0], **dict(zip(sides, shape[2:], strict=True))}
+        nodes += kept.nodes
+        shape = self._shape(source)
+        extents = {"b": shape[0], **dict(zip(("h", "w")[-rank:], shape[2:], strict=True))}
         return Product(
-            kind="conv", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(source), extents=extents,
+            kind="conv", op=f"{plain}{kept.epilogue}", nodes=tuple(nodes), output=nodes[-1], x=View(source), extents=extents,
             weight=np.ascontiguousarray(weight), constants=kept.constants, passed=kept.passed,
         )  # fmt: skip
 
@@ -209,6 +227,8 @@ class Finder:
 
     def _batched(self, node: Node) -> Product | None:
         x, w = node.inputs
+        if not self._of(node, "fp32"):
+            return None
         labels, _, out = node.attributes["labels"].partition("->")
         of_x, of_w = labels.split(",")
         batch = "".join(one for one in out if one in of_x and one in of_w)

@@ -36,6 +36,7 @@ from tests.serving.test_models import BESIDE
 from tests.serving.test_models import GRAPHS as GRAPHS_OF_LOOPS
 from tests.serving.test_models_ordered import GRAPHS as ORDERED
 from tests.serving.test_models_ordered import recurrent
+from tests.serving.test_quantised_models import Net
 from tests.standin.cubins import cubin_of
 
 B, T = dimension("batch"), dimension("seq")
@@ -145,6 +146,17 @@ def halves() -> Graph:
     return g.finish(rest, most, under, wide)
 
 
+def of_bytes() -> Graph:
+    """A convolution and layers of bytes with and without a sign, their scales beside them, and weights beyond int8."""
+    n, draw = Net(B, 3, T, T), np.random.default_rng(5)
+    q, scale, zero = n("DynamicQuantizeLinear", n.x, outputs=3)
+    sums = n("ConvInteger", q, draw.integers(-128, 128, (8, 3, 3, 3), np.int8), zero, pads=[1, 1, 1, 1])
+    rows = n("ReduceMean", n("Mul", n("Cast", sums, to=1), scale), np.array([2, 3]), keepdims=0)
+    rows = n("MatMul", n.bytes_of(rows, 4.0, np.int8(5)), n.weight(draw.integers(-128, 128, (8, 20), np.int8), 0, 1))
+    last = n.weight(draw.integers(0, 256, (20, 8), np.uint8), 60, 1)
+    return n.g.finish(n("MatMul", n.bytes_of(rows, 8.0, np.uint8(9)), last), sums)
+
+
 def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
     """Inputs of a request; the last tokens of a mask are hidden."""
     draw, found = np.random.default_rng(batch * 100 + seq), dict[str, Any]()
@@ -162,6 +174,7 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
 
 
 GRAPHS = {"encoder": encoder(), "beside": BESIDE, "images": images(), "types": types(), "halves": halves(),
+          "bytes": of_bytes(),
           "image": GRAPHS_OF_LOOPS["image"],
           "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"],
           **{name: ORDERED[name] for name in ("lstm_back", "gru", "gru_back", "rnn_tanh")},
@@ -180,6 +193,8 @@ def serves(op: Op) -> bool:
 def packed(name: str) -> PackedOnDevice:
     """A product with one kernel everywhere; layers of few rows sum k in two parts."""
     op = Op.parse(name)
+    if op.dtype == "int8":
+        return _packed_bytes(op)
     if op.kind in ("conv1d", "conv2d"):
         return packed_conv(op.name, (one_of(op, "cuda_batched_simt_fp32", kn=0),))
     if op.kind == "batch_matmul":
@@ -190,10 +205,18 @@ def packed(name: str) -> PackedOnDevice:
     return packed_op(op.name, (one_of(op, "cuda_simt_fp32"),), ((4, split), (200, one)))
 
 
+def _packed_bytes(op: Op) -> PackedOnDevice:
+    """A product of bytes by the kernel that takes any alignment."""
+    sign = "s" if op.option("in") == "int8" else ""
+    if op.kind == "dense":
+        return packed_op(op.name, (one_of(op, f"cuda_simt_{sign}int8", bk=32),), ((200, CudaEntry(regions=((0, 0),))),))
+    return packed_conv(op.name, (one_of(op, "cuda_batched_simt_tint8", bk=32, kn=0),))
+
+
 def one_of(op: Op, name: str, **more: int) -> MicroKernel:
     """A kernel of the family that takes any alignment, built for the op's steps."""
     found: Any = next(one for one in (*CUDA_FAMILIES, *BATCHED_FAMILIES) if one.name == name)
-    kernel: MicroKernel = found.kernel(**TILE, **more)
+    kernel: MicroKernel = found.kernel(**(TILE | more))
     return stepped(kernel) if has_steps(op) else kernel
 
 

@@ -16,8 +16,10 @@ from haotuner.orchestrate.segments import cut, data_dimensions
 from haotuner.orchestrate.written import WrittenModel, source_of, written_chain, written_ways
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
+from tests.serving.conv_packs import packed_conv
 from tests.serving.online_packs import online_op
 from tests.serving.packs import LANES, best_level, document, packed_op
+from tests.serving.typed_packs import typed_op
 
 LAST = 512  # of every dimension
 ANY = "dense:n=16,k=16"  # a pack holds an op at least
@@ -53,8 +55,17 @@ def planned(
     return (
         models,
         chains,
-        [online_op(name) if name.startswith("attention") else packed_op(name, lanes, lanes, (1, 2)) for name in ops],
+        [_packed(name, lanes) for name in ops],
     )
+
+
+def _packed(name: str, lanes: int) -> Any:
+    """An op with plans that nobody tuned: an attention, a product of bytes, or a dense layer."""
+    if name.startswith("attention"):
+        return online_op(name)
+    if "dtype=int8" in name:
+        return typed_op(name, lanes) if name.startswith("dense") else packed_conv(name, lanes)
+    return packed_op(name, lanes, lanes, (1, 2))
 
 
 def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True, small: int = 0) -> Path:
