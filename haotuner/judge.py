@@ -151,6 +151,9 @@ def tolerance(
         return np.maximum(_stored(op, value + allowed) - want, want - _stored(op, value - allowed))
     if eps > DTYPES["fp32"].eps:
         allowed = allowed + eps * np.abs(want) + kept.least
+        if op.meaning.rounded is not None:
+            half = op.meaning.rounded(_wide(op, inputs), op.all_options(), lambda x: (eps * np.abs(x) + kept.least) / 2)
+            allowed = allowed + np.asarray(_as_stored(op, half), np.float64)
     return np.broadcast_to(allowed, want.shape)
 
 

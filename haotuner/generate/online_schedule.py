@@ -1,6 +1,7 @@
 """Schedules of online sums: how rows, keys and columns are tiled, and what runs along the vector lanes.
 
-*Parallel*: rows of the output along the lanes, or the depth of the products where rows are few; threads share rows.
+*Parallel*: rows of the output along the lanes, or the depth of the products where rows are few; threads share rows. On units
+for small matrices a block of warps has the rows of a tile (``online_tensor.py``).
 *Movement*: a tile of scores, the rows' operand and the sums so far lie in scratch memory near the core; nothing else does.
 *Computation*: vectors and keys whose scores are summed at once, keys of a tile, rows and vectors of the second product.
 """
@@ -15,15 +16,18 @@ from haotuner.generate.online import Online
 from haotuner.graph.graph import Graph
 
 ROWS, DEPTH = "rows", "depth"  # what runs along the lanes while scores are summed
-MOST_SCRATCH = 192 << 10  # bytes of a thread's stack
+TENSOR = "tensor"  # nothing does: units for small matrices sum them
+MOST_SCRATCH = 192 << 10  # bytes of a thread's stack, or of what a block shares
+PIECE = 16  # rows and terms of one product of tensor units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineSchedule:
-    """``along``: rows or depth. ``rows``: vectors of rows, or rows where the depth is along the lanes.
+    """``along``: rows, depth or tensor. ``rows``: vectors of rows; rows of a tile where nothing of them is along the lanes.
 
-    ``block``: keys whose scores are summed at once; ``keys``: of a tile; ``out_rows``: rows of the second product at once;
-    ``parts``: of the keys, which blocks of a device take side by side (``online_parts.py``).
+    ``block``: keys whose scores are summed at once; ``keys``: of a tile; ``out_rows``: rows of the second product at once,
+    of tensor units a warp's; ``parts``: of the keys, which blocks of a device take side by side (``online_parts.py``);
+    ``stages``: tiles of keys in shared memory at a time, of tensor units.
     """
 
     lanes: int
@@ -33,6 +37,7 @@ class OnlineSchedule:
     keys: int
     out_rows: int
     parts: int = 1
+    stages: int = 0
 
     @property
     def tile_rows(self) -> int:
@@ -70,7 +75,9 @@ class OnlinePlan:
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory of a thread's stack that a call takes."""
+        """Memory of a thread's stack that a call takes; of tensor units shared memory of a block."""
+        if self.schedule.along == TENSOR:
+            return shared_bytes(self)
         rows, depth, column = self.schedule.tile_rows, self.sums.depth[1], self.sums.column[1]
         assert isinstance(depth, int) and isinstance(column, int), "the rule asks for known extents"
         packed = depth * rows if self.schedule.along == ROWS else 0
@@ -80,6 +87,17 @@ class OnlinePlan:
 def padded(extent: int, lanes: int) -> int:
     """An extent in whole vectors."""
     return -(-extent // lanes) * lanes
+
+
+def shared_bytes(plan: OnlinePlan) -> int:
+    """What a block on tensor units stages in 16 bits: its rows, and the ring of tiles of keys and of what they weigh.
+
+    As ``ht_attend`` of device/attention.cuh lays it out: rows 16 bytes longer than a multiple of 32, for the banks' sake.
+    """
+    depth, column, s = plan.sums.depth[1], plan.sums.column[1], plan.schedule
+    assert isinstance(depth, int) and isinstance(column, int), "the rule asks for known extents"
+    pitch, other = (padded(extent, PIECE) + PIECE // 2 for extent in (depth, column))
+    return 2 * (s.rows * max(pitch, other) + s.stages * s.keys * (pitch + other))
 
 
 def online_plan(sums: Online, schedule: OnlineSchedule) -> OnlinePlan:
@@ -92,17 +110,33 @@ def online_plan(sums: Online, schedule: OnlineSchedule) -> OnlinePlan:
         raise UsageError(f"tiles of {schedule.tile_rows} rows are not whole groups of {schedule.out_rows}")
     if schedule.keys % schedule.lanes:
         raise UsageError(f"tiles of {schedule.keys} keys are no whole vectors of {schedule.lanes}")
-    if schedule.parts > 1 and (schedule.along != DEPTH or str(sums.key[1]) not in sums.graph.dimensions):
-        raise UsageError(f"parts of {sums.key[1]} are of programs with the depth along the lanes, and of one dimension")
+    if schedule.along == TENSOR:
+        _check_pieces(plan)
+    if schedule.parts > 1 and (schedule.along == ROWS or str(sums.key[1]) not in sums.graph.dimensions):
+        raise UsageError(f"parts of {sums.key[1]} are of programs without rows along the lanes, and of one dimension")
     if plan.scratch_bytes > MOST_SCRATCH:
         raise UsageError(f"the tiles take {plan.scratch_bytes} bytes of scratch memory, more than {MOST_SCRATCH}")
     return plan
+
+
+def _check_pieces(plan: OnlinePlan) -> None:
+    s, sums = plan.schedule, plan.sums
+    if s.keys % PIECE or s.out_rows % PIECE or s.rows % s.out_rows or s.stages < 2:
+        raise UsageError(
+            f"tensor units take {PIECE} rows and keys at once, and two stages: not {s.rows} rows, {s.out_rows} a warp, "
+            f"{s.keys} keys in {s.stages} stages"
+        )
+    for _, extent in (sums.depth, sums.column):
+        if isinstance(extent, int) and extent % (PIECE // 2):
+            raise UsageError(f"tensor units read {PIECE // 2} elements at once; {extent} is no multiple of it")
 
 
 def told_online(plan: OnlinePlan) -> dict[str, str]:
     """A plan's decisions in words, by their kind."""
     schedule, sums = plan.schedule, plan.sums
     row, key, depth = str(sums.row[1]), str(sums.key[1]), str(sums.depth[1])
+    if schedule.along == TENSOR:
+        return _told_tensor(plan, row, key)
     outer = " x ".join([*(str(extent) for _, extent in sums.outer), row])
     lanes = f"{row}" if schedule.along == ROWS else f"{depth} of the first product, {key} of the exponentials"
     rows = f"{schedule.rows} vectors of {row}" if schedule.along == ROWS else f"{schedule.rows} of {row}"
@@ -116,6 +150,21 @@ def told_online(plan: OnlinePlan) -> dict[str, str]:
         f"in {plan.scratch_bytes:,} bytes of the stack; no tensor of {row} x {key}",
         "computation": f"online: the maximum so far, sums rescaled once a tile; {rows} x {schedule.block} keys of the first "
         f"product at once, {schedule.out_rows} rows of the second{skips}",
+    }
+
+
+def _told_tensor(plan: OnlinePlan, row: str, key: str) -> dict[str, str]:
+    s = plan.schedule
+    outer = " x ".join([*(str(extent) for _, extent in plan.sums.outer), row])
+    skips = f"; tiles of {key} beyond the last one that a row sees are skipped" if plan.sums.last is not None else ""
+    parts = f"; blocks share {key} in {s.parts} parts, joined by their maxima" if s.parts > 1 else ""
+    return {
+        "parallel": f"{s.rows // s.out_rows} warps with {s.out_rows} rows each, on units for small matrices; "
+        f"blocks share {outer}{parts}",
+        "movement": f"{s.stages} tiles of {s.keys} {key} and a tile of {s.rows} {row} in {plan.scratch_bytes:,} bytes of "
+        f"shared memory, a block; scores and sums in registers; no tensor of {row} x {key}",
+        "computation": "online: the maximum so far, sums rescaled once a tile; exponentials are rounded to 16 bits where "
+        f"they enter the second product{skips}",
     }
 
 

@@ -8,6 +8,7 @@ they may lie at any stride, such as those of (b, t, h, d). A query that sees no 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -68,6 +69,11 @@ def _tolerance(inputs: Arrays, options: Options) -> Any:
     return (np.nan_to_num(_weights(scores)) * each) @ np.abs(inputs["v"]) + 2.0**-100
 
 
+def _rounded(inputs: Arrays, options: Options, roundoff: Callable[[Any], Any]) -> Any:
+    """Exponentials enter the second product in its type; sums of them are at least 1, so weights are off no more."""
+    return roundoff(np.nan_to_num(_weights(_scores(inputs, options)[0]))) @ np.abs(inputs["v"])
+
+
 @cache
 def _kind(causal: str, mask: str, heads: str) -> OpKind:
     outer = ("b", "h") if heads == "apart" else ("b",)
@@ -87,6 +93,7 @@ def _kind(causal: str, mask: str, heads: str) -> OpKind:
         flops=lambda e: 4 * prod(e[axis] for axis in (*outer, "t", "s", "d")),
         reference=_attention,
         tolerance=_tolerance,
+        rounded=_rounded,
         own_options=_OPTIONS,
         example="attention:d=64,causal=end",
     )  # fmt: skip

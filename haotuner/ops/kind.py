@@ -78,10 +78,11 @@ class OpKind:
 
     ``reference(inputs, options)`` computes the output in float64; a ``formula`` says it, too, and programs are made from it.
     ``tolerance(inputs, options)`` gives how far each element of the output may be off, in units of the roundoff of the
-    output's type. ``draw(rng, operand, shape)`` draws test data, standard normal where None; ``exact``: on small whole
-    numbers every order of summation gives the same bits. ``ends``: inputs that cut an axis into groups, by name: the end of
-    each group, ascending, the last one the axis's extent. ``rows_apart``: rows of the output can be had
-    by calls of their own.
+    output's type. ``rounded(inputs, options, roundoff)``: how far more where values on the way, too, are rounded to a type
+    of 16 bits; ``roundoff(values)`` gives how far those may be off. ``draw(rng, operand, shape)`` draws test data, standard
+    normal where None; ``exact``: on small whole numbers every order of summation gives the same bits. ``ends``: inputs that
+    cut an axis into groups, by name: the end of each group, ascending, the last one the axis's extent. ``rows_apart``: rows
+    of the output can be had by calls of their own.
     """
 
     name: str
@@ -91,6 +92,7 @@ class OpKind:
     flops: Callable[[Extents], int]
     tolerance: Callable[[Arrays, Options], Any]
     reference: Callable[[Arrays, Options], Any] | None = None  # needed where there is no formula
+    rounded: Callable[[Arrays, Options, Callable[[Any], Any]], Any] | None = None
     formula: Formula | None = None  # of an element of the output
     draw: Callable[[np.random.Generator, Operand, tuple[int, ...]], Any] | None = None
     exact: bool = False

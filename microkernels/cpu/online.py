@@ -16,6 +16,7 @@ from haotuner.generate.online import Online, online
 from haotuner.generate.online_schedule import (
     DEPTH,
     ROWS,
+    TENSOR,
     OnlinePlan,
     OnlineSchedule,
     in_parts,
@@ -33,7 +34,7 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
 from haotuner.words.op import Op
 
-ALONG = (ROWS, DEPTH)
+ALONG = (ROWS, DEPTH, TENSOR)
 # Kinds that are known to be covered: to ask the rule takes a graph, and that sympy, a third of a second of every process.
 COVERED = ("attention",)
 
@@ -42,7 +43,7 @@ class CpuOnline(CpuGenerated):
     """Family ``cpu_online_KIND_fp32``.
 
     Parameters: vl (lanes of a vector), al (0: rows along the lanes, 1: the depth of the products), rw, bk, ky, wr (rows,
-    block, keys and out_rows of a schedule); on GPUs pt (parts of the keys);
+    block, keys and out_rows of a schedule); on GPUs st (stages, al 2: tensor units) and pt (parts of the keys);
     the extents that must be known, by their axes; oa, ob, …: the op's options.
     """
 
@@ -96,7 +97,8 @@ class CpuOnline(CpuGenerated):
     def kernel_of(self, schedule: Any, op: Op) -> MicroKernel:
         """The micro-kernel of a schedule of the op's graph."""
         extents = tuple((axis, dict(op.static)[axis]) for axis in self.known)
-        parts = (("pt", schedule.parts),) if schedule.parts > 1 else ()
+        more = (("st", schedule.stages, 0), ("pt", schedule.parts, 1))  # left out where there are none
+        parts = tuple((name, value) for name, value, none in more if value > none)
         return MicroKernel(self.name, (
             ("vl", schedule.lanes), ("al", ALONG.index(schedule.along)), ("rw", schedule.rows), ("bk", schedule.block),
             ("ky", schedule.keys), ("wr", schedule.out_rows), *parts, *extents, *self._option_params(op.all_options()),
@@ -154,9 +156,10 @@ def _defaults(kind: OpKind) -> Options:
 
 
 def _schedule(kernel: MicroKernel) -> OnlineSchedule:
+    given = dict(kernel.params)
     return OnlineSchedule(
         lanes=kernel["vl"], along=ALONG[kernel["al"]], rows=kernel["rw"], block=kernel["bk"], keys=kernel["ky"],
-        out_rows=kernel["wr"], parts=dict(kernel.params).get("pt", 1),
+        out_rows=kernel["wr"], parts=given.get("pt", 1), stages=given.get("st", 0),
     )  # fmt: skip
 
 

@@ -69,6 +69,8 @@ class Cut:
     step: int = 1
     stages: int = 0
     record: int = 0
+    rows: int = 1
+    shared: int = 0
 
     def floats(self, shape: Sequence[int]) -> int:
         """Of a workspace for all parts of an output of this shape, at most."""

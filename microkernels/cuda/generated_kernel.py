@@ -13,13 +13,14 @@ from pathlib import Path
 from haotuner.errors import UsageError
 from haotuner.generate.emit import AnyPlan, emit
 from haotuner.generate.online_parts import emit_join, emit_part
-from haotuner.generate.online_schedule import OnlinePlan
+from haotuner.generate.online_schedule import TENSOR, OnlinePlan
 from haotuner.generate.online_tiles import Part
 from haotuner.generate.schedule import Plan, levels_of_folds, shareable
 from haotuner.generate.staged import emit_stage
 from haotuner.microkernels.cuda.generated_parts import PART, prologue
 from haotuner.microkernels.cuda.generated_program import WARP, CudaText
 from haotuner.microkernels.cuda.generated_words import Code
+from haotuner.microkernels.cuda.online_tensor import tensor_body
 from haotuner.microkernels.cuda.pieces import DEVICE
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
@@ -58,6 +59,8 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
         raise UsageError(f"{symbol}: a tensor kept in the output's rows would be rounded to {kept_as}")
     if isinstance(plan, Plan) and keeps and plan.schedule.held:
         raise UsageError(f"{symbol}: rows whose loads stay in registers keep no tensor beside")
+    if isinstance(plan, OnlinePlan) and plan.schedule.along == TENSOR:
+        return _tensor_text(symbol, plan, kept_as)
     lanes = plan.schedule.lanes
     if lanes not in WIDTHS:
         raise UsageError(f"{symbol}: vectors of {lanes}; on a GPU they are {', '.join(map(str, WIDTHS))} threads")
@@ -82,11 +85,7 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
         if lines
         for line in (f"if (a.phase == {phase}) {{", *(f"  {one}" for one in lines), "  return;", "}")
     ]
-    tensors = []
-    for place, name in enumerate(machine.tensors):
-        const = "const " if name not in plan.graph.outputs else ""
-        dtype = machine.element(name)
-        tensors.append(f"{const}{dtype}* __restrict__ const t{place} = ({const}{dtype}*)a.data[{place}];")
+    end = len(machine.tensors) - 1
     whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"
     body = [
         *(prologue(shared, [machine.element(name) for name in machine.tensors], machine.given) if shared else []),
@@ -94,8 +93,8 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
         f"const unsigned ht_mask = {whole};",
         f"const long long ht_group = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / {lanes};",
         f"const long long ht_groups = (long long)gridDim.x * blockDim.x / {lanes};",
-        *tensors,
-        *([f"float* const ht_t{place} = (float*)a.data[{place}];"] if shared and kept_as != "fp32" else []),
+        *_pointers(machine),
+        *([f"float* const ht_t{end} = (float*)a.data[{end}];"] if shared and kept_as != "fp32" else []),
         *machine.memory(max(1, threads // lanes)),
         *apart,
         *machine.lines,
@@ -104,3 +103,20 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
     limit = max(threads, lanes) if lanes <= WARP else lanes
     name = "given" if shared else "a"
     return f'extern "C" __global__ void __launch_bounds__({limit}) {symbol}(const ht_generated_args {name}) {{\n{text}\n}}\n'
+
+
+def _pointers(machine: CudaText) -> list[str]:
+    found = []
+    for place, name in enumerate(machine.tensors):
+        const = "const " if name not in machine.plan.graph.outputs else ""
+        dtype = machine.element(name)
+        found.append(f"{const}{dtype}* __restrict__ const t{place} = ({const}{dtype}*)a.data[{place}];")
+    return found
+
+
+def _tensor_text(symbol: str, plan: OnlinePlan, kept_as: str) -> str:
+    """A kernel on tensor cores: every block has so many threads, no more and no less."""
+    threads = plan.schedule.rows // plan.schedule.out_rows * WARP
+    lines = [*_pointers(CudaText(plan, kept_as)), *tensor_body(plan, kept_as)]
+    text = "\n".join(f"  {line}" for line in lines)
+    return f'extern "C" __global__ void __launch_bounds__({threads}) {symbol}(const ht_generated_args a) {{\n{text}\n}}\n'

@@ -1,33 +1,42 @@
 """CUDA families of online sums: attention in its flash form, for every kind whose graph has products around a softmax.
 
 A group is a warp with rows of its own: the depth of the products lies along its lanes, the tile of scores and the sums so
-far in its part of shared memory. No tensor of rows x keys is written.
+far in its part of shared memory. In 16 bits there are kernels on tensor cores, too, where a block has a tile of rows
+(``online_tensor.py``). No tensor of rows x keys is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from haotuner.generate.online import Online
 from haotuner.generate.online_parts import record
-from haotuner.generate.online_schedule import DEPTH, OnlinePlan, OnlineSchedule, padded, schedules
+from haotuner.generate.online_schedule import DEPTH, TENSOR, OnlinePlan, OnlineSchedule, padded, schedules
 from haotuner.generate.online_space import OnlineSpace
+from haotuner.generate.online_tensor import registers, tensor_schedules
+from haotuner.generate.space import STRUCTURE, Hole
 from haotuner.microkernels.cpu.online import CpuOnline
+from haotuner.microkernels.cuda.dense import sm_number
 from haotuner.microkernels.cuda.generated import AHEAD, JOIN_CYCLES, LOAD_CYCLES, SHORT, THREADS, CudaGenerated, Cut
 from haotuner.microkernels.cuda.generated_program import WARP
+from haotuner.microkernels.cuda.launch import Launch
+from haotuner.microkernels.cuda.online_demand import apart, tensor_demand
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind
-from haotuner.words.demand import Asked
+from haotuner.words.demand import Asked, Demand
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
 
 SHARED_BYTES = (48 << 10) * WARP // THREADS  # of a warp: what a block has without asking for more
+TENSOR_SM = 80  # the first with bf16, cp.async and products of 16 terms
+LEAST_SHARED = 99 << 10  # of a block on devices since then
 PARTS = (1, 8, 32)  # of the keys, where few queries have many
 STEPS = 5.0  # exchanges until a warp's lanes are joined
 
@@ -43,8 +52,8 @@ class CudaOnline(CpuOnline, CudaGenerated):
         self.name = f"cuda_generated_{kind.name}_{dtype}"
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Every schedule along the depth whose memory fits a block's."""
-        for schedule in _along_depth(self._sums(self._of(op))):
+        """Every schedule along the depth or on tensor cores whose memory fits a block's."""
+        for schedule in self._schedules_for(self._sums(self._of(op)), device):
             kernel = self.kernel_of(schedule, op)
             if self.text(kernel, "f") is not None:
                 yield kernel
@@ -52,22 +61,45 @@ class CudaOnline(CpuOnline, CudaGenerated):
     def space(self, op: Op, device: Device) -> OnlineSpace:
         """The same as a space that policies search."""
         sums = self._sums(self._of(op))
-        return _DepthSpace(sums.graph, WARP, sums)
+        return _DeviceSpace(sums.graph, WARP, sums, tuple(self._schedules_for(sums, device)))
+
+    def _schedules_for(self, sums: Online, device: Device) -> Iterator[OnlineSchedule]:
+        yield from _along_depth(sums)
+        if self.dtype in SHORT and sm_number(device.arch) >= TENSOR_SM:
+            room = device.shared_per_block_bytes or LEAST_SHARED
+            for schedule in tensor_schedules(sums):
+                if OnlinePlan(sums=sums, schedule=schedule).scratch_bytes <= room:
+                    yield schedule
 
     def cut(self, kernel: MicroKernel) -> Cut:
-        """A row's columns are one piece: a warp at most for each row."""
+        """A row's columns are one piece: a warp at most for each row, a block for each tile of rows on tensor cores."""
         plan = self._known_plan(kernel)
         columns, rank = plan.sums.column[1], plan.graph.types[plan.output].rank
         assert isinstance(columns, int), "the rule asks for known extents"
         cut = Cut(lanes=WARP, vectors=padded(columns, WARP) // WARP, lane_axis=rank - 1, merges=False)
+        if plan.schedule.along == TENSOR:
+            threads = plan.schedule.rows // plan.schedule.out_rows * WARP
+            vectors = -(-columns // threads)
+            cut = replace(cut, lanes=threads, vectors=vectors, rows=plan.schedule.rows, shared=plan.scratch_bytes)
         if plan.schedule.parts == 1:
             return cut
         key = plan.graph.dimensions.index(str(plan.sums.key[1]))
         return replace(cut, parts=plan.schedule.parts, dimension=key, step=plan.schedule.keys, record=record(plan))
 
+    def launch(self, kernel: MicroKernel) -> Launch:
+        """The same with a block's shared memory, where it is asked for at a launch."""
+        return replace(super().launch(kernel), shared_bytes=self.cut(kernel).shared)
+
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """Accumulators of both products, and every warp's part of shared memory."""
         plan = self._known_plan(kernel)
+        if plan.schedule.along == TENSOR:
+            depth, columns = plan.sums.depth[1], plan.sums.column[1]
+            assert isinstance(depth, int) and isinstance(columns, int), "the rule asks for known extents"
+            cut = self.cut(kernel)
+            return Footprint(
+                registers_per_thread=registers(plan.schedule, depth, columns), shared_bytes=cut.shared, threads=cut.lanes
+            )
         vectors = self.cut(kernel).vectors
         values = kernel["rw"] * (kernel["bk"] + 2 * vectors) + 2 * vectors
         shared = plan.scratch_bytes * THREADS // WARP
@@ -79,6 +111,11 @@ class CudaOnline(CpuOnline, CudaGenerated):
             kind: said.replace("of the stack", "of shared memory, a warp").replace("threads share", "warps share")
             for kind, said in super().decisions(kernel).items()
         }
+
+    def demand(self, asked: Asked) -> Demand:
+        """Counted where lanes are along the depth; of tensor cores by what their units and schedulers are asked."""
+        return apart(asked, lambda kernel: self._known_plan(kernel).schedule.along == TENSOR,
+                     lambda some: tensor_demand(some, self), super().demand)  # fmt: skip
 
     def _groups(self, asked: Asked, extents: Any) -> Any:
         """Warps that have rows."""
@@ -109,12 +146,24 @@ def short_family(name: str) -> CudaGenerated | None:
     return CudaGenerated(KINDS[kind], dtype) if CudaGenerated.covers(KINDS[kind]) else None
 
 
-class _DepthSpace(OnlineSpace):
-    """Schedules with the depth along the lanes."""
+@dataclass(frozen=True)
+class _DeviceSpace(OnlineSpace):
+    """The schedules that a device has."""
+
+    own: tuple[OnlineSchedule, ...]
 
     @cached_property
     def _every(self) -> frozenset[OnlineSchedule]:
-        return frozenset(_along_depth(self.sums))
+        return frozenset(self.own)
+
+    @cached_property
+    def holes(self) -> tuple[Hole, ...]:
+        """The same, and the stages of tensor cores where there are any."""
+        along, *others = super().holes
+        if all(one.along == DEPTH for one in self.own):
+            return along, *others
+        stages = tuple(sorted({one.stages for one in self.own}))
+        return replace(along, choices=(*along.choices, 2)), Hole("stages", STRUCTURE, stages), *others
 
 
 def _along_depth(sums: Any) -> Iterator[OnlineSchedule]:

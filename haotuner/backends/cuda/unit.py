@@ -108,6 +108,8 @@ def device_unit(
         parts += [text(dtype) for dtype in unfolded for text in (_unfolding, _folding)]
     if written:
         parts.append(shared_text())
+        if any(family.launch(kernel).shared_bytes for family, kernel in written.values()):
+            parts.append(_device_text("attention"))
         parts += [_written(symbol, *one) for symbol, one in written.items()]
     if reduces:
         parts.append(_device_text("reduce"))

@@ -128,6 +128,9 @@ inline float __uint_as_float(unsigned bits) {
     std::memcpy(&value, &bits, 4);
     return value;
 }
+namespace emu {
+inline float power_of_two(float x) { return exp2f(x); }  // ex2.approx is within two of the last digit of it
+}  // namespace emu
 inline float __fdividef(float a, float b) { return std::fabs(b) > 0x1p126f && std::fabs(b) < INFINITY ? 0.0f : a / b; }
 namespace emu {
 template <class... Parameters, class... Arguments>

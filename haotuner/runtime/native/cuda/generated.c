@@ -22,7 +22,7 @@ static int64_t groups_of(const ht_cuda_generated_kernel* kernel, const int64_t* 
   int64_t along = 1, rows = 1;
   for (int a = 0; a < rank; ++a) {
     if (a == kernel->lane_axis) along = shape[a];
-    else rows *= shape[a];
+    else rows *= a == kernel->lane_axis - 1 ? up(shape[a], kernel->rows) : shape[a];
   }
   const int64_t steps = whole_rows ? 1 : up(along, (int64_t)kernel->lanes * kernel->vectors);
   return rows > 0 ? rows * (steps > 0 ? steps : 1) : 1; /* what is written beside an output of no element may have some */
@@ -56,16 +56,17 @@ int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction 
   args.parts = (int)parts;
   args.phase = parts > 1;
   const int64_t lanes = kernel->lanes, pieces = groups_of(kernel, shape, rank, 0); /* shares of the work, at most */
-  int64_t threads = lanes > WARP ? lanes : MOST_THREADS;
-  const int64_t least = lanes > WARP ? lanes : WARP;
+  const int whole = lanes > WARP || kernel->rows > 1; /* a group is a block */
+  int64_t threads = whole ? lanes : MOST_THREADS;
+  const int64_t least = whole ? lanes : WARP;
   while (threads > least && up(pieces * lanes, threads) * parts < units) threads /= 2; /* few groups: spread over the multiprocessors */
   int64_t blocks = up(pieces * lanes, threads);
   if (blocks > (int64_t)units * ROUNDS) blocks = (int64_t)units * ROUNDS;
   void* params[1] = {&args};
-  CUresult result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)parts, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
+  CUresult result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)parts, 1, (unsigned)threads, 1, 1, (unsigned)kernel->shared, stream, params, NULL);
   while (result == CUDA_SUCCESS && parts > 1 && args.phase < kernel->stages) {
     ++args.phase;
-    result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)parts, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
+    result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)parts, 1, (unsigned)threads, 1, 1, (unsigned)kernel->shared, stream, params, NULL);
   }
   if (result == CUDA_SUCCESS && parts > 1 && kernel->stages == 0) {
     args.phase = 2;

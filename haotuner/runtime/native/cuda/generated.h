@@ -15,6 +15,8 @@ typedef struct {      /* how a program is cut */
   int32_t step;       /* parts begin at multiples */
   int32_t stages;     /* launches of a call in parts, each over all of them; 0: one, then one that joins them */
   int32_t record;     /* floats that a part leaves of a row, which is a point of the other axes than the lanes'; 0: as the output has */
+  int32_t rows;       /* points of the axis before the lanes' that a block takes at a time, its threads the lanes; 1: as groups do */
+  int32_t shared;     /* bytes of dynamic shared memory of a block */
 } ht_cuda_generated_kernel;
 
 enum { HT_GENERATED_PARTIAL = 1 << 20 }; /* floats of a workspace: few rows are what is cut */

@@ -1,0 +1,180 @@
+"""What attention on tensor cores asks of a GPU: of a multiprocessor's units for each tile of keys, and a block alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.generate.online_schedule import OnlinePlan, padded
+from haotuner.generate.online_tensor import HELD, factor, tiles_seen
+from haotuner.graph.extents import evaluate
+from haotuner.microkernels.cpu.generated_demand import Levels
+from haotuner.microkernels.cuda.dense_mma import HOPPER_SHARE
+from haotuner.words.demand import Asked, Column, Counted, Demand, Tiles, Work
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.occupancy import RESERVED_BYTES
+
+PIECE, BYTES = 16, 2
+TENSOR_FMAS = 512.0  # of a multiprocessor in a cycle, where its profile does not say: sm_86 and sm_89 in fp16
+POWERS = 16.0  # exponentials of a multiprocessor in a cycle (CUDA guide, arithmetic instructions)
+ISSUED = 128.0  # threads whose instruction starts in a cycle: four warps
+SHARED = 128.0  # bytes of shared memory in a cycle
+SCHEDULERS = 4
+EACH_SCORE, ANY_SCORE = 5.0, 12.0  # instructions of a score from product to operand; of one that is more than a product
+EACH_COPY = 6.0  # of 16 bytes that are brought
+WAIT_CYCLES = 250.0  # of a block for each tile of keys: its barrier, the first products, lanes that exchange maxima
+START_CYCLES = 1600.0  # of a block: its first tiles come from the L2 or from memory, rows are written
+JOIN_CYCLES, JOIN_PART = 3000.0, 125.0  # of a second launch behind the first in a graph, and for each part that it reads
+PARTIAL_FLOATS = 1 << 20  # HT_GENERATED_PARTIAL of runtime/native/cuda/generated.h
+THREADS_HELD, REGISTERS_HELD, SHARED_HELD = 2048, 65536, 100 << 10  # of a multiprocessor whose profile does not say
+
+
+class Told(Protocol):
+    """What the family tells of its kernels."""
+
+    def plan(self, kernel: MicroKernel) -> Any:
+        """A kernel's plan."""
+        ...
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """Registers, shared memory and threads of one block."""
+        ...
+
+    def cut(self, kernel: MicroKernel) -> Any:
+        """How the host cuts a program."""
+        ...
+
+
+def tensor_demand(asked: Asked, family: Told) -> Demand:
+    """Work of the tensor cores, and cycles of the multiprocessor that has the most blocks."""
+    device, rows = asked.device, len(asked.kernel_at)
+    units = max(1, device.compute_units)
+    names = ("blocks", "steps", "parts", "cycles", "least", "moved", "flops", "near")
+    columns: dict[str, Column] = {name: np.zeros(rows) for name in names}
+    for row, at in enumerate(asked.kernel_at.tolist()):
+        kernel = asked.kernels[at]
+        plan: OnlinePlan = family.plan(kernel)
+        sizes = {name: int(asked.extents[name][row]) for name in plan.graph.dimensions}
+        for name, value in _row(plan, sizes, device, family.footprint(kernel), family.cut(kernel)).items():
+            columns[name][row] = value
+    blocks, parts = columns["blocks"], columns["parts"]
+    threads = asked.each(lambda kernel: family.footprint(kernel).threads)
+    shared = asked.each(lambda kernel: family.footprint(kernel).shared_bytes)
+    joined = np.where(parts > 1, JOIN_CYCLES + JOIN_PART * parts, 0.0)
+    busy = np.clip(blocks * parts, 1.0, units)
+    held = columns["least"] <= Levels.of(device).l3
+    far = columns["least"] if asked.cold else np.where(held, 0.0, columns["least"])
+    return Demand(
+        work=Work(
+            flops={"simd": np.zeros(rows), "tensor": columns["flops"]}, least_bytes=columns["least"], far_bytes=far,
+            mid_bytes=columns["moved"], near_bytes=columns["near"],
+        ),
+        tiles=Tiles(
+            count=blocks * parts, threads=threads, waves=np.ceil(threads / device.wave_width), vector=np.ones(rows),
+            registers=asked.each(lambda kernel: family.footprint(kernel).registers_per_thread), shared_bytes=shared,
+            l1_set_bytes=shared, l2_set_bytes=shared,
+        ),
+        counted=Counted(cycles=(columns["cycles"] + joined) * busy, l1_bytes=columns["moved"], l2_bytes=np.zeros(rows)),
+    )  # fmt: skip
+
+
+def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: Footprint, cut: Any) -> dict[str, float]:
+    """Of one kernel at one shape."""
+    s, sums, units = plan.schedule, plan.sums, max(1, device.compute_units)
+    depth, columns = (padded(evaluate(extent, sizes), PIECE) for extent in (sums.depth[1], sums.column[1]))
+    count, keys = (evaluate(extent, sizes) for extent in (sums.row[1], sums.key[1]))
+    outer = prod(evaluate(extent, sizes) for _, extent in sums.outer)
+    seen = tiles_seen(sums, s, sizes)
+    blocks, steps = max(1, outer * len(seen)), outer * float(seen.sum())
+    parts = _parts(cut, blocks, outer * count, int(seen.max(initial=0)), device)
+    once = _step(plan, depth, columns, footprint, device)
+    room = (
+        (device.threads_per_unit or THREADS_HELD) // footprint.threads,
+        (device.registers_per_unit or REGISTERS_HELD) // (footprint.threads * footprint.registers_per_thread),
+        (device.l1_bytes or SHARED_HELD) // (footprint.shared_bytes + RESERVED_BYTES),
+    )
+    resident, mine = max(1, min(room)), -(-blocks * parts // units)
+    rounds, rest = divmod(mine, resident)
+    each = steps / blocks / parts
+    cycles = rounds * (each * _together(once, resident) + START_CYCLES)
+    cycles += (each * _together(once, rest) + START_CYCLES) if rest else 0.0
+    tile = s.keys * (depth + columns) * BYTES
+    own = outer * count * (depth + columns) * BYTES
+    left = 4 * BYTES * outer * count * cut.record * parts if parts > 1 else 0  # written and read again, in floats
+    return {
+        "blocks": blocks, "steps": steps, "parts": parts, "cycles": cycles,
+        "least": own + outer * keys * (depth + columns) * BYTES, "moved": steps * tile + own + left,
+        "flops": 2.0 * steps * s.rows * s.keys * (depth + columns),
+        "near": steps * tile * (s.rows // s.out_rows),
+    }  # fmt: skip
+
+
+def _parts(cut: Any, blocks: int, rows: int, tiles: int, device: Device) -> int:
+    """Parts of the keys, as ``ht_cuda_generated_parts`` of runtime/native/cuda/generated.c cuts them."""
+    if cut.parts < 2 or rows == 0:
+        return 1
+    spare = device.compute_units * (device.threads_per_unit or THREADS_HELD) // (blocks * cut.lanes)
+    return max(1, int(min(cut.parts, tiles, PARTIAL_FLOATS // (rows * cut.record), spare)))
+
+
+def _step(plan: OnlinePlan, depth: int, columns: int, footprint: Footprint, device: Device) -> tuple[float, float]:
+    """Cycles of a multiprocessor for one tile of keys of one block: where many overlap, and of one alone."""
+    s = plan.schedule
+    warps, scores, brought = s.rows // s.out_rows, s.rows * s.keys, s.keys * (depth + columns)
+    fmas = (device.tensor_tflops or 0.0) * 1e6 / (2.0 * max(1, device.compute_units) * (device.clock_mhz or 1500.0))
+    share = HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
+    tensor = s.rows * brought / ((fmas or TENSOR_FMAS) * share)
+    powers = scores / POWERS
+    each = EACH_SCORE + (ANY_SCORE if factor(plan.sums) is None else 0.0)
+    issued = (scores * each + s.rows * columns + brought / 8 * EACH_COPY) / ISSUED
+    again = 0 if s.out_rows // PIECE * depth <= HELD else s.rows * depth  # the rows' operand, read for every tile of keys
+    shared = ((warps + 1) * brought + again) * BYTES / SHARED
+    alone = (tensor + powers + issued) * SCHEDULERS / min(warps, SCHEDULERS) + WAIT_CYCLES
+    return float(np.sqrt(tensor**2 + powers**2 + issued**2 + shared**2)), alone
+
+
+def _together(once: tuple[float, float], resident: int) -> float:
+    """Cycles of a tile of keys for each of so many blocks that share a multiprocessor."""
+    return float(np.hypot(once[0] * resident, once[1]))
+
+
+def apart(
+    asked: Asked, of: Callable[[MicroKernel], bool], one: Callable[[Asked], Demand], other: Callable[[Asked], Demand]
+) -> Demand:
+    """The demand of rows by two functions: ``one`` of the kernels that ``of`` tells, ``other`` of the rest."""
+    first = np.array([of(kernel) for kernel in asked.kernels], bool)[asked.kernel_at]
+    if first.all() or not first.any():
+        return one(asked) if first.all() else other(asked)
+    found: Demand = _joined(one(_some(asked, first)), other(_some(asked, ~first)), first)
+    return found
+
+
+def _some(asked: Asked, rows: NDArray[np.bool_]) -> Asked:
+    used, at = np.unique(asked.kernel_at[rows], return_inverse=True)
+    params = {name: column[rows] for name, column in asked.params.items()}
+    return replace(
+        asked,
+        params={name: column for name, column in params.items() if not np.isnan(column).all()},
+        extents={name: column[rows] for name, column in asked.extents.items()},
+        kernels=[asked.kernels[place] for place in used.tolist()],
+        kernel_at=at,
+    )
+
+
+def _joined(one: Any, other: Any, rows: NDArray[np.bool_]) -> Any:
+    if one is None:
+        return None
+    if is_dataclass(one):
+        parts = {field.name: _joined(getattr(one, field.name), getattr(other, field.name), rows) for field in fields(one)}
+        return replace(one, **parts)  # type: ignore[type-var]
+    if isinstance(one, Mapping):
+        return {name: _joined(one.get(name, 0.0), other.get(name, 0.0), rows) for name in dict.fromkeys((*one, *other))}
+    found = np.empty(len(rows))
+    found[rows], found[~rows] = one, other
+    return found
