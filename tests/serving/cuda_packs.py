@@ -14,7 +14,7 @@ from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.toolchain import Toolchain
-from haotuner.generate.online_schedule import DEPTH, OnlineSchedule
+from haotuner.generate.online_schedule import DEPTH, TENSOR, OnlineSchedule
 from haotuner.generate.schedule import Schedule
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
@@ -273,13 +273,19 @@ ATTENTION_PICK = Pick(arch="sm_80", op=_ATTENDED.name, dtype="float32", kernels=
     _ATTENTION.kernel_of(OnlineSchedule(lanes=32, along=DEPTH, rows=1, block=4, keys=64, out_rows=1, parts=parts), _ATTENDED)
     for parts in (1, 8)
 ))  # fmt: skip
+_TENSORS, _IN_SHORT = CudaOnline(KINDS["attention"], "bf16"), Op.parse("attention:d=40,causal=end,dtype=bf16")
+TENSOR_PICK = Pick(arch="sm_80", op=_IN_SHORT.name, dtype="bfloat16", kernels=tuple(  # the first asks for shared memory
+    _TENSORS.kernel_of(OnlineSchedule(lanes=32, along=TENSOR, rows=rows, block=keys, keys=keys, out_rows=16, stages=stages,
+                                      parts=parts), _IN_SHORT)
+    for rows, keys, stages, parts in ((64, 128, 3, 1), (32, 64, 2, 8))
+))  # fmt: skip
 _LOG_SOFTMAX = CudaGenerated(KINDS["log_softmax"])
 STAGES_PICK = Pick(  # short rows by a program whose output may not be its input, long ones by parts
     arch="sm_80", op="log_softmax", dtype="float32", kernels=tuple(_LOG_SOFTMAX.kernel_of(one, Op.parse("log_softmax:"))
     for one in (Schedule(lane_axis=0, lanes=32, unroll=1),
                 Schedule(lane_axis=1, lanes=64, unroll=2, folds=(2, 2), packed=2, held=True, parts=4))
 ))  # fmt: skip
-ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK, STAGES_PICK)  # blocks share a row
+ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK, TENSOR_PICK, STAGES_PICK)  # blocks share a row
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 

@@ -44,7 +44,7 @@ def walks() -> list[tuple[Any, tuple[str, ...]]]:
         (packs.PRODUCT_PICKS, ("products", "products_beside", "product_refusals")),
         (packs.GENERATED_PICKS, ("generated", "generated_refusals")),
         ((packs.PARTS_PICK,), ("generated_parts",)),
-        ((packs.ATTENTION_PICK,), ("generated_keys",)),
+        ((packs.ATTENTION_PICK, packs.TENSOR_PICK), ("generated_keys",)),
         ((packs.STAGES_PICK,), ("generated_stages",)),
         (packs.CONV_PICKS, ("convolutions", "convolution_refusals", "torch_convolutions")),
         (packs.TURNED_PICKS, ("turned",)),

@@ -22,6 +22,7 @@ from tests.serving.cuda_packs import (
     PRODUCT_TN_FP32,
     STAGES_PICK,
     STEPPED_PICKS,
+    TENSOR_PICK,
     TRANSPOSED_PICKS,
 )
 from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
@@ -50,6 +51,7 @@ MORE = {
     **dict.fromkeys(GENERATED_PICKS, ("generated", "generated_refusals", "generated_faults")),
     PARTS_PICK: ("generated_parts",),
     ATTENTION_PICK: ("generated_keys",),
+    TENSOR_PICK: ("generated_keys",),
     STAGES_PICK: ("generated_stages",),
     **dict.fromkeys(BYTE_PICKS, ("stepped", "stepped_faults")),
     **dict.fromkeys(BYTE_PRODUCTS, ("stepped_products",)),

@@ -36,6 +36,7 @@ from tests.serving.cuda_packs import (
     STAGES_PICK,
     STEPPED_PICKS,
     STEPPED_PRODUCT,
+    TENSOR_PICK,
     TRANSPOSED_PICKS,
     TURNED_PICKS,
     WGMMA,
@@ -193,6 +194,7 @@ def test_generated_programs_are_served_in_one_launch(folder, pick):
 def test_blocks_share_a_fold_where_there_is_memory_for_their_parts(folder):
     run(folder, PARTS_PICK, "generated_parts")
     run(folder, ATTENTION_PICK, "generated_keys")
+    run(folder, TENSOR_PICK, "generated_keys")
     run(folder, STAGES_PICK, "generated_stages")
 
 
