@@ -121,6 +121,8 @@ def _index(e: Expression, at: Mapping[str, NDArray[np.int64]], sizes: Mapping[st
         return np.asarray(int(e.value), np.int64)
     if isinstance(e, Size):
         return np.asarray(evaluate(e.extent, sizes), np.int64)
+    if isinstance(e, Apply) and e.function == "cast":
+        return _index(e.arguments[0], at, sizes, other)
     functions = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
     if isinstance(e, Apply) and e.function in functions:
         one, two = (_index(argument, at, sizes, other) for argument in e.arguments)

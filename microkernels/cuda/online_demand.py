@@ -93,7 +93,7 @@ def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: 
     seen = tiles_seen(sums, s, sizes)
     blocks, steps = max(1, outer * len(seen)), outer * float(seen.sum())
     parts = _parts(cut, blocks, outer * count, int(seen.max(initial=0)), device)
-    once = _step(plan, depth, columns, footprint, device)
+    once = _step(plan, count, depth, columns, device)
     room = (
         (device.threads_per_unit or THREADS_HELD) // footprint.threads,
         (device.registers_per_unit or REGISTERS_HELD) // (footprint.threads * footprint.registers_per_thread),
@@ -123,17 +123,22 @@ def _parts(cut: Any, blocks: int, rows: int, tiles: int, device: Device) -> int:
     return max(1, int(min(cut.parts, tiles, PARTIAL_FLOATS // (rows * cut.record), spare)))
 
 
-def _step(plan: OnlinePlan, depth: int, columns: int, footprint: Footprint, device: Device) -> tuple[float, float]:
-    """Cycles of a multiprocessor for one tile of keys of one block: where many overlap, and of one alone."""
+def _step(plan: OnlinePlan, count: int, depth: int, columns: int, device: Device) -> tuple[float, float]:
+    """Cycles of a multiprocessor for one tile of keys of one block: where many overlap, and of one alone.
+
+    Warps without a row compute nothing.
+    """
     s = plan.schedule
-    warps, scores, brought = s.rows // s.out_rows, s.rows * s.keys, s.keys * (depth + columns)
+    warps = -(-min(max(count, 1), s.rows) // s.out_rows)
+    rows, brought = warps * s.out_rows, s.keys * (depth + columns)
+    scores = rows * s.keys
     fmas = (device.tensor_tflops or 0.0) * 1e6 / (2.0 * max(1, device.compute_units) * (device.clock_mhz or 1500.0))
     share = HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
-    tensor = s.rows * brought / ((fmas or TENSOR_FMAS) * share)
+    tensor = rows * brought / ((fmas or TENSOR_FMAS) * share)
     powers = scores / POWERS
     each = EACH_SCORE + (ANY_SCORE if factor(plan.sums) is None else 0.0)
-    issued = (scores * each + s.rows * columns + brought / 8 * EACH_COPY) / ISSUED
-    again = 0 if s.out_rows // PIECE * depth <= HELD else s.rows * depth  # the rows' operand, read for every tile of keys
+    issued = (scores * each + rows * columns + brought / 8 * EACH_COPY) / ISSUED
+    again = 0 if s.out_rows // PIECE * depth <= HELD else rows * depth  # the rows' operand, read for every tile of keys
     shared = ((warps + 1) * brought + again) * BYTES / SHARED
     alone = (tensor + powers + issued) * SCHEDULERS / min(warps, SCHEDULERS) + WAIT_CYCLES
     return float(np.sqrt(tensor**2 + powers**2 + issued**2 + shared**2)), alone

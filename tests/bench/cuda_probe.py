@@ -29,7 +29,8 @@ SHAPES: dict[str, tuple[dict[str, int], ...]] = {
     "batch_matmul": tuple({"b": b, "m": m, "n": n} for b, m, n in (
         (12, 16, 16), (12, 61, 61), (96, 128, 128), (24, 425, 425), (24, 512, 512), (12, 1, 512))),
     "convolution": tuple({"b": b, "h": h, "w": h} for b, h in ((1, 56), (8, 28), (8, 56), (4, 13))),
-    "attention": tuple({"b": b, "t": t, "s": s} for b, t, s in ((12, 128, 128), (96, 512, 512), (32, 1, 1024))),
+    "attention": tuple({"b": b, "t": t, "s": s} for b, t, s in (
+        (12, 128, 128), (12, 333, 333), (96, 512, 512), (24, 2048, 2048), (32, 1, 1024))),
     "rows": tuple({"m": m, "n": n} for m, n in ((1, 4096), (37, 777), (4096, 768), (2048, 4096), (3000, 1501))),
 }  # fmt: skip
 HEAD = """# Ops and models on a GPU beside torch

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.cost.families import demand
+from haotuner.cost.roofline import expected_us
+from haotuner.generate.kinds import graph_of
+from haotuner.generate.online import online
+from haotuner.generate.online_tensor import tensor_schedules, tiles_seen
+from haotuner.hw_profiles.find import find_device
+from haotuner.microkernels.cuda.online import CudaOnline
+from haotuner.microkernels.index import families_for
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel, shares_terms
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.content.cuda_attention import CASES, QUICK, entries
 from tests.emulator import build
-from tests.standin.patience import ran
+from tests.standin.patience import WALL_S, ran
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,3 +41,85 @@ def test_it_is_right_on_ragged_shapes(symbols, tmp_path):
     library = build.build_plain([source], tmp_path / "attention.so")
     done = ran([sys.executable, "-m", "tests.content.cuda_attention", str(library), *symbols], 110, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_nothing_spills(arch, tmp_path):
+    """The largest of each number of rows a warp, at three depths."""
+    device = find_device("h200")
+    kernels: dict[str, tuple[CudaOnline, MicroKernel]] = {}
+    for depth in (64, 128, 256):
+        op = Op.parse(f"attention:d={depth},causal=end,dtype=bf16")
+        (family,) = families_for(op, "cuda")
+        assert isinstance(family, CudaOnline)
+        found = {kernel["wr"]: kernel for kernel in family.points(op, device) if kernel["al"] == 2 and kernel["rw"] == 128}
+        kernels |= {f"k{depth}_{rows}": (family, kernel) for rows, kernel in found.items()}
+    assert len(kernels) == 5, "of 256 columns no warp holds 32 rows"
+    source = tmp_path / "attention.cu"
+    source.write_text(device_unit(kernels))
+    command = ["nvcc", "-cubin", f"-arch={arch}", "-Xptxas=-v", str(source), "-o", str(tmp_path / "attention.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WALL_S, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.findall(r"(\d+) bytes spill stores", done.stderr) == ["0"] * len(kernels)
+
+
+def test_the_text(golden):
+    case = CASES["parts_causal"]
+    text = case.family.text(case.kernel, "attention")
+    assert text is not None
+    golden(text)
+
+
+def points(spec: str, device: Device | None = None) -> list[MicroKernel]:
+    op = Op.parse(spec)
+    (family,) = families_for(op, "cuda")
+    assert isinstance(family, CudaOnline)
+    return [kernel for kernel in family.points(op, device or find_device("h200")) if kernel["al"] == 2]
+
+
+def test_who_has_tensor_cores():
+    hopper = find_device("h200")
+    assert points("attention:d=64,dtype=fp16") and points("attention:d=40,mask=full,dtype=bf16")
+    assert not points("attention:d=64"), "fp32 would lose digits"
+    assert not points("attention:d=36,dtype=bf16"), "8 elements are read at once"
+    assert not points("attention:d=64,dtype=bf16", replace(hopper, arch="sm_75"))
+    small = points("attention:d=128,dtype=bf16", replace(hopper, shared_per_block_bytes=99 << 10))
+    assert 0 < len(small) < len(points("attention:d=128,dtype=bf16"))
+    op = Op.parse("attention:d=128,dtype=bf16")
+    (family,) = families_for(op, "cuda")
+    assert isinstance(family, CudaOnline)
+    assert max(family.launch(kernel).shared_bytes for kernel in small) <= 99 << 10
+    assert all(kernel["rw"] <= 64 for kernel in small if shares_terms(kernel)), "many rows fill a GPU without parts"
+    words = family.decisions(small[0])
+    assert "units for small matrices" in words["parallel"] and "shared memory, a block" in words["movement"]
+
+
+def test_prices_choose_tensor_cores_and_parts_where_queries_are_few():
+    device, op = find_device("h200"), Op.parse("attention:d=64,dtype=bf16")
+    (family,) = families_for(op, "cuda")
+    assert isinstance(family, CudaOnline)
+    every = list(family.points(op, device))
+    some = [one for one in every if one["al"] == 2 and one["ky"] == 64] + [one for one in every if one["al"] == 1][:3]
+
+    def best(**shape: int) -> tuple[float, MicroKernel]:
+        pairs = [(kernel, Shape.of(shape)) for kernel in some]
+        us = expected_us(device, demand(device, family, op, pairs, weights="hot"))
+        apart = [expected_us(device, demand(device, family, op, [pair], weights="hot"))[0] for pair in (pairs[0], pairs[-1])]
+        assert apart == pytest.approx([us[0], us[-1]]), "rows do not depend on those beside them"
+        return float(us.min()), some[int(np.argmin(us))]
+
+    us, kernel = best(b=96, t=512, s=512)
+    assert 10 < us < 60 and kernel["al"] == 2 and kernel["rw"] >= 64
+    us, kernel = best(b=4, t=1, s=8192)
+    assert us < 30 and shares_terms(kernel) and kernel["rw"] == 16
+
+
+@pytest.mark.parametrize(("causal", "seen"), [("none", [4, 4, 4]), ("end", [3, 4, 4]), ("start", [1, 2, 3])])
+def test_tiles_that_rows_see(causal, seen):
+    op = Op.parse(f"attention:d=64,causal={causal},dtype=bf16")
+    sums = online(graph_of(op.meaning, {**op.all_options(), "d": "64"}))
+    assert sums is not None
+    schedule = next(one for one in tensor_schedules(sums) if (one.rows, one.keys) == (32, 32))
+    assert tiles_seen(sums, schedule, {"b": 2, "t": 70, "s": 125}).tolist() == seen

@@ -49,11 +49,15 @@ def expression(torch: Any, op: Op) -> Callable[..., Any]:
         return finish(f.instance_norm(x, weight=scale, bias=bias, eps=eps))
 
     def attention(q: Any, k: Any, v: Any, *masks: Any) -> Any:
+        """Torch's fused kernels take operands of four axes alone."""
         t, s = q.shape[-2], k.shape[-2]
-        causal = option("causal", "none")
+        causal = option("causal", "none") if option("causal") != "end" or t > 1 else "none"  # one query sees all keys
         mask = masks[0] if masks else None
         if mask is not None and mask.dim() != q.dim():  # of keys
             mask = mask.view(mask.shape[0], *[1] * (q.dim() - 2), s)
+        if folded := q.dim() == 3:
+            q, k, v = (one.unsqueeze(0) for one in (q, k, v))
+            mask = mask.unsqueeze(0) if mask is not None else None
         square = causal == "start" or (causal == "end" and t == s)
         if causal != "none" and (mask is not None or not square):
             seen = torch.ones(t, s, dtype=torch.bool, device=q.device).tril(0 if causal == "start" else s - t)
@@ -61,7 +65,8 @@ def expression(torch: Any, op: Op) -> Callable[..., Any]:
             mask = lost if mask is None else mask + lost
         known_scale = 1.0 if option("scale") == "one" else None
         alone = causal != "none" and mask is None
-        return f.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=alone, scale=known_scale)
+        y = f.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=alone, scale=known_scale)
+        return y.squeeze(0) if folded else y
 
     known: Mapping[str, Callable[..., Any]] = {
         "attention": attention,
