@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class PlacedOp(LinearOp):
         if threads is not None:
             raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
         kind = PlacedFused if any(one.role == "input" for one in self._op.extra) else PlacedLinear
-        linear = kind(PlacedBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels)))
+        linear = kind(PlacedBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels), keep=True))
         self._pack.own(linear)
         return linear
 
@@ -89,8 +90,8 @@ class PlacedLinear:
 
     @property
     def packed_bytes(self) -> int:
-        """Memory that binding took beside the weight: none."""
-        return 0
+        """Memory of the device that binding took beside the weight: of a convolution the weight turned, or none."""
+        return self._bound.kept_bytes
 
     @property
     def bound(self) -> PlacedBound:
@@ -118,7 +119,7 @@ class PlacedLinear:
     def rebind(self, weight: Any, bias: Any = None, **channels: Any) -> None:
         """Serve another weight and bias from the next call on. Graphs captured before replay the old ones: keep those."""
         op = self._bound.op
-        self.serve(PlacedBound.of(self.owner, op, weight, in_order(op, bias, channels)))
+        self.serve(PlacedBound.of(self.owner, op, weight, in_order(op, bias, channels), keep=True))
 
     def twin(self) -> PlacedLinear:
         """Another linear with the same weight; ``rebind`` of one leaves the other as it is."""
@@ -181,25 +182,36 @@ class PlacedBound:
     record: Any  # tvm_ffi tensor: bytes on the host that the library filled
     weight: Any  # the caller's own
     channels: tuple[Any, ...]  # what has one value a channel, in the op's order
+    kept_bytes: int = 0  # of the device
 
     @staticmethod
-    def of(pack: Pack, op: PackOp, weight: Any, channels: tuple[Any, ...]) -> PlacedBound:
-        """Check and register a weight; ValueError or TypeError say what is wrong, RuntimeError what the driver said."""
+    def of(pack: Pack, op: PackOp, weight: Any, channels: tuple[Any, ...], *, keep: bool = False) -> PlacedBound:
+        """Check and register a weight; ValueError or TypeError say what is wrong, RuntimeError what the driver said.
+
+        ``keep``: the weight is not to change any more, so that what calls would lay out of it is laid out once. It is freed
+        with the record, unless a graph may read it.
+        """
         call, setting = pack.entry(op)
         place = pack.place(op)
-        record = _record(pack.library().function("ht_bound_bytes")(place))
+        memory, record = _record(pack.library().function("ht_bound_bytes")(place))
         first, *more = [_kept(op, "bias", one) for one in channels or (None,)]
         try:
             pack.library().function("ht_bind")(place, _kept(op, "weight", weight), first, record, *more)
+            kept = pack.library().function("ht_keep")(place, record) if keep else 0
         except REFUSED as error:
             raise error if str(error).startswith(op.name) else type(error)(f"{op.name}: {error}") from error
-        return PlacedBound(op=op, call=call, setting=setting, record=record, weight=weight, channels=channels)
+        if kept:  # calls that run when this is forgotten hold the record
+            finalize(memory, pack.library().function("ht_let_go"), kept).atexit = False
+        taken = pack.library().function("ht_kept_bytes")(kept) if kept else 0
+        return PlacedBound(
+            op=op, call=call, setting=setting, record=record, weight=weight, channels=channels, kept_bytes=taken
+        )
 
     def moved(self, pack: Pack, op: PackOp) -> PlacedBound:
         """The same weight for the same op of another pack."""
         if self.record is None:
             self.call()
-        return PlacedBound.of(pack, op, self.weight, self.channels)
+        return PlacedBound.of(pack, op, self.weight, self.channels, keep=True)
 
     def prepare(self, pack: Pack, stream: int | None) -> None:
         """Memory for calls on a stream."""
@@ -207,7 +219,7 @@ class PlacedBound:
 
     def closed(self) -> PlacedBound:
         """Nothing left but the refusal, and the weight that graphs may replay."""
-        return replace(self, call=Closed(self.op.name), setting=0, record=None)
+        return replace(self, call=Closed(self.op.name), setting=0, record=None, kept_bytes=0)
 
 
 def in_order(op: PackOp, bias: Any, channels: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -222,12 +234,13 @@ def in_order(op: PackOp, bias: Any, channels: Mapping[str, Any]) -> tuple[Any, .
     return (*(given.get(name) for name in wanted), *beside)
 
 
-def _record(size: int) -> Any:
+def _record(size: int) -> tuple[Any, Any]:
+    """Memory that lives as long as what is made of it, and a tensor of its aligned part."""
     import tvm_ffi
 
     memory = np.zeros(size + ALIGNMENT, np.uint8)
     offset = -memory.ctypes.data % ALIGNMENT
-    return tvm_ffi.from_dlpack(memory[offset : offset + size])
+    return memory, tvm_ffi.from_dlpack(memory[offset : offset + size])
 
 
 def _kept(op: PackOp, name: str, value: Any) -> Any:

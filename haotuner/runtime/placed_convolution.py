@@ -31,14 +31,17 @@ class PlacedConvOp:
         return self.entry.name
 
     def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> PlacedConvolution:
-        """Serve a weight (f, c/groups, r, s) and a bias (f,) that lie on the pack's device; nothing is copied.
+        """Serve a weight (f, c/groups, r, s) and a bias (f,) that lie on the pack's device.
 
+        Kernels that read windows want the weight turned: that is done here, once, behind all that the device was asked for,
+        in memory of its own that goes with what is bound (``packed_bytes``). ``rebind`` a weight that has changed.
         ``channels``: what else the epilogue reads with one value a feature, ``scale``, ``low``, ``high``. Later changes to
         them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
         """
         if threads is not None:
             raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
-        made = PlacedConvolution(PlacedBound.of(self._pack, self.entry, weight, in_order(self.entry, bias, channels)))
+        beside = in_order(self.entry, bias, channels)
+        made = PlacedConvolution(PlacedBound.of(self._pack, self.entry, weight, beside, keep=True))
         self._pack.own(made)
         return made
 

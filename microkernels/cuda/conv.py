@@ -129,7 +129,7 @@ class CudaConv:
         return tuple((name, of_product(law)) for name, law in self._inner.laws(self._product, device))
 
     def demand(self, asked: Asked) -> Demand:
-        """The product's, and the launch beside it: columns, the weight turned for windows, or what is gathered.
+        """The product's, and the launch beside it: columns, or what is gathered. For windows the weight is turned once.
 
         Windows overlap, so that the image is a part of its columns: a kernel that reads them where they lie brings no more
         than the image from memory, and takes all of it from the L2.
@@ -144,10 +144,7 @@ class CudaConv:
         image = np.minimum(e["b"] * e.get("h", one) * e["w"] * e["c"], columns)
         if self._inner.windows:
             found["m_seen" if self._inner.windows == "last" else "n_seen"] = image / columns
-            weight = found["k"] * e["f"]
-            return replace(
-                self._inner.demand(replace(asked, extents=found)), apart=_streamed(2 * asked.element_bytes * weight)
-            )
+            return self._inner.demand(replace(asked, extents=found))
         product = self._inner.demand(replace(asked, extents=found))
         if lies_as_columns(self._op.kind, dict(self._op.static), self._op.all_options()):
             return product

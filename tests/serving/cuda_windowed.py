@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ import tvm_ffi
 from tvm_ffi.core import DLTensorTestWrapper
 
 from haotuner import judge
+from haotuner.ops.dtypes import DTYPES
+from haotuner.runtime.placed import PlacedBound, in_order
+from haotuner.runtime.placed_convolution import PlacedConvolution
 from tests.serving.cuda_framework import Allocator
 from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import counts
@@ -33,7 +37,7 @@ def windowed(path: str) -> None:
     served.bound(apart, out=y, stream=served.stream, **more)
     served.device.wait(served.stream)
     served.judge(drawn, y)
-    assert counts(driver)["cuLaunchKernel"] == 2, "the weight turned, and products"
+    assert counts(driver)["cuLaunchKernel"] == 1, "products, of a weight that was turned when it was bound"
     assert served.pack.stats()[served.meaning.name]["fallbacks"] == before
     spread = [(channels + 32) * size for size in sizes]
     off = [served.device.upload(drawn["x"], skip=1)]
@@ -56,7 +60,8 @@ def windowed(path: str) -> None:
     served.judge(drawn, y)
     _axes_of_one(served)
     _channels_apart(served, drawn, y, more)
-    _of_the_framework(served, drawn, y, more)
+    _turned_once(served, drawn, y, more)
+    _turned_each_time(served, drawn, y, more)
 
 
 def images(path: str) -> None:
@@ -81,7 +86,7 @@ def images(path: str) -> None:
         served.bound(image, out=y, stream=served.stream, **more)
         served.device.wait(served.stream)
         served.judge(drawn, y)
-        assert counts(driver)["cuLaunchKernel"] == 2, "the weight turned, and products"
+        assert counts(driver)["cuLaunchKernel"] == 1, "products, of a weight that was turned when it was bound"
     assert served.pack.stats()[served.meaning.name]["fallbacks"] == before
     elsewhere = served.placed | {"weight": served.device.upload(served.constants["weight"], skip=1)}
     served.op.bind(**elsewhere)(served.device.upload(x), out=y, stream=served.stream, **more)
@@ -97,7 +102,8 @@ def images(path: str) -> None:
                     tvm_ffi.from_dlpack(Capsule(FAR, x.shape, x.dtype.name, 0, tuple(far))), out=y, stream=served.stream
                 )
     _axes_of_one(served)
-    _of_the_framework(served, drawn, y, more)
+    _turned_once(served, drawn, y, more)
+    _turned_each_time(served, drawn, y, more)
 
 
 def _channels_apart(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
@@ -118,13 +124,67 @@ def _channels_apart(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
             served.bound(image, out=y, stream=served.stream, **more)
 
 
-def _of_the_framework(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
-    """A stream that was not prepared: memory for the turned weight is the framework's, and goes back to it."""
-    stream, framework = served.device.stream(), Allocator(served.device)
-    with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), stream):
-        served.bound(DLTensorTestWrapper(served.device.upload(drawn["x"])), out=y, **more)
+def _turned_once(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
+    """A bound weight is turned into memory of its own, which goes with it unless a graph may read it."""
+    driver, x, stream = Driver(), served.device.upload(drawn["x"]), served.device.stream()
+    weight = served.constants["weight"]
+    other = served.placed | {"weight": served.device.upload(weight[::-1].copy())}
+
+    def freed() -> int:
+        gc.collect()
+        return counts(driver).get("cuMemFree", 0)
+
+    driver.library.standin_counts_reset()
+    bound = served.op.bind(**served.placed)
+    assert counts(driver)["cuLaunchKernel"] == 1 and bound.packed_bytes == weight.nbytes
+    bound(x, out=y, stream=stream, **more)
     served.device.wait(stream)
     served.judge(drawn, y)
+    first = bound.bound
+    bound.rebind(**other)
+    assert freed() == 0 and first.record is not None, "somebody may call with it"
+    del first
+    assert freed() == 1
+    bound.close()
+    assert freed() == 2 and bound.packed_bytes == 0
+    captured = served.op.bind(**served.placed)
+    served.device.begin(stream)
+    captured(x, out=y, stream=stream, **more)
+    graph = served.device.end(stream)
+    captured.rebind(**other)
+    del captured
+    assert freed() == 3, "what a graph may read stays"
+    served.device.put(y, np.zeros(tuple(y.shape), DTYPES[served.written].numpy))
+    served.device.replay(graph, stream)
+    served.device.wait(stream)
+    served.judge(drawn, y)
+    _refused(served, driver)
+
+
+def _refused(served: Stepped, driver: Driver) -> None:
+    """What the driver refuses while a weight is turned is said, and what was taken is given back."""
+    driver.library.standin_counts_reset()
+    for at, name in enumerate(("cuMemAlloc", "cuCtxSynchronize", "cuLaunchKernel", "cuStreamSynchronize")):
+        driver.fail(name, "2", 1)
+        with pytest.raises(RuntimeError, match=rf"^{served.meaning.name}: .*\(2\)"):
+            served.op.bind(**served.placed)
+        driver.fail(name, "")
+        assert counts(driver).get("cuMemFree", 0) == at, name
+
+
+def _turned_each_time(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
+    """A weight that may change is turned by each call: in memory of the framework, which goes back to it."""
+    entry, stream, framework = served.op.entry, served.device.stream(), Allocator(served.device)
+    beside = {name: one for name, one in served.placed.items() if name not in ("weight", "bias")}
+    channels = in_order(entry, served.placed.get("bias"), beside)
+    bound = PlacedConvolution(PlacedBound.of(served.pack, entry, served.placed["weight"], channels))
+    driver = Driver()
+    driver.library.standin_counts_reset()
+    with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), stream):
+        bound(DLTensorTestWrapper(served.device.upload(drawn["x"])), out=y, **more)
+    served.device.wait(stream)
+    served.judge(drawn, y)
+    assert counts(driver)["cuLaunchKernel"] == 2 and bound.packed_bytes == 0
     assert len(framework.given) == 1 and framework.returned == 1
 
 

@@ -24,7 +24,7 @@ from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
 # What every pack has, then what only one with CUDA code has.
-CUDA_SOURCES = ("driver.c", "generated.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
+CUDA_SOURCES = ("driver.c", "generated.c", "kept.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
 KIND_SOURCES = (
     "cuda_after.c",
     "cuda_dense.c",

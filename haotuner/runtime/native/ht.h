@@ -134,6 +134,10 @@ typedef struct {
   /* Queue a call that was checked; its tensors are x, `bound` as bytes, out, and what the kind
    * wants behind it. Allocates nothing, waits for nothing. */
   int (*launch)(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error);
+  /* Lay out once what calls would lay out each time of a weight that was bound, which is not to change any more; NULL: there is nothing.
+   * Waits for the device. Not while a stream is captured. */
+  int (*keep)(const ht_op* op, void* bound, ht_error* error);
+  void* (*kept)(const ht_op* op, const void* bound); /* that memory (cuda/kept.h), or NULL */
 } ht_placed;
 
 typedef struct { /* what a kind of operator does; one file in kinds/ */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/kept.h"
 #include "cuda/loaded.h"
 #include "model/where.h"
 
@@ -59,6 +60,16 @@ static int64_t listed(ht_model* m, const ht_model_step* step, ht_error* error) {
   return bytes;
 }
 
+/* What calls would lay out of a weight each time lies beside it, once. */
+static int keep(ht_model* m, const ht_op* op, void* bound, ht_error* error) {
+  const ht_placed* placed = op->kind->placed;
+  if (placed->keep == NULL) return 0;
+  if (placed->keep(op, bound, error) != 0) return -1;
+  const ht_cuda_kept* kept = placed->kept(op, bound);
+  if (kept != NULL) m->packed_bytes += (size_t)kept->bytes;
+  return 0;
+}
+
 static int bind_all(ht_model* m, on_device* d, ht_error* error) {
   int64_t whole = 0;
   m->packed = calloc((size_t)m->op_steps + 1, sizeof *m->packed);
@@ -72,13 +83,14 @@ static int bind_all(ht_model* m, on_device* d, ht_error* error) {
   }
   if (whole == 0) return 0;
   if ((d->bound = aligned_alloc(HT_BOUND_ALIGNMENT, (size_t)whole)) == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model");
+  memset(d->bound, 0, (size_t)whole); /* nothing is kept yet */
+  for (int32_t i = 0; i < m->packed_count; ++i) m->packed[i].data = d->bound + (uintptr_t)m->packed[i].data;
   for (int32_t i = 0; i < m->packed_count; ++i) {
     ht_model_packed* one = &m->packed[i];
     const ht_op* op = &ht_ops[one->op];
     DLTensor weight = on(m, one->tensor), bias = on(m, one->bias < 0 ? one->tensor : one->bias);
-    one->data = d->bound + (uintptr_t)one->data;
     const DLTensor* channel = one->bias < 0 ? NULL : &bias;
-    if (op->kind->placed->bind(op, &weight, &channel, 1, one->data, error) == 0) continue;
+    if (op->kind->placed->bind(op, &weight, &channel, 1, one->data, error) == 0 && keep(m, op, one->data, error) == 0) continue;
     char text[sizeof error->text];
     memcpy(text, error->text, sizeof text);
     return ht_refuse(error, error->kind, "%.60s: %.180s", op->name, text);
@@ -114,21 +126,19 @@ int ht_where_open(ht_model* m, ht_error* error) {
   return rc;
 }
 
-/* Frees memory that queued work may use, once it is done; where the driver lets nobody wait, as in a capture, it stays. */
 static void free_later(const ht_model* m, CUdeviceptr address) {
-  const on_device* d = m->there;
-  ht_error unused;
-  ht_cuda_scope scope;
-  const ht_cu* cu = ht_cu_load(&unused);
-  if (address == 0 || cu == NULL || ht_cuda_enter(d->loaded->device, &scope, &unused) != 0) return;
-  if (cu->CtxSynchronize() == CUDA_SUCCESS) cu->MemFree(address);
-  ht_cuda_leave(&scope);
+  if (address != 0) ht_cuda_give_back(((const on_device*)m->there)->loaded->device, address);
 }
 
 void ht_where_close(ht_model* m) {
   on_device* d = m->there;
   if (d == NULL) return;
   if (!d->kept) free_later(m, d->weights);
+  for (int32_t i = 0; d->bound != NULL && i < m->packed_count; ++i) {
+    const ht_model_packed* one = &m->packed[i];
+    const ht_placed* placed = ht_ops[one->op].kind->placed;
+    if (placed->kept != NULL) ht_cuda_let_go(placed->kept(&ht_ops[one->op], one->data));
+  }
   free(d->bound);
   free(d);
 }

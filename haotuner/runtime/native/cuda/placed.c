@@ -7,6 +7,7 @@
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include "ht_pack.h"
+#include "kept.h"
 
 #pragma weak TVMFFIEnvGetStream
 #pragma weak TVMFFIObjectDecRef
@@ -167,6 +168,42 @@ HT_EXPORT int __tvm_ffi_ht_bind(void* self, const TVMFFIAny* args, int32_t count
     return ht_ffi_raise("TypeError", op == NULL ? "bind" : op->name, "expected (op, weight, bias or None, bytes) with tensors of a device");
   ht_error error;
   if (op->kind->placed->bind(op, weight, channels, count, bound, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
+  result->type_index = kTVMFFINone;
+  return 0;
+}
+
+/* keep(op, bound): what calls would lay out of the weight each time is laid out once, behind all that was queued on the device; the
+ * weight is not to change any more. Returns a number for `let_go`, to be called once all calls are queued; 0: there is nothing. */
+HT_EXPORT int __tvm_ffi_ht_keep(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  const ht_op* op = placed_op(args, count_args);
+  void* bound = op == NULL ? NULL : bound_of(op, args, count_args, 1);
+  if (bound == NULL) return ht_ffi_raise("TypeError", "keep", "expected (op, bytes of a bound weight)");
+  ht_error error;
+  const ht_placed* placed = op->kind->placed;
+  if (placed->keep != NULL && placed->keep(op, bound, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = placed->keep == NULL ? 0 : (int64_t)(uintptr_t)placed->kept(op, bound);
+  return 0;
+}
+
+static ht_cuda_kept* kept_of(const TVMFFIAny* args, int32_t count_args) {
+  return count_args == 1 && args[0].type_index == kTVMFFIInt ? (ht_cuda_kept*)(uintptr_t)args[0].v_int64 : NULL;
+}
+
+/* kept_bytes(number): memory of the device that it takes. */
+HT_EXPORT int __tvm_ffi_ht_kept_bytes(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  const ht_cuda_kept* kept = kept_of(args, count_args);
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = kept == NULL ? 0 : kept->bytes;
+  return 0;
+}
+
+/* let_go(number), once: frees it, unless a graph may read it. */
+HT_EXPORT int __tvm_ffi_ht_let_go(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  ht_cuda_let_go(kept_of(args, count_args));
   result->type_index = kTVMFFINone;
   return 0;
 }

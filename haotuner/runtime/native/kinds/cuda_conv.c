@@ -158,20 +158,26 @@ static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* const* 
   if (ht_cuda_bind_channels(op, &data->after, 0, conv->features, channels, count, weight->device.device_id, &values, error) != 0) return -1;
   const ht_cuda_loaded* loaded = ht_cuda_load(weight->device.device_id, error);
   if (loaded == NULL) return -1;
-  *bound = (ht_cuda_bound_conv){0, op, loaded, ht_data(weight), values};
+  *bound = (ht_cuda_bound_conv){0, op, loaded, ht_data(weight), values, NULL};
   bound->mark = MARK;
   return 0;
 }
 
+static int reads_windows(const ht_op* op) {
+  int found = 0;
+  for (int i = 0; i < op->kernel_count; ++i) found |= ht_cuda_pack_code.kernels[((const ht_cuda_conv*)op->data)->kernels[i]].windows;
+  return found;
+}
+
 /* Room that a call takes at the largest sizes that plans know: columns of as many images as are laid out at a time, or a turned weight. */
-static int64_t most_columns(const ht_op* op) {
+static int64_t most_columns(const ht_op* op, const ht_cuda_bound_conv* bound) {
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
   int64_t largest[3];
-  int columns = 0, windows = 0;
+  int columns = 0, windows = reads_windows(op) && bound->kept == NULL;
   for (int i = 0; i < op->kernel_count; ++i) {
     const ht_cuda_kernel* kernel = &ht_cuda_pack_code.kernels[data->kernels[i]];
-    columns |= !kernel->direct && !kernel->windows, windows |= kernel->windows;
+    columns |= !kernel->direct && !kernel->windows;
   }
   if (!columns) return windows ? ht_cuda_conv_weight_bytes(data) : 0;
   for (int i = 0; i < 3; ++i) largest[i] = op->axes[HT_CONV_B + i].extent > 0 ? op->axes[HT_CONV_B + i].extent : op->axes[HT_CONV_B + i].last;
@@ -186,7 +192,7 @@ static int prepare(const ht_op* op, const void* memory, void* stream, ht_error* 
   ht_cuda_scope scope;
   if (bound->mark != MARK || bound->op != op) return ht_refuse(error, "ValueError", "the weight was not bound by this pack: bind it again");
   if (ht_cuda_open(bound->loaded->device->ordinal, error) == NULL || ht_cuda_enter(bound->loaded->device, &scope, error) != 0) return -1;
-  int rc = ht_cuda_workspace_prepare(bound->loaded->device, stream, most_columns(op), error);
+  int rc = ht_cuda_workspace_prepare(bound->loaded->device, stream, most_columns(op, bound), error);
   ht_cuda_leave(&scope);
   return rc;
 }
@@ -358,6 +364,17 @@ static const char* kernel_name(const ht_op* op, int32_t index) {
 
 static void describe(const ht_op* op, ht_door_op* out) { out->n = ((const ht_cuda_conv*)op->data)->conv.features; }
 
-static const ht_placed placed = {ht_cuda_open_device, bound_bytes, bind, prepare, launch};
+static int keep(const ht_op* op, void* memory, ht_error* error) {
+  ht_cuda_bound_conv* bound = memory;
+  if (bound->mark != MARK || bound->op != op) return ht_refuse(error, "ValueError", "the weight was not bound by this pack: bind it again");
+  return bound->kept != NULL || !reads_windows(op) ? 0 : ht_cuda_keep_turned(op, bound, error);
+}
+
+static void* kept(const ht_op* op, const void* memory) {
+  const ht_cuda_bound_conv* bound = memory;
+  return bound->mark == MARK && bound->op == op ? bound->kept : NULL;
+}
+
+static const ht_placed placed = {ht_cuda_open_device, bound_bytes, bind, prepare, launch, keep, kept};
 
 const ht_kind ht_cuda_conv_kind = {.name = "conv", .check = check, .run = ht_cuda_no_run, .kernel_name = kernel_name, .describe = describe, .placed = &placed};

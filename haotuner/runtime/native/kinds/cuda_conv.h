@@ -8,14 +8,15 @@
  *   channels first: columns[b, group] (features x taps, pixels) = weight (channels, features x taps)^T . x (channels, pixels)
  *   channels last:  columns[group] (pixels, features x taps) = x (pixels, channels) . weight (channels, features x taps)
  *
- * Kernels that read windows where they lie take x as it is and the weight as (features, taps, channels), turned ahead of them:
- * terms are (tap, channel). Nothing else is laid out.
+ * Kernels that read windows where they lie take x as it is and the weight as (features, taps, channels), turned once where it is kept,
+ * else ahead of them: terms are (tap, channel). Nothing else is laid out.
  *
  * Images are taken so many at a time that their columns find room. */
 #ifndef HT_CUDA_CONV_H_
 #define HT_CUDA_CONV_H_
 
 #include "conv.h"
+#include "cuda/kept.h"
 #include "cuda_after.h"
 
 typedef struct {
@@ -31,6 +32,7 @@ typedef struct { /* a weight on a device */
   const ht_cuda_loaded* loaded;
   const void* w;
   ht_cuda_channels channels;
+  ht_cuda_kept* kept; /* the weight turned for windows, once; NULL: calls turn it */
 } ht_cuda_bound_conv;
 
 /* The planned kernel, or another of the op's that takes these products; -1: none does. */
@@ -50,6 +52,9 @@ void ht_cuda_conv_products(const ht_op* op, const ht_conv_call* c, const ht_cuda
  * time as 32-bit offsets and rows reach. 1 where the image does not lie as the kernel wants it, with *error set. */
 int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* call, const ht_cuda_bound_conv* bound, ht_queue* queue,
                                    ht_error* error);
+
+/* The weight turned into memory of its own, once, for kernels that read windows. */
+int ht_cuda_keep_turned(const ht_op* op, ht_cuda_bound_conv* bound, ht_error* error);
 
 extern const ht_kind ht_cuda_conv_kind; /* its call takes x, a bound weight, out, and perhaps a residual */
 

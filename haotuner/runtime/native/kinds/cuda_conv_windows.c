@@ -38,15 +38,18 @@ int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* ca
   const ht_cuda_args told = {.x = c->x, .w = bound->w};
   if (ht_cuda_windows_fit(kernel, &told, &windows, error) != 0) return 1;
   ht_cuda_workspace workspace = {NULL, NULL};
-  if (ht_cuda_workspace_take(bound->loaded->device, queue->stream, ht_cuda_conv_weight_bytes(data), &workspace) != 0)
+  if (bound->kept != NULL) {
+    if (ht_cuda_kept_read(bound->kept, queue->stream, error) != 0) return -1;
+  } else if (ht_cuda_workspace_take(bound->loaded->device, queue->stream, ht_cuda_conv_weight_bytes(data), &workspace) != 0)
     return ht_refuse(error, "RuntimeError", "no memory for %lld bytes of a turned weight on this stream: call prepare(stream) of the bound weight first",
                      (long long)ht_cuda_conv_weight_bytes(data));
-  int rc = turn_weight(conv, bound, data->dtype, workspace.data, queue->stream, error);
+  const void* weight = bound->kept != NULL ? ht_cuda_kept_data(bound->kept) : workspace.data;
+  int rc = bound->kept != NULL ? 0 : turn_weight(conv, bound, data->dtype, workspace.data, queue->stream, error);
   for (int64_t first = 0; first < c->batch && rc == 0; first += each) {
     ht_cuda_args args;
     ht_cuda_batch batch;
     ht_cuda_conv_products(op, c, bound, NULL, first, least(each, c->batch - first), &args, &batch);
-    const void *image = (const char*)c->x + first * c->xb * element, *weight = workspace.data;
+    const void* image = (const char*)c->x + first * c->xb * element;
     args.x = conv->last ? image : weight, args.w = conv->last ? weight : image;
     if (conv->last) batch.x[2] = channels;
     else args.ldw = (int32_t)c->xc, batch.w[1] = c->xb, batch.w[2] = channels * c->xc;
@@ -54,5 +57,23 @@ int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* ca
                                 queue->stream, error);
   }
   ht_cuda_workspace_done(&workspace);
+  return rc;
+}
+
+int ht_cuda_keep_turned(const ht_op* op, ht_cuda_bound_conv* bound, ht_error* error) {
+  const ht_cuda_conv* data = op->data;
+  const ht_cuda_device* device = bound->loaded->device;
+  const ht_cu* cu = ht_cu_load(error);
+  ht_cuda_scope scope;
+  if (cu == NULL || ht_cuda_enter(device, &scope, error) != 0) return -1;
+  ht_cuda_kept* made = ht_cuda_kept_new(device, ht_cuda_conv_weight_bytes(data), error);
+  int rc = made == NULL ? -1 : 0;
+  CUresult result = rc == 0 ? cu->CtxSynchronize() : CUDA_SUCCESS; /* the weight may come of any stream */
+  if (rc == 0 && result == CUDA_SUCCESS) rc = turn_weight(&data->conv, bound, data->dtype, ht_cuda_kept_data(made), NULL, error);
+  if (rc == 0 && result == CUDA_SUCCESS) result = cu->StreamSynchronize(NULL); /* and calls on any */
+  if (result != CUDA_SUCCESS) rc = ht_cu_refuse(error, result, "turning a weight");
+  ht_cuda_leave(&scope);
+  if (rc == 0) bound->kept = made;
+  else ht_cuda_let_go(made);
   return rc;
 }

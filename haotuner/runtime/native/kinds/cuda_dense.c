@@ -251,7 +251,7 @@ static void describe(const ht_op* op, ht_door_op* out) {
   out->weight_kn = dense->kn;
 }
 
-static const ht_placed placed = {ht_cuda_open_device, bound_bytes, bind, prepare, ht_cuda_dense_launch};
+static const ht_placed placed = {ht_cuda_open_device, bound_bytes, bind, prepare, ht_cuda_dense_launch, NULL, NULL};
 
 const ht_kind ht_cuda_dense_kind = {.name = "dense", .check = check, .run = ht_cuda_no_run, .kernel_name = kernel_name, .look_up = look_up,
                                      .describe = describe, .placed = &placed};

@@ -104,6 +104,6 @@ static int prepare(const ht_op* op, const void* bound, void* stream, ht_error* e
   return rc;
 }
 
-static const ht_placed placed = {ht_cuda_open_device, ht_cuda_no_bytes, ht_cuda_no_bind, prepare, launch};
+static const ht_placed placed = {ht_cuda_open_device, ht_cuda_no_bytes, ht_cuda_no_bind, prepare, launch, NULL, NULL};
 
 const ht_kind ht_cuda_generated_kind = {.name = "sliced", .check = check, .run = ht_cuda_no_run, .kernel_name = kernel_name, .placed = &placed};

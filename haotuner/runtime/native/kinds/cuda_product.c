@@ -141,6 +141,6 @@ static const char* kernel_name(const ht_op* op, int32_t index) {
   return ht_cuda_pack_code.kernels[((const ht_cuda_product*)op->data)->kernels[index]].name;
 }
 
-static const ht_placed placed = {ht_cuda_open_device, ht_cuda_no_bytes, ht_cuda_no_bind, ht_cuda_no_prepare, launch};
+static const ht_placed placed = {ht_cuda_open_device, ht_cuda_no_bytes, ht_cuda_no_bind, ht_cuda_no_prepare, launch, NULL, NULL};
 
 const ht_kind ht_cuda_product_kind = {.name = "product", .check = check, .run = ht_cuda_no_run, .kernel_name = kernel_name, .placed = &placed};
