@@ -65,6 +65,7 @@ class DeviceMemory:
         self._inside("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(values.nbytes, 16)))
         self._held.append(int(address.value))
         self._copy("cuMemcpyHtoD_v2", ctypes.c_uint64(address.value), ctypes.c_void_p(values.ctypes.data), values.nbytes)
+        self._inside("cuStreamSynchronize", ctypes.c_void_p(0))  # the copy may return before its last bytes arrive
         return int(address.value)
 
     def get(self, address: int, values: NDArray[Any]) -> None:

@@ -123,6 +123,7 @@ class Device:
             self.inside(
                 "cuMemcpyHtoD_v2", ctypes.c_uint64(at), ctypes.c_void_p(data.ctypes.data), ctypes.c_size_t(data.nbytes)
             )
+        self.wait(0)  # the last bytes of such a copy may arrive after it returned
 
     def download(self, tensor: Any, dtype: str = "float32") -> Any:
         """The values of a tensor, after all work on the legacy stream."""

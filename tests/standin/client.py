@@ -75,6 +75,7 @@ class Driver:
         """Device memory that holds these values."""
         address = self.new("cuMemAlloc", max(values.nbytes, 1))
         self.need("cuMemcpyHtoD", address, values.ctypes.data_as(ctypes.c_void_p), values.nbytes)
+        self.need("cuStreamSynchronize", 0)  # the last bytes of such a copy may arrive after it returned
         return address
 
     def download(self, address: int, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

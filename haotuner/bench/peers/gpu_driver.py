@@ -44,6 +44,7 @@ class Driver:
         stored = encoded(values, dtype)
         memory = self.empty(values.shape, dtype)
         self._call("cuMemcpyHtoD_v2", memory.pointer, ctypes.c_void_p(stored.ctypes.data), _SIZE(stored.nbytes))
+        self._call("cuStreamSynchronize", ctypes.c_void_p(0))  # the copy may return before its last bytes arrive
         return memory
 
     def empty(self, shape: Sequence[int], dtype: str) -> Memory:

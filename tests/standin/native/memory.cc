@@ -158,6 +158,17 @@ CUresult copy_now(void* to, const void* from, size_t bytes, bool to_device, bool
     TRY(refuse_unsafe());
     return synchronous([=] { return copy(to, from, bytes, to_device, from_device); });
 }
+// To a device from memory that is not pinned: the call waits for earlier work, takes the bytes and returns. They arrive in the legacy
+// stream's order, which a stream that does not block never waits for (CUDA driver API, "API synchronization behavior").
+CUresult copy_staged(void* to, const void* from, size_t bytes) {
+    TRY(checked(reinterpret_cast<CUdeviceptr>(to), bytes));
+    TRY(refuse_implicit(current()));
+    TRY(refuse_unsafe());
+    TRY(wait_stream(current()->legacy));
+    const auto* first = static_cast<const unsigned char*>(from);
+    auto kept = std::make_shared<std::vector<unsigned char>>(first, first + bytes);
+    return submit(current()->legacy, [=] { return copy(to, kept->data(), bytes, true, false); }, 1.0);
+}
 // From memory that is not pinned the bytes are taken before the call returns; to such memory the call waits.
 CUresult copy_later(void* to, const void* from, size_t bytes, bool to_device, bool from_device, CUstream handle, const char* planned) {
     Stream* stream = nullptr;
@@ -252,7 +263,7 @@ STANDIN_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, C
 
 STANDIN_API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
     ENTER("cuMemcpyHtoD", context);
-    return copy_now(host(to), from, bytes, true, false);
+    return is_pinned(from) ? copy_now(host(to), from, bytes, true, false) : copy_staged(host(to), from, bytes);
 }
 STANDIN_API CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
     ENTER("cuMemcpyDtoH", context);

@@ -25,7 +25,9 @@ typedef unsigned long long address;
 static address place(size_t bytes, const void* content) {
   address found;
   CALL(cuMemAlloc_v2, (address*, size_t), &found, bytes + 16);
-  if (content != NULL) CALL(cuMemcpyHtoD_v2, (address, const void*, size_t), found, content, bytes);
+  if (content == NULL) return found;
+  CALL(cuMemcpyHtoD_v2, (address, const void*, size_t), found, content, bytes);
+  CALL(cuStreamSynchronize, (void*), NULL); /* the copy may return before its last bytes arrive */
   return found;
 }
 

@@ -29,6 +29,7 @@ static int upload(ht_model* m, on_device* d, ht_error* error) {
   m->base = (const char*)(uintptr_t)d->weights;
   m->packed_bytes = (size_t)m->weights_bytes;
   result = d->cu->MemcpyHtoD(d->weights, m->weights, (size_t)m->weights_bytes);
+  if (result == CUDA_SUCCESS) result = d->cu->StreamSynchronize(NULL); /* the last bytes may still be on their way */
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "copying a model's weights");
 }
 
