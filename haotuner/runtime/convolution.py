@@ -13,7 +13,7 @@ from haotuner.ops.convolution import Window, windows
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.linear import Closed, array_of, channel_row
-from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
 from haotuner.runtime.typed import as_bits, channel_values, empty_like, numpy_type, taken, typed_array
 from haotuner.words.limits import MAX_AXES, threads_of
 from haotuner.words.op import Op
@@ -157,6 +157,8 @@ class Convolution:
                 raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
         if out is None:
             out = self._empty(x)
+        else:
+            check_written(self.name, out)
         try:
             call(setting, as_bits(x), packed, *constants, *(as_bits(inputs[name]) for name in passed), as_bits(out), *more)
         except REFUSED as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
 from haotuner.runtime.linear import Bound, Linear, channel_row, pack_weight
-from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only, refuse_grad
 
 
 class FusedLinear(Linear):
@@ -34,9 +33,11 @@ class FusedLinear(Linear):
             if negated is not None and negated():
                 raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
             if getattr(value, "requires_grad", False):
-                self._refuse_grad(name)
+                refuse_grad(self.name, name)
         if out is None:
             out = self._empty(x)
+        else:
+            check_written(self.name, out)
         try:
             call(x, packed, out, setting, *constants, *given)
         except REFUSED as error:
@@ -78,10 +79,6 @@ class FusedLinear(Linear):
         twin = FusedLinear(self._bound)
         self.owner.own(twin)
         return twin
-
-    def _refuse_grad(self, name: str) -> None:
-        if sys.modules["torch"].is_grad_enabled():
-            raise ValueError(f"{self.name}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
 
 
 def fused_bound(

@@ -58,6 +58,8 @@ class PlacedGroups(PlacedLinear):
             stream = stream_for(self.name, x)
         if kind.lazy:
             check_lazy(self.name, "x", x)
+        if out is not None:
+            check_lazy(self.name, "out", out)
         more = {} if residual is None else {"residual": residual}
         try:
             behind = (still(offsets, stream), *(still(one, stream) for one in more.values()))

@@ -12,7 +12,7 @@ import numpy as np
 from haotuner.errors import PackClosed
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
-from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
 from haotuner.words.limits import threads_of
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from haotuner.runtime.pack import Pack
 
+ONE = ((), (1,))  # shapes of one value for all channels
 BLOCK_FLOATS = 1 << 22  # weights are packed 16 MiB at a time, so that a memory-mapped weight is never in memory twice
 
 
@@ -49,6 +50,8 @@ class Linear:
                 except REFUSED:
                     pass  # said again below, in words about x; or torch has no exchange table and this is the way
             out = self._empty(x)
+        else:
+            check_written(self.name, out)
         try:
             if bias is None:
                 call(x, packed, out, setting)
@@ -239,8 +242,10 @@ def array_of(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
 
 
 def channel_row(op: PackOp, name: str, value: Any, count: int) -> NDArray[np.float32]:
-    """A copy of one float32 value a channel; TypeError for another dtype, ValueError for another shape."""
+    """A copy of one float32 value a channel, or one for all of them; TypeError or ValueError for another dtype or shape."""
     row = array_of(op, name, value)
+    if row.shape in ONE:
+        return np.full(count, row.item(), np.float32)
     if row.shape != (count,):
         raise ValueError(f"{op.name}: {name} has shape {tuple(row.shape)}; expected ({count},)")
     return row.copy()

@@ -14,7 +14,7 @@ from haotuner.errors import UsageError
 from haotuner.ops.arithmetic import arithmetic_of
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp, PackOperand
-from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
 from haotuner.words.limits import MAX_AXES
 from haotuner.words.op import Op
 
@@ -54,7 +54,7 @@ class Operator:
         """
         if not self._pack.is_open:
             self._pack.library()
-        if out is not None and len(operands) + len(named) == self._count:
+        if out is not None and not getattr(out, "requires_grad", False) and len(operands) + len(named) == self._count:
             # What nearly every call of a server is: half of a small call's time was spent on names.
             try:
                 several = self._several
@@ -66,8 +66,10 @@ class Operator:
         given = self._given(operands, named)
         if out is None:
             out = self._empty(given)
-        elif self._derived:
-            self._fits(given, out)
+        else:
+            check_written(self.name, out)
+            if self._derived:
+                self._fits(given, out)
         try:
             self._call(self._setting, *given.values(), out)
         except REFUSED as error:

@@ -70,6 +70,8 @@ class PlacedLinear:
             stream = stream_for(self.name, x)
         if kind.lazy:
             check_lazy(self.name, "x", x)
+        if out is not None:
+            check_lazy(self.name, "out", out)
         try:
             if out is None:
                 if kind.gives:
@@ -161,6 +163,8 @@ class PlacedFused(PlacedLinear):
         if kind.lazy:
             check_lazy(self.name, "x", x)
             check_lazy(self.name, "residual", residual)
+        if out is not None:
+            check_lazy(self.name, "out", out)
         try:
             if out is None:
                 if kind.gives:

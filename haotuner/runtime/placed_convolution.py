@@ -69,6 +69,8 @@ class PlacedConvolution(PlacedLinear):
             check_lazy(self.name, name, value)
         if out is None:
             out = self._empty(x)
+        else:
+            check_lazy(self.name, "out", out)
         try:
             call(
                 still(x, stream), record, still(out, stream), setting, stream, *(still(one, stream) for one in more.values())

@@ -40,8 +40,10 @@ class PlacedOperator(Operator):
         given, stream = self._asked(operands, named, stream)
         if out is None:
             out = self._empty(given)
-        elif self._derived:
-            self._fits(given, out)
+        else:
+            check_lazy(self.name, "out", out)
+            if self._derived:
+                self._fits(given, out)
         try:
             self._call(self._setting, stream, *(still(value, stream) for value in given.values()), still(out, stream))
         except REFUSED as error:

@@ -59,6 +59,8 @@ class PlacedProductOp:
             stream = stream_for(self.name, x)
         if out is None:
             out = self._empty(x, w)
+        else:
+            check_lazy(self.name, "out", out)
         try:
             call = (still(x, stream), still(w, stream), still(out, stream), self._setting, stream)
             self._call(*call, *(() if not given else (_still(value, stream) for value in more.values())))

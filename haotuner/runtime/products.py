@@ -12,7 +12,7 @@ from haotuner.errors import UsageError
 from haotuner.ops.batch_matmul import BESIDE
 from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.operator import Operator
-from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
 from haotuner.runtime.typed import as_bits, empty_like, taken
 
 
@@ -36,10 +36,10 @@ class ProductOp(Operator):
             # As _is_negated, written out: that was a fifth of a small call's time.
             if not ((hasattr(x, "is_neg") and x.is_neg()) or (hasattr(w, "is_neg") and w.is_neg())):
                 try:  # the usual call; what is wrong with another is looked for below
-                    if out is not None:
+                    if out is not None and not getattr(out, "requires_grad", False):
                         self._call(self._setting, x, w, out)
                         return out
-                    if not getattr(x, "requires_grad", True) and not getattr(w, "requires_grad", True):
+                    if out is None and not getattr(x, "requires_grad", True) and not getattr(w, "requires_grad", True):
                         return self._call(self._setting, x, w, None)  # of torch: the library asks torch for the output
                 except REFUSED:
                     pass
@@ -50,6 +50,8 @@ class ProductOp(Operator):
                 raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
         if out is None:
             out = self._fresh(given)
+        else:
+            check_written(self.name, out)
         more = tuple(beside.values()) if any(value is not None for value in beside.values()) else ()
         try:
             self._call(self._setting, *map(as_bits, given.values()), as_bits(out), *more)
@@ -112,4 +114,8 @@ def _is_negated(value: Any) -> bool:
 
 def _number(value: Any) -> Any:
     """A plain number as an array of no axes."""
-    return np.full((), value, np.float32) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    return (
+        np.full((), value, np.float32)
+        if isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        else value
+    )

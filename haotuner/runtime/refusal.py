@@ -23,6 +23,18 @@ def explain(op: str, given: Mapping[str, tuple[Any, str]], error: Exception) -> 
     return error
 
 
+def refuse_grad(op: str, name: str) -> None:
+    """ValueError for an operand that requires grad, unless the caller has told torch to record none."""
+    if sys.modules["torch"].is_grad_enabled():
+        raise ValueError(f"{op}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
+
+
+def check_written(op: str, out: Any) -> None:
+    """Refuse an output that requires grad, as torch does: what is written there has no gradient."""
+    if getattr(out, "requires_grad", False):
+        refuse_grad(op, "out")
+
+
 def read_only(value: Any, dtype: str | None = None) -> bool:
     """Whether an operand is right but read-only: DLPack has no such tensors, so the call gets a copy."""
     if not isinstance(value, np.ndarray) or value.flags.writeable:

@@ -9,7 +9,7 @@ from haotuner.errors import UsageError
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp, PackOperand
 from haotuner.runtime.operator import Operator, empty_like
-from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -27,6 +27,8 @@ class SeveralOutputs(Operator):
         """What is written, by name in the order of the library's call: as given, else new ones."""
         if out is not None:
             called = self._called(out)
+            for value in called.values():
+                check_written(self.name, value)
             for one in self.outputs if self._derived else ():
                 size, found = self.output_shape(given, one), tuple(getattr(called[one.name], "shape", ()))
                 if found != size:

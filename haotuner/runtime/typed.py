@@ -13,8 +13,8 @@ import numpy as np
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.fused import FusedLinear
-from haotuner.runtime.linear import Bound
-from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.runtime.linear import ONE, Bound
+from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.words.limits import threads_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class TypedLinear(FusedLinear):
         call, packed, setting, constants = self._state
         if out is not None and not inputs and not self._passed:  # the usual call says nothing twice
             negated = getattr(x, "is_neg", None)
-            if negated is None or not (negated() or x.requires_grad):
+            if negated is None or not (negated() or x.requires_grad or getattr(out, "requires_grad", False)):
                 try:
                     call(x, packed, out, setting, *constants)
                     return out
@@ -56,6 +56,8 @@ class TypedLinear(FusedLinear):
             self._refuse_lazy(name, value)
         if out is None:
             out = self._empty(x)
+        else:
+            check_written(self.name, out)
         first, *more = (as_bits(value) for value in given.values())
         try:
             call(first, packed, as_bits(out), setting, *constants, *more)
@@ -93,7 +95,7 @@ class TypedLinear(FusedLinear):
         if negated is not None and negated():
             raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
         if getattr(value, "requires_grad", False):
-            self._refuse_grad(name)
+            refuse_grad(self.name, name)
 
     def _empty(self, x: Any) -> Any:
         op, torch = self._bound.op, sys.modules.get("torch")
@@ -204,9 +206,10 @@ def channel_values(op: PackOp, name: str, value: Any, count: int) -> Any:
         return np.full(count, value, np.float32)
     allowed = {"float32", DTYPES[op.operands[0].dtype].numpy} - {"uint8", "int8"}
     row = typed_array(op, name, value, allowed)
-    if row.shape != (count,):
+    if row.shape != (count,) and row.shape not in ONE:
         raise ValueError(f"{op.name}: {name} has shape {tuple(row.shape)}; expected ({count},)")
-    return _widened(row) if row.dtype == _BITS else row.astype(np.float32)
+    found = _widened(row) if row.dtype == _BITS else row.astype(np.float32)
+    return np.full(count, found.item(), np.float32) if row.shape in ONE else found
 
 
 def _widened(bits: Any) -> Any:

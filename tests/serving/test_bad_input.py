@@ -291,6 +291,16 @@ def test_torch_tensors_that_cannot_be_served(linear):
 
 
 @needs_torch
+def test_an_output_that_requires_grad_is_refused_as_by_torch(linear):
+    x, out = torch.ones(2, 37), torch.zeros(2, 100, requires_grad=True)
+    with pytest.raises(ValueError, match="out requires grad"):
+        linear(x, out=out)
+    assert not out.any()
+    with torch.no_grad():
+        assert linear(x, out=out) is out and out.any()
+
+
+@needs_torch
 def test_lazy_negations_are_refused_not_taken_for_their_source(linear):
     x = torch.ones(2, 37, dtype=torch.complex64).conj().imag  # a float32 tensor whose sign is a flag
     assert x.is_neg()

@@ -113,6 +113,8 @@ def test_what_a_bind_refuses(folder: Path) -> None:
         with pytest.raises(ValueError, match="low is above high in column 0"):
             clamp.bind(weight, row, scale=2.0, low=1.0, high=0.0)
         assert (clamp.bind(weight, 5.0, scale=1.0, low=0.0, high=2.0)(np.zeros((3, 37), np.float32)) == 2).all()
+        for one in (np.full((), 5, np.float32), np.full(1, 5, np.float32)):  # as a number, whatever it lies in
+            assert (clamp.bind(weight, one, scale=one, low=0.0, high=30.0)(np.zeros((3, 37), np.float32)) == 5).all()
 
 
 def test_what_a_call_refuses(folder: Path) -> None:
