@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from haotuner.errors import UsageError
 from haotuner.generate.expressions import Apply, Expression, Load, Number, Size, Variable, free_variables
 from haotuner.generate.online import Online
-from haotuner.generate.online_schedule import TENSOR, OnlineSchedule, online_plan
+from haotuner.generate.online_schedule import TENSOR, OnlinePlan, OnlineSchedule, online_plan
 from haotuner.graph.extents import evaluate
 
 WARPS = ((1, 16), (2, 16), (4, 16), (8, 16), (4, 32), (8, 32))  # of a block, and rows of each
@@ -25,8 +25,11 @@ STAGES = (2, 3)
 PARTS = (1, 8, 32)  # of the keys, where few queries have many
 FEW_ROWS = 64  # of a tile: with more, parts have nothing to gain
 HELD = 128  # rows x depth of a warp that stay in registers, in pieces of 16 rows: as ``ht_attend``
-OTHER_REGISTERS = 44  # addresses, limits, maxima, totals, operands under way
-MOST_REGISTERS = 250
+# Addresses, limits, maxima, totals, operands under way; what ptxas wants more for each further 16 rows of a warp, and stage.
+OTHER_REGISTERS, MORE_REGISTERS, STAGE_REGISTERS = 44, 40, 4
+SCORE_REGISTERS = 46  # of scores that are more than a product: where a mask lies, what it holds
+REGISTERS_HELD, SHARED_HELD = 65536, 228 << 10  # of a multiprocessor; the most shared memory that one has
+MOST_REGISTERS = 246
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,21 @@ def factor(sums: Online) -> float | None:
     return None
 
 
-def registers(schedule: OnlineSchedule, depth: int, columns: int) -> int:
+def registers(plan: OnlinePlan) -> int:
     """Of a thread: scores, sums, the rows' operand where it is held, and all else."""
-    pieces = schedule.out_rows // 16
+    s, depth, columns = plan.schedule, plan.sums.depth[1], plan.sums.column[1]
+    assert isinstance(depth, int) and isinstance(columns, int), "a plan has known extents"
+    pieces = s.out_rows // 16
     held = pieces * depth // 4 if pieces * depth <= HELD else 0
-    return pieces * (schedule.keys + columns) // 2 + held + OTHER_REGISTERS
+    more = (pieces - 1) * MORE_REGISTERS + (s.stages - 2) * STAGE_REGISTERS
+    more += SCORE_REGISTERS if factor(plan.sums) is None else 0
+    return pieces * (s.keys + columns) // 2 + held + OTHER_REGISTERS + more
+
+
+def resident(plan: OnlinePlan) -> int:
+    """Blocks that a multiprocessor is to hold: ptxas keeps to so many registers."""
+    threads = plan.schedule.rows // plan.schedule.out_rows * 32
+    return max(1, min(REGISTERS_HELD // (threads * registers(plan)), SHARED_HELD // plan.scratch_bytes))
 
 
 def tensor_schedules(sums: Online) -> Iterator[OnlineSchedule]:
@@ -94,12 +107,10 @@ def tensor_schedules(sums: Online) -> Iterator[OnlineSchedule]:
             lanes=32, along=TENSOR, rows=warps * rows, block=keys, keys=keys, out_rows=rows, parts=parts, stages=stages
         )
         try:
-            online_plan(sums, schedule)
+            plan = online_plan(sums, schedule)
         except UsageError:
             continue
-        depth, columns = sums.depth[1], sums.column[1]
-        assert isinstance(depth, int) and isinstance(columns, int), "a plan has known extents"
-        if registers(schedule, depth, columns) <= MOST_REGISTERS:
+        if registers(plan) <= MOST_REGISTERS:
             yield schedule
 
 

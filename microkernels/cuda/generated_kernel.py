@@ -14,6 +14,7 @@ from haotuner.errors import UsageError
 from haotuner.generate.emit import AnyPlan, emit
 from haotuner.generate.online_parts import emit_join, emit_part
 from haotuner.generate.online_schedule import TENSOR, OnlinePlan
+from haotuner.generate.online_tensor import resident
 from haotuner.generate.online_tiles import Part
 from haotuner.generate.schedule import Plan, levels_of_folds, shareable
 from haotuner.generate.staged import emit_stage
@@ -119,4 +120,5 @@ def _tensor_text(symbol: str, plan: OnlinePlan, kept_as: str) -> str:
     threads = plan.schedule.rows // plan.schedule.out_rows * WARP
     lines = [*_pointers(CudaText(plan, kept_as)), *tensor_body(plan, kept_as)]
     text = "\n".join(f"  {line}" for line in lines)
-    return f'extern "C" __global__ void __launch_bounds__({threads}) {symbol}(const ht_generated_args a) {{\n{text}\n}}\n'
+    limits = f"{threads}, {resident(plan)}"
+    return f'extern "C" __global__ void __launch_bounds__({limits}) {symbol}(const ht_generated_args a) {{\n{text}\n}}\n'

@@ -94,12 +94,8 @@ class CudaOnline(CpuOnline, CudaGenerated):
         """Accumulators of both products, and every warp's part of shared memory."""
         plan = self._known_plan(kernel)
         if plan.schedule.along == TENSOR:
-            depth, columns = plan.sums.depth[1], plan.sums.column[1]
-            assert isinstance(depth, int) and isinstance(columns, int), "the rule asks for known extents"
             cut = self.cut(kernel)
-            return Footprint(
-                registers_per_thread=registers(plan.schedule, depth, columns), shared_bytes=cut.shared, threads=cut.lanes
-            )
+            return Footprint(registers_per_thread=registers(plan), shared_bytes=cut.shared, threads=cut.lanes)
         vectors = self.cut(kernel).vectors
         values = kernel["rw"] * (kernel["bk"] + 2 * vectors) + 2 * vectors
         shared = plan.scratch_bytes * THREADS // WARP
