@@ -71,7 +71,7 @@ def sums(
         shape = [1 if place == axis else extent for place, extent in enumerate(weight.near.shape)]
         ones = multiplied(wide, g.constant(np.ones(shape, np.int32)))
         found = g.map("add", found, g.map("mul", ones, g.constant(weight.rest.reshape(ends).astype(np.int32))))
-    if zero is None or _is_zero(c, zero):
+    if zero is None or is_zero(c, zero):
         return found
     totals = g.constant(weight.moved.sum(axis=others).reshape(ends).astype(np.int32))
     less = g.map("mul", _wide(c, reshaped(c, zero, ())), totals)
@@ -84,7 +84,8 @@ def _wide(c: Call, x: str) -> str:
     return c.g.add("cast", x, dtype="int32")
 
 
-def _is_zero(c: Call, zero: str) -> bool:
+def is_zero(c: Call, zero: str) -> bool:
+    """Whether a zero point is known to be 0 everywhere."""
     known = c.g.known(zero)
     return known is not None and known.dtype != object and not known.any()
 
@@ -96,7 +97,7 @@ def _single(c: Call, one: str | None) -> bool:
 
 def image_sums(c: Call, x: str, zero: str | None, weight: Weight, w: Windows, groups: int) -> str:
     """A convolution of bytes; pads are what the zero point stands for. What lies beyond int8 has no groups."""
-    if zero is not None and not _is_zero(c, zero):
+    if zero is not None and not is_zero(c, zero):
         x, w = _surrounded(c, x, zero, w), replace(w, before=(0,) * len(w.sizes), after=(0,) * len(w.sizes))
     return sums(c, x, zero, weight, 0, len(w.sizes), lambda one, other: convolved(c, one, other, w, groups))
 

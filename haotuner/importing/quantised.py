@@ -15,7 +15,7 @@ from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.convolutions import convolved
 from haotuner.importing.folding import Stored
-from haotuner.importing.integers import image_sums, matrix_sums, weight_of
+from haotuner.importing.integers import image_sums, is_zero, matrix_sums, weight_of
 from haotuner.importing.layout import reshaped
 from haotuner.importing.products import matmul
 from haotuner.importing.types import dtype_of_onnx
@@ -46,7 +46,7 @@ def quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: i
     own = g.types[scale].dtype
     x = x if g.types[x].dtype == own else g.add("cast", x, dtype=own)
     found = g.map("round", g.map("div", x, _spread(c, scale, rank, axis)))
-    if zero is not None:
+    if zero is not None and not is_zero(c, zero):
         found = g.map("add", found, g.add("cast", _spread(c, zero, rank, axis), dtype=own))
     bounds = np.iinfo(numpy_dtype(dtype))
     return g.add("cast", g.map("min", g.map("max", found, float(bounds.min)), float(bounds.max)), dtype=dtype)
@@ -89,7 +89,13 @@ def _real_of(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str:
         stored, scales, *moved_by = (np.asarray(g.known(one)) for one in shapes)
         moved = stored.astype(np.int32) - (moved_by[0].astype(np.int32) if moved_by else 0)
         return g.constant((moved * scales.astype(np.float32)).astype(numpy_dtype(g.types[scale].dtype)))
-    return g.map("mul", g.add("cast", _moved(c, x, zero, axis), dtype=g.types[scale].dtype), factor)
+    own = g.types[scale].dtype
+    if zero is None or is_zero(c, zero):
+        return g.map("mul", g.add("cast", x, dtype=own), factor)
+    if own != "fp32" or numpy_dtype(g.types[x].dtype).itemsize > 2:  # differences may have no number of the type
+        return g.map("mul", g.add("cast", _moved(c, x, zero, axis), dtype=own), factor)
+    less = g.add("cast", _spread(c, zero, rank, axis), dtype=own)
+    return g.map("mul", g.map("sub", g.add("cast", x, dtype=own), less), factor)
 
 
 def _sums(c: Call, x: int, w: int, x_zero: int, w_zero: int) -> str:

@@ -102,7 +102,8 @@ class LoopsWriter:
         self._assign(value, names, stack)
         self._close(stack, 1)
         tensors, pointers, body = self._parts()
-        head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
+        bounds = "const int64_t* restrict lo, const int64_t* restrict hi"  # a byte that is written might be one of theirs
+        head = f"static void {self.name}(const int64_t* s, void* const* t, {bounds}) {{"
         source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, *text_of(first, 1), *body, "}"])
         return Group(source=source, tensors=tensors, loops=extents)
 

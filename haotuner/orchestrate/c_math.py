@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from haotuner.microkernels.cpu.vector_math import (
@@ -27,6 +28,7 @@ C_TYPES: Mapping[str, str] = {
     "uint64": "uint64_t", "uint32": "uint32_t", "uint16": "uint16_t", "uint8": "uint8_t", "bool": "uint8_t",
 }  # fmt: skip
 HALVES = ("fp16", "bf16")
+_LITERAL = re.compile(r"-?[0-9][0-9.e+-]*f?")
 REALS = ("fp32", "fp64", *HALVES)
 MEMORY_TYPES: Mapping[str, str] = {**C_TYPES, **dict.fromkeys(HALVES, "uint16_t")}
 
@@ -203,6 +205,8 @@ def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
         return f"({a[0]} ? {a[1]} : {a[2]})"
     if function in ("max", "min"):
         sign = ">" if function == "max" else "<"
+        if real and _LITERAL.fullmatch(a[1]):  # the same by one comparison: gcc makes no vectors of many of the other
+            return f"(!({a[0]} {'<=' if function == 'max' else '>='} {a[1]}) ? {a[0]} : {a[1]})"
         if real:  # NaN wins, as in numpy
             return f"(({a[0]} {sign} {a[1]}) | ({a[0]} != {a[0]}) ? {a[0]} : {a[1]})"
         return f"({a[0]} {sign} {a[1]} ? {a[0]} : {a[1]})"

@@ -1,0 +1,73 @@
+"""Loops that round to bytes and back: their C becomes vectors, and NaN stays what it was."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.backends.cpu.pack_source import GROUP_FLAGS
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.interpret import interpret
+from haotuner.orchestrate.c_loops import loops_of
+from haotuner.orchestrate.c_math import head_of
+
+
+def rounded(times: int) -> Graph:
+    """To bytes and back, again and again, bytes at the end."""
+    g = GraphBuilder()
+    x = g.input("x", (dimension("n"),))
+    for place in range(times):
+        found = g.map("add", g.map("round", g.map("div", x, 0.1 + place)), 100.0)
+        stored = g.add("cast", g.map("min", g.map("max", found, 0.0), 255.0), dtype="uint8")
+        x = g.map("mul", g.map("sub", g.add("cast", stored, dtype="fp32"), 100.0), 0.1 + place)
+    return g.finish(stored)
+
+
+def clipped() -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", (dimension("n"),))
+    return g.finish(g.map("min", g.map("max", x, -1.5), 2.0))
+
+
+def built(graph: Graph, folder: Path) -> tuple[ctypes.CDLL, str]:
+    group = loops_of(graph, "made", lambda extent: 0)
+    source = folder / "made.c"
+    source.write_text(head_of([group.source]) + group.source.replace("static void", "\nvoid", 1))
+    flags = ("-O3", "-march=x86-64-v3", *GROUP_FLAGS, "-fopt-info-vec-optimized", "-shared", "-fPIC")
+    command = ["cc", *flags, str(source), "-lm", "-o", str(folder / "made.so")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return ctypes.CDLL(str(folder / "made.so")), done.stderr
+
+
+def run(library: ctypes.CDLL, x: Any, out: Any) -> None:
+    sizes, low, high = (np.array([one], np.int64) for one in (x.size, 0, x.size))
+    tensors = (ctypes.c_void_p * 2)(x.ctypes.data, out.ctypes.data)
+    places = [ctypes.c_void_p(one.ctypes.data) for one in (sizes, low, high)]
+    library.made(places[0], tensors, *places[1:])
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_rounding_to_bytes_and_back_is_done_in_vectors(times: int, tmp_path: Path) -> None:
+    graph = rounded(times)
+    library, said = built(graph, tmp_path)
+    assert "loop vectorized using 32 byte vectors" in said, said
+    x = np.linspace(-30, 30, 1003, dtype=np.float32)
+    out = np.empty(x.size, np.uint8)
+    run(library, x, out)
+    (want,) = interpret(graph, {"x": x}).values()
+    np.testing.assert_array_equal(out, want)
+
+
+def test_bounds_that_are_constants_keep_nan_and_zeros(tmp_path: Path) -> None:
+    library, _ = built(clipped(), tmp_path)
+    x = np.array([np.nan, -np.inf, np.inf, -1.5, -1.6, 2.0, 2.1, -0.0, 0.0, 1.0] * 3, np.float32)
+    out = np.empty_like(x)
+    run(library, x, out)
+    (want,) = interpret(clipped(), {"x": x}).values()
+    np.testing.assert_array_equal(out, want)
