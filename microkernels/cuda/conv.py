@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from haotuner.microkernels.cuda.dense import CudaDense
-from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES, CudaDirect
-from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, WINDOW_FAMILIES
+from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES, CudaDirect, sides_of
+from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, PHASE_FAMILIES, WINDOW_FAMILIES
 from haotuner.microkernels.cuda.fused import fused, has_steps, stepped
 from haotuner.ops.convolution import is_convolution, lies_as_columns
 from haotuner.ops.epilogue import STEPS
@@ -29,6 +30,7 @@ from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
 
 FP32_BYTES = 4
+MOST_PHASES = 8  # of an axis: what a launch can be told (native/cuda/ht_cuda_args.h)
 
 
 def channels_last(op: Op) -> bool:
@@ -37,14 +39,19 @@ def channels_last(op: Op) -> bool:
 
 
 def transposed(op: Op) -> bool:
-    """Whether the product comes first: every pixel of x with every tap, gathered by a launch behind it."""
+    """Whether the product comes first: every pixel of x with every tap, gathered by a launch behind it; but for windows."""
     return "transpose" in op.kind
 
 
-def product_of(op: Op) -> Op:
-    """The batch_matmul that a convolution is, once its image columns are laid out."""
+def product_of(op: Op, *, phased: bool = False) -> Op:
+    """The batch_matmul that a convolution is, once its image columns are laid out.
+
+    ``phased``: of a transposed one, that of the results of one residue, with the most taps that reach any.
+    """
     groups, taps = int(op.option("groups")), dict(op.static).get("r", 1) * op["s"]
-    if transposed(op):
+    if phased:
+        taps = prod(-(-side.taps // side.stride) for side in sides_of(op))
+    elif transposed(op):
         lines = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups * taps},k={op['c'] // groups}"
         layout = "nn" if channels_last(op) else "tn"
         return Op.parse(f"batch_matmul:{lines},layout={layout},dtype={op.dtype},in={op.option('in')}")
@@ -52,9 +59,15 @@ def product_of(op: Op) -> Op:
     return Op.parse(f"batch_matmul:{known},layout=nt,dtype={op.dtype},in={op.option('in')}")
 
 
-def product_extents(op: Op, extents: Mapping[str, Any]) -> dict[str, Any]:
+def product_extents(op: Op, extents: Mapping[str, Any], *, phased: bool = False) -> dict[str, Any]:
     """Extents of that product from those of the convolution: numbers, or columns of them."""
     groups, taps = int(op.option("groups")), extents.get("r", 1) * extents["s"]
+    if phased:
+        tall, wide = sides_of(op)
+        rows, columns = -(-extents.get("p", 1) // tall.stride), -(-extents["q"] // wide.stride)
+        k = extents["c"] // groups * -(-tall.taps // tall.stride) * -(-wide.taps // wide.stride)
+        phases = tall.stride * wide.stride
+        return {"b": groups * phases, "m": extents["b"] * rows * columns, "n": extents["f"] // groups, "k": k}
     if transposed(op):
         plane, lines, k = extents.get("h", 1) * extents["w"], extents["f"] // groups * taps, extents["c"] // groups
         if channels_last(op):
@@ -66,10 +79,10 @@ def product_extents(op: Op, extents: Mapping[str, Any]) -> dict[str, Any]:
     return {"b": extents["b"] * groups, "m": extents["f"] // groups, "n": plane, "k": k}
 
 
-def product_shape(op: Op, shape: Shape) -> Shape:
+def product_shape(op: Op, shape: Shape, *, phased: bool = False) -> Shape:
     """The same of one shape."""
-    found = product_extents(op, op.extents(shape))
-    return Shape.of({axis: int(found[axis]) for axis in product_of(op).dynamic})
+    found = product_extents(op, op.extents(shape), phased=phased)
+    return Shape.of({axis: int(found[axis]) for axis in product_of(op, phased=phased).dynamic})
 
 
 class CudaConv:
@@ -78,7 +91,7 @@ class CudaConv:
     backend = "cuda"
 
     def __init__(self, op: Op, inner: CudaDense) -> None:
-        self._op, self._inner, self._product = op, inner, product_of(op)
+        self._op, self._inner, self._product = op, inner, product_of(op, phased=inner.phased)
         self.name, self.frontier = inner.name, inner.frontier
 
     def serves(self, op: Op) -> bool:
@@ -94,12 +107,13 @@ class CudaConv:
         every = self._inner.points(self._product, device)
         if self._inner.windows:
             every = (one for one in every if channels_of_group(self._op) % one["bk"] == 0)
-        return map(stepped, every) if has_steps(self._op) else every
+        return map(stepped, every) if has_steps(self._op, phased=self._inner.phased) else every
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Features and pixels, which are numbered through rows and, channels last, images."""
         pixels, lines = ("bm", "bn") if channels_last(self._op) else ("bn", "bm")
-        taps = dict(self._op.static).get("r", 1) * self._op["s"] if transposed(self._op) else 1
+        first = transposed(self._op) and not self._inner.phased
+        taps = dict(self._op.static).get("r", 1) * self._op["s"] if first else 1
         features = max(1, kernel[lines] // taps)
         return Tile(extent={"q": kernel[pixels], "f": features}, edge={}, step={"c": kernel["bk"]})
 
@@ -121,7 +135,8 @@ class CudaConv:
 
         def of_product(law: Law) -> Law:
             def asked(q: Question) -> tuple[float, float] | None:
-                most = product_shape(op, Shape.of({axis: q.most[axis] for axis in op.dynamic}))
+                shape = Shape.of({axis: q.most[axis] for axis in op.dynamic})
+                most = product_shape(op, shape, phased=self._inner.phased)
                 return law(replace(q, op=self._product, tile=self._inner.tile(q.kernel), most=most.as_dict()))
 
             return asked
@@ -135,12 +150,13 @@ class CudaConv:
         than the image from memory, and takes all of it from the L2.
         """
         e, one = asked.extents, np.ones_like(asked.extents["b"])
-        found = {axis: one * value for axis, value in product_extents(self._op, e).items()}
+        phased = self._inner.phased
+        found = {axis: one * value for axis, value in product_extents(self._op, e, phased=phased).items()}
         groups = int(self._op.option("groups"))
-        if transposed(self._op):  # products in fp32 or int32, written and read once more
+        if transposed(self._op) and not phased:  # products in fp32 or int32, written and read once more
             product = self._inner.demand(replace(asked, extents=found))
             return replace(product, apart=_streamed(2 * FP32_BYTES * found["b"] * found["m"] * found["n"]))
-        columns = e["b"] * e.get("p", one) * e["q"] * found["k"] * groups
+        columns = found["b"] * found["m"] * found["k"] if phased else e["b"] * e.get("p", one) * e["q"] * found["k"] * groups
         image = np.minimum(e["b"] * e.get("h", one) * e["w"] * e["c"], columns)
         if self._inner.windows:
             found["m_seen" if self._inner.windows == "last" else "n_seen"] = image / columns
@@ -174,14 +190,19 @@ def conv_families(op: Op) -> tuple[CudaConv | CudaDirect, ...]:
         return direct  # a product of one channel would multiply columns of as many terms as taps, a row at a time
     if not is_convolution(op.kind) or fused(op) is None or not op.dynamic:
         return ()
-    product, changed = product_of(op), changes_signs(op)
-    found = [
-        family
-        for family in BATCHED_FAMILIES
-        if (family.signs == "su" and family.takes(product) if changed else family.serves(product))
-    ]
-    # Ahead of columns of the same instructions: where nothing is timed the first family alone takes part.
-    return tuple(CudaConv(op, family) for of in found for family in (*windows_of(op, of), of))
+    product, seen, changed = product_of(op), product_of(op, phased=transposed(op)), changes_signs(op)
+
+    def multiplies(family: CudaDense, what: Op) -> bool:
+        return family.signs == "su" and family.takes(what) if changed else family.serves(what)
+
+    # Windows ahead of columns of the same instructions: where nothing is timed the first family alone takes part.
+    found: list[CudaDense] = []
+    for family in BATCHED_FAMILIES:
+        windows = tuple(windows_of(op, family)) if multiplies(family, seen) else ()
+        # Sums of taps are timed without what gathers them, and are dearer by every analysis.
+        alone = transposed(op) and windows
+        found += [*windows, *([family] if multiplies(family, product) and not alone else [])]
+    return tuple(CudaConv(op, family) for family in found)
 
 
 def channels_of_group(op: Op) -> int:
@@ -192,12 +213,14 @@ def channels_of_group(op: Op) -> int:
 def windows_of(op: Op, family: CudaDense) -> Iterator[CudaDense]:
     """Families with the instructions of one of columns that read the op's windows where they lie.
 
-    None where the image lies as its columns would, and of transposed ones, which have no windows.
+    None where the image lies as its columns would, and of transposed ones whose channels come first, or of large strides.
     """
-    if transposed(op) or lies_as_columns(op.kind, dict(op.static), op.all_options()):
+    if not transposed(op) and lies_as_columns(op.kind, dict(op.static), op.all_options()):
         return
     side, channels = "last" if channels_last(op) else "first", channels_of_group(op)
-    for one in WINDOW_FAMILIES:
+    if transposed(op) and max(one.stride for one in sides_of(op)) > MOST_PHASES:
+        return
+    for one in PHASE_FAMILIES if transposed(op) else WINDOW_FAMILIES:
         same = type(one) is type(family) and (one.dtype, one.signs) == (family.dtype, family.signs)
         if same and one.windows == side and channels % one.least_step == 0:
             yield one

@@ -44,7 +44,7 @@ REGISTER_FLOOR = 64
 GROUP_REGISTERS = 16
 WARP = 32
 OLDEST_BUILT = 75  # what a CUDA 13 toolkit still builds for; before it a CUDA 12 one must be found
-WINDOWS = ("", "last", "first")  # by their numbers in a launch
+WINDOWS = ("", "last", "first", "phases")  # by their numbers in a launch
 TVM_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 
 
@@ -98,12 +98,14 @@ class CudaDense(ABC):
         batched: bool = False,
         signs: str = "us",
         windows: str = "",
+        phased: bool = False,
     ) -> None:
         """``grouped``: of the same tiles, but the rows of X come in groups, each with a matrix of its own.
 
         ``batched``: products side by side, of matrices and rows at any strides. ``signs``: of bytes, u or s of X and of W.
         ``windows``: of these, X is what windows of images see whose channels are ``last``, read where it lies
-        (``device/windows.cuh``); of those whose channels are ``first`` W is.
+        (``device/windows.cuh``); of those whose channels are ``first`` W is. ``phased``: windows of transposed convolutions,
+        one for each residue of the results' places (``device/phases.cuh``).
         """
         self.name = name
         self.dtype = dtype
@@ -111,6 +113,7 @@ class CudaDense(ABC):
         self.batched = batched
         self.signs = signs
         self.windows = windows
+        self.phased = phased
 
     def serves(self, op: Op) -> bool:
         """Its kind of product, of this dtype with something left to know at run time.
@@ -205,7 +208,7 @@ class CudaDense(ABC):
             splits=not (self.grouped or self.batched),
             groups=self.grouped,
             batch=self.batched,
-            windows=WINDOWS.index(self.windows),
+            windows=WINDOWS.index("phases" if self.phased else self.windows),
             across=kernel["kn"] == 2,
         )
 

@@ -53,4 +53,18 @@ WINDOW_FAMILIES: tuple[CudaDense, ...] = (
     CudaSimt("cuda_windows_simt_fp32", "fp32", batched=True, windows="last"),
     CudaSimt("cuda_images_simt_fp32", "fp32", batched=True, windows="first"),
 )
-CUDA_FAMILIES: tuple[CudaDense, ...] = (*DENSE_FAMILIES, *GROUPED_FAMILIES, *BATCHED_FAMILIES, *WINDOW_FAMILIES)
+# The same of transposed convolutions, all residues of whose results' places are one launch.
+PHASE_FAMILIES: tuple[CudaDense, ...] = tuple(
+    type(one)(
+        one.name.replace("_windows_", "_phases_"), one.dtype, batched=True, signs=one.signs, windows="last", phased=True
+    )
+    for one in WINDOW_FAMILIES
+    if one.windows == "last"
+)
+CUDA_FAMILIES: tuple[CudaDense, ...] = (
+    *DENSE_FAMILIES,
+    *GROUPED_FAMILIES,
+    *BATCHED_FAMILIES,
+    *WINDOW_FAMILIES,
+    *PHASE_FAMILIES,
+)

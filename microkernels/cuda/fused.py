@@ -65,9 +65,10 @@ def after_of(op: Op) -> dict[str, int]:
     return {} if found is None else {"after": found.steps, "y_type": found.y_type}
 
 
-def has_steps(op: Op) -> bool:
-    """Whether the tiles of an op are built for steps, or another type of result."""
-    if op.kind.startswith("conv_transpose"):  # its products are in fp32 or int32; the launch that gathers them has the steps
+def has_steps(op: Op, *, phased: bool = False) -> bool:
+    """Whether the tiles of an op are built for steps, or another type of result; ``phased``: those that read windows."""
+    if op.kind.startswith("conv_transpose") and not phased:
+        # Its products are in fp32 or int32; the launch that gathers them has the steps.
         return op.dtype not in ("fp32", "int8")
     found = fused(op)
     of_bytes = op.sums == "int32" and bool(op.epilogue)  # without any, sums of bytes stay as they are

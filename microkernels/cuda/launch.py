@@ -41,7 +41,7 @@ class Launch:
     groups: bool = False  # rows come in groups, each with a matrix of its own
     batch: bool = False  # products side by side, of matrices at strides
     across: bool = False  # x is stored (k, m), and then w (k, n)
-    windows: int = 0  # 1: x is images, whose windows it reads, channels last; 2: w, channels first
+    windows: int = 0  # 1: x is images, whose windows it reads, channels last; 2: w, channels first; 3: phases
     direct: bool = False  # a convolution without columns: tiles are a thread's rows and pixels
 
 

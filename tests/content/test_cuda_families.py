@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 import numpy as np
 import pytest
 
+from haotuner.backends.cuda.phase_calls import phases_of
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense import resident_blocks, rounded_registers, vector_elements
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
 from haotuner.microkernels.cuda.fused import is_stepped
+from haotuner.ops.convolution import Window
 from haotuner.words.demand import asked
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -226,11 +229,11 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
         found.append(family.demand(asked(device("sm_80"), plain, same, element_bytes=2, cold=True)))
     taken, laid_out = found
     pixels, size = 8 * 56 * 56, 2.0
-    image, seen, weight = pixels * 96 * size, pixels * 864 * size, 864 * 64 * size
+    image, seen = pixels * 96 * size, pixels * 864 * size
     assert np.all(laid_out.work.least_bytes - taken.work.least_bytes == seen - image), "windows overlap in memory"
     assert np.all(laid_out.work.mid_bytes == taken.work.mid_bytes), "each tile takes its windows from the L2"
-    assert laid_out.apart is not None and taken.apart is not None
-    assert np.all(laid_out.apart.far_bytes == image + seen) and np.all(taken.apart.far_bytes == 2 * weight)
+    assert laid_out.apart is not None and np.all(laid_out.apart.far_bytes == image + seen)
+    assert taken.apart is None, "the weight is turned once"
     for words, families in (
         ("dtype=fp16,layout=nhwc,c=32", ("windows_mma_fp16", "batched_mma_fp16")),
         ("layout=nhwc,c=8", ("windows_simt_fp32", "batched_simt_fp32")),
@@ -256,3 +259,49 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
         assert every and not any(family.name.startswith("cuda_windows") for family in every)
     assert len(conv_families(Op.parse("conv2d:c=96,f=64,r=3,s=3,dtype=fp16"))) == 1, "channels first"
     assert len(conv_families(Op.parse("conv2d:c=3,f=64,r=7,s=7"))) == 1, "few channels"
+
+
+def test_transposed_windows_are_an_ordinary_one_for_each_residue_and_gather_nothing():
+    plain = Op.parse("conv_transpose2d:c=64,f=48,r=4,s=3,stride=2,pad=1,layout=nhwc,dtype=bf16")
+    (phases,) = conv_families(plain)
+    assert phases.name == "cuda_phases_mma_bf16"
+    shape, size = Shape.of(b=2, h=15, w=20), 2.0  # 30 x 39 results
+    pairs = [(point, shape) for point in list(phases.points(plain, device("sm_80")))[:20]]
+    assert all(point["kn"] == 0 for point, _ in pairs)
+    taken = phases.demand(asked(device("sm_80"), plain, pairs, element_bytes=2, cold=True))
+    assert taken.apart is None and taken.matmul is not None
+    assert np.all(taken.matmul.rows == 2 * 15 * 20) and np.all(taken.matmul.depth == 64 * 2 * 2), "the largest residue's"
+    image, results = 2 * 15 * 20 * 64 * size, 4 * 600 * 48 * size
+    assert np.all(taken.work.least_bytes == image + 4 * 48 * 256 * size + results), "no sums of taps in memory"
+    for words, names in (
+        ("c=48,dtype=bf16", ("batched_mma_bf16",)),  # steps over taps
+        ("c=64,stride=9,dtype=bf16", ("batched_mma_bf16",)),  # more residues than a launch is told of
+        ("c=64,layout=nchw,dtype=bf16", ("batched_mma_bf16",)),
+        ("c=64,dtype=int8", ("phases_mma_int8", "phases_simt_int8")),
+        ("c=8", ("phases_simt_fp32",)),
+    ):
+        op = Op.parse(f"conv_transpose2d:f=64,r=3,s=3{'' if 'layout' in words else ',layout=nhwc'},{words}")
+        assert [one.name.removeprefix("cuda_") for one in conv_families(op)] == list(names), words
+    assert not any(is_stepped(point) for point in phases.points(plain, device("sm_80")))
+    (gathered,) = conv_families(first := Op.parse("conv_transpose2d:c=64,f=48,r=4,s=3,stride=2,dtype=bf16"))
+    assert all(is_stepped(point) for point in gathered.points(first, device("sm_80"))), "it writes fp32"
+
+
+def test_phases_of_a_transposed_window_are_those_of_its_definition():
+    for taps, stride, dilation, before in (
+        (4, 2, 1, 1),
+        (3, 2, 2, 0),
+        (5, 3, 2, 3),
+        (1, 2, 1, 0),
+        (3, 1, 1, 1),
+        (2, 6, 4, 5),
+    ):
+        side = Window(taps=taps, stride=stride, dilation=dilation, before=before, after=0, transposed=True)
+        back, met = dilation // gcd(stride, dilation), set()
+        for place, phase in enumerate(phases_of(side, 17)):
+            for result in range(phase.count):
+                met |= {
+                    (place + stride * result, tap, result - phase.before - back * at) for at, tap in enumerate(phase.taps)
+                }
+        want = {(row * stride - before + tap * dilation, tap, row) for row in range(-40, 40) for tap in range(taps)}
+        assert met == {one for one in want if 0 <= one[0] < 17}

@@ -17,7 +17,7 @@ from tests.run_folder import in_a_run
 from tests.serving import cuda_packs
 from tests.serving.cuda_byte_packs import BYTE_PICKS, BYTE_PRODUCTS
 from tests.serving.cuda_packs import GENERATED_PICKS, ONE_FOLD_PICKS, Pick, family, make_pack, packed
-from tests.serving.cuda_window_packs import IMAGE_PICKS, WINDOW_PICKS
+from tests.serving.cuda_window_packs import IMAGE_PICKS, PHASE_PICKS, WINDOW_PICKS
 from tests.standin.cubins import cubin_of
 
 MOST = 8  # kernels of a unit: a test alone waits for so many
@@ -25,6 +25,7 @@ TOGETHER = (
     *cuda_packs.PICKS, *cuda_packs.FUSED_PICKS, *cuda_packs.KN_PICKS, *cuda_packs.GROUPED_PICKS, *cuda_packs.STEPPED_PICKS,
     *cuda_packs.PRODUCT_PICKS, *cuda_packs.TURNED_PICKS, *cuda_packs.CONV_PICKS, *cuda_packs.TRANSPOSED_PICKS,
     *cuda_packs.DIRECT_PICKS, *GENERATED_PICKS, *ONE_FOLD_PICKS, *BYTE_PICKS, *BYTE_PRODUCTS, *WINDOW_PICKS, *IMAGE_PICKS,
+    *PHASE_PICKS,
 )  # fmt: skip
 
 

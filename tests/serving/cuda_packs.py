@@ -53,9 +53,12 @@ class Pick:
 
     def __post_init__(self) -> None:
         """Kernels are built for the op's steps."""
-        if has_steps(Op.parse(self.op)):
-            found = tuple(stepped(one) if one.family in _TILES else one for one in self.kernels)
-            object.__setattr__(self, "kernels", found)
+        op = Op.parse(self.op)
+        found = tuple(
+            stepped(one) if one.family in _TILES and has_steps(op, phased="_phases_" in one.family) else one
+            for one in self.kernels
+        )
+        object.__setattr__(self, "kernels", found)
 
     @property
     def cells(self) -> tuple[tuple[int, CudaEntry], ...]:

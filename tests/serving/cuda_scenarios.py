@@ -61,7 +61,7 @@ from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading
 from tests.serving.cuda_served import Served, counts
 from tests.serving.cuda_steps import stepped, stepped_faults, stepped_products
 from tests.serving.cuda_torch import torch_convolutions, torch_fakes, torch_generated, torch_groups, torch_products
-from tests.serving.cuda_windowed import images, windowed, windows_beside_columns
+from tests.serving.cuda_windowed import images, phased, windowed, windows_beside_columns
 from tests.standin.client import Driver
 
 GRAPH_ROWS = 40
@@ -369,7 +369,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         cannot, forked, grouped, grouped_refusals,
         products, products_beside, products_elsewhere, turned, product_refusals, product_faults, frameworks, counted,
         failing, preparing,
-        fused, fused_refusals, torch_fused, stepped, stepped_faults, stepped_products, windowed, images,
+        fused, fused_refusals, torch_fused, stepped, stepped_faults, stepped_products, windowed, images, phased,
         windows_beside_columns, misfortunes,
         convolutions, convolution_faults, convolution_refusals, generated, generated_faults, generated_keys,
         generated_parts, generated_refusals, generated_stages,

@@ -26,7 +26,7 @@ def walks() -> list[tuple[Any, tuple[str, ...]]]:
     """Picks, and the scenarios that hold on any driver."""
     from tests.serving import cuda_packs as packs
     from tests.serving.cuda_byte_packs import BYTE_PICKS, BYTE_PRODUCTS
-    from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
+    from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, PHASE_PICKS, WINDOW_PICKS
 
     dense = ("numbers", "alignment", "looked", "refusals", "frameworks", "captured", "extents")
     listed = (
@@ -40,6 +40,7 @@ def walks() -> list[tuple[Any, tuple[str, ...]]]:
         ((*BYTE_PRODUCTS, packs.STEPPED_PRODUCT), ("stepped_products",)),
         (WINDOW_PICKS, ("stepped", "windowed")),
         (IMAGE_PICKS, ("stepped", "images")),
+        (PHASE_PICKS, ("stepped", "phased")),
         ((BESIDE_COLUMNS,), ("windows_beside_columns",)),
         (packs.PRODUCT_PICKS, ("products", "products_beside", "product_refusals")),
         (packs.GENERATED_PICKS, ("generated", "generated_refusals")),

@@ -95,7 +95,7 @@ def stepped(path: str) -> None:
     if "residual" in drawn:
         with pytest.raises(TypeError, match="residual"):
             served.call({one: value for one, value in drawn.items() if one != "residual"}, y)
-    if "transpose" in served.meaning.kind:
+    if _gathered(served):
         row = drawn["x"].shape[-1] + 6
         steps = [row * int(np.prod(drawn["x"].shape[axis + 1 : -1])) for axis in range(drawn["x"].ndim - 1)]
         rows_apart = served.device.upload(drawn["x"], strides=(*steps, 1))
@@ -127,11 +127,11 @@ def stepped_faults(path: str) -> None:
         assert not current.value, f"after launch {nth}"
     if served.image:
         _prepared(served, driver)
-        if "transpose" in served.meaning.kind:
+        if _gathered(served):
             _aligned(served, drawn, y)
     if served.image and "residual" in drawn:
         _residuals(served, drawn, y)
-    if "transpose" in served.meaning.kind:
+    if _gathered(served):
         _apart(served, drawn, y)
     if len(served.constants) > 2:  # the weight, and two values of a channel or more
         bind, record = served.pack.library().function("ht_bind"), served.bound._state[1]
@@ -141,6 +141,11 @@ def stepped_faults(path: str) -> None:
         served.bound = served.op.bind(**served.placed)
     served.call(drawn, y)
     served.judge(drawn, y)
+
+
+def _gathered(served: Stepped) -> bool:
+    """Whether it is transposed, and products of every pixel with every tap come first."""
+    return "transpose" in served.meaning.kind and not any("_phases_" in kernel for kernel in served.op.entry.kernels)
 
 
 def _prepared(served: Stepped, driver: Driver) -> None:
@@ -153,7 +158,7 @@ def _prepared(served: Stepped, driver: Driver) -> None:
     served.device.inside("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     if all("direct" in kernel for kernel in served.op.entry.kernels):
         assert not any(name.startswith("cuMemAlloc") for name in counts(driver)), "nothing is laid out"
-    elif "transpose" in served.meaning.kind:
+    elif _gathered(served):
         of, taps = served.meaning, np.prod([size for axis, size in served.meaning.static if axis in ("r", "s")])
         image = LARGEST ** (len(of.dynamic) - 1) * of["f"] * int(taps) * 4
         assert before - free.value == image * min(LARGEST, max(1, COLUMN_BYTES // image)), (before - free.value, image)

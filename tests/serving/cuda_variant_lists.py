@@ -25,7 +25,7 @@ from tests.serving.cuda_packs import (
     TENSOR_PICK,
     TRANSPOSED_PICKS,
 )
-from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
+from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, PHASE_PICKS, WINDOW_PICKS
 from tests.serving.native_builds import CLIB, DOORS_FLAGS, NATIVE
 
 SCENARIOS = (
@@ -57,6 +57,7 @@ MORE = {
     **dict.fromkeys(BYTE_PRODUCTS, ("stepped_products",)),
     **dict.fromkeys(WINDOW_PICKS, ("stepped", "stepped_faults", "windowed")),
     **dict.fromkeys(IMAGE_PICKS, ("stepped", "stepped_faults", "images")),
+    **dict.fromkeys(PHASE_PICKS, ("stepped", "stepped_faults", "phased")),
     BESIDE_COLUMNS: ("windows_beside_columns",),
     FUSED_FP16: ("fused_refusals",),
 }
@@ -69,10 +70,12 @@ KIND = {
         *STEPPED_PICKS,
         *WINDOW_PICKS,
         *IMAGE_PICKS,
+        *PHASE_PICKS,
         BESIDE_COLUMNS,
         *BYTE_PICKS,
     ),
-    "cuda_conv_windows.c": (*WINDOW_PICKS, *IMAGE_PICKS),
+    "cuda_conv_windows.c": (*WINDOW_PICKS, *IMAGE_PICKS, *PHASE_PICKS),
+    "cuda_conv_phases.c": PHASE_PICKS,
     "cuda_conv_transposed.c": TRANSPOSED_PICKS,
     "cuda_generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
     "generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),

@@ -77,3 +77,40 @@ BESIDE_COLUMNS = Pick(  # planned by columns, whose copies are wider than those 
     ),
     dtype="float16",
 )
+# Transposed: all residues in a launch; in groups, of dilations that share a factor; bytes; results that no tap reaches.
+PHASE_PICKS = (
+    Pick(
+        arch="sm_80",
+        op=Op.parse(
+            "conv_transpose2d:c=64,f=24,r=4,s=3,stride=2,pad=1,layout=nhwc,dtype=fp16,epilogue=bias+residual+relu"
+        ).name,
+        kernels=(
+            _FAMILIES["cuda_batched_mma_fp16"].kernel(**_TILE, v=1, kn=1),
+            _FAMILIES["cuda_phases_mma_fp16"].kernel(**_TILE),
+        ),
+        dtype="float16",
+    ),
+    Pick(
+        arch="sm_90a",
+        op=Op.parse(
+            "conv_transpose2d:c=128,f=10,r=3,s=5,stride=2.3,dilation=2.1,pad=1.2.0.1,opad=1,groups=2,layout=nhwc,dtype=bf16,"
+            "out=fp32,epilogue=residual+silu+scale"
+        ).name,
+        kernels=(_FAMILIES["cuda_phases_mma_bf16"].kernel(bm=64, bn=16, bk=64, wm=4, wn=1, st=2),),
+        dtype="bfloat16",
+    ),
+    Pick(
+        arch="sm_80",
+        op=Op.parse(
+            "conv_transpose1d:c=64,f=20,s=5,pad=2,stride=3,layout=nwc,dtype=int8,out=uint8,epilogue=scale+bias+relu"
+        ).name,
+        kernels=(_FAMILIES["cuda_phases_mma_int8"].kernel(**{**_TILE, "bk": 64}, v=16),),
+        dtype="int8",
+    ),
+    Pick(
+        arch="sm_80",
+        op=Op.parse("conv_transpose2d:c=16,f=20,r=2,s=1,stride=3.2,layout=nhwc,epilogue=bias").name,
+        kernels=(_FAMILIES["cuda_phases_simt_fp32"].kernel(**_STRIPS),),
+        dtype="float32",
+    ),
+)

@@ -11,6 +11,8 @@ import tvm_ffi
 from tvm_ffi.core import DLTensorTestWrapper
 
 from haotuner import judge
+from haotuner.backends.cuda.phase_calls import phases_of
+from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.placed import PlacedBound, in_order
 from haotuner.runtime.placed_convolution import PlacedConvolution
@@ -60,6 +62,36 @@ def windowed(path: str) -> None:
     served.judge(drawn, y)
     _axes_of_one(served)
     _channels_apart(served, drawn, y, more)
+    _turned_once(served, drawn, y, more)
+    _turned_each_time(served, drawn, y, more)
+
+
+def phased(path: str) -> None:
+    """Transposed: one launch reads pixels apart as they lie; images off 16 bytes go by products, where the pack has them."""
+    served, driver = Stepped(path), Driver()
+    drawn = served.drawn(SHAPES["image"][1])
+    y = served.out(judge.reference(served.meaning, drawn | served.constants))
+    more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+    channels, before = drawn["x"].shape[-1], served.pack.stats()[served.meaning.name]["fallbacks"]
+    spread = [(channels + 32) * int(np.prod(drawn["x"].shape[axis + 1 : -1])) for axis in range(drawn["x"].ndim - 1)]
+    uneven = [stride + 32 * (axis == 0) for axis, stride in enumerate(spread)]
+    for strides in (spread, uneven):
+        driver.library.standin_counts_reset()
+        served.bound(served.device.upload(drawn["x"], strides=(*strides, 1)), out=y, stream=served.stream, **more)
+        served.device.wait(served.stream)
+        served.judge(drawn, y)
+        assert counts(driver)["cuLaunchKernel"] == 1
+    assert served.pack.stats()[served.meaning.name]["fallbacks"] == before
+    off = served.device.upload(drawn["x"], skip=1)
+    if len(served.op.entry.kernels) > 1:
+        served.bound(off, out=y, stream=served.stream, **more)
+        served.device.wait(served.stream)
+        served.judge(drawn, y)
+        assert served.pack.stats()[served.meaning.name]["fallbacks"] == before + 1
+    else:
+        with pytest.raises(ValueError, match=f"^{served.meaning.name}: x begins at an address, or has a stride"):
+            served.bound(off, out=y, stream=served.stream, **more)
+    _axes_of_one(served)
     _turned_once(served, drawn, y, more)
     _turned_each_time(served, drawn, y, more)
 
@@ -124,6 +156,14 @@ def _channels_apart(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
             served.bound(image, out=y, stream=served.stream, **more)
 
 
+def _turning(served: Stepped) -> int:
+    """Launches that turn the weight: of a transposed convolution one for each group of each phase that taps reach."""
+    if "transpose" not in served.meaning.kind:
+        return 1
+    of_sides = [sum(bool(one.taps) for one in phases_of(side, 0)) for side in sides_of(served.meaning)]
+    return int(served.meaning.option("groups")) * int(np.prod(of_sides))
+
+
 def _turned_once(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
     """A bound weight is turned into memory of its own, which goes with it unless a graph may read it."""
     driver, x, stream = Driver(), served.device.upload(drawn["x"]), served.device.stream()
@@ -136,7 +176,7 @@ def _turned_once(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
 
     driver.library.standin_counts_reset()
     bound = served.op.bind(**served.placed)
-    assert counts(driver)["cuLaunchKernel"] == 1 and bound.packed_bytes == weight.nbytes
+    assert counts(driver)["cuLaunchKernel"] == _turning(served) and bound.packed_bytes == weight.nbytes
     bound(x, out=y, stream=stream, **more)
     served.device.wait(stream)
     served.judge(drawn, y)
@@ -184,7 +224,7 @@ def _turned_each_time(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
         bound(DLTensorTestWrapper(served.device.upload(drawn["x"])), out=y, **more)
     served.device.wait(stream)
     served.judge(drawn, y)
-    assert counts(driver)["cuLaunchKernel"] == 2 and bound.packed_bytes == 0
+    assert counts(driver)["cuLaunchKernel"] == 1 + _turning(served) and bound.packed_bytes == 0
     assert len(framework.given) == 1 and framework.returned == 1
 
 

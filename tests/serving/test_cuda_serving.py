@@ -42,7 +42,7 @@ from tests.serving.cuda_packs import (
     WGMMA,
     Pick,
 )
-from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, WINDOW_PICKS
+from tests.serving.cuda_window_packs import BESIDE_COLUMNS, IMAGE_PICKS, PHASE_PICKS, WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.forking import Forking
 from tests.standin.patience import ran
@@ -165,6 +165,11 @@ def test_windows_are_read_where_they_lie(folder, pick):
 @pytest.mark.parametrize("pick", IMAGE_PICKS, ids=lambda pick: pick.op)
 def test_windows_of_images_are_read_where_they_lie_channels_first(folder, pick):
     run(folder, pick, "several", "stepped", "stepped_faults", "images")
+
+
+@pytest.mark.parametrize("pick", PHASE_PICKS, ids=lambda pick: pick.op)
+def test_transposed_windows_are_read_where_they_lie_by_one_launch(folder, pick):
+    run(folder, pick, "several", "stepped", "stepped_faults", "phased")
 
 
 def test_products_of_columns_are_not_computed_by_kernels_that_read_windows(folder):

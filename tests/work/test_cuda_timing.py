@@ -19,7 +19,7 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP16,
     Pick,
 )
-from tests.serving.cuda_window_packs import IMAGE_PICKS, WINDOW_PICKS
+from tests.serving.cuda_window_packs import IMAGE_PICKS, PHASE_PICKS, WINDOW_PICKS
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.patience import ran
 
@@ -48,7 +48,7 @@ def test_generated_programs_are_timed_as_they_are_launched(folder, pick):
 
 def test_convolutions_without_columns_are_timed_as_they_are_launched(folder):
     timed(folder, DIRECT_PICKS[0], "tests.work.cuda_timing_direct")
-    for pick in (WINDOW_PICKS[0], IMAGE_PICKS[0]):
+    for pick in (WINDOW_PICKS[0], IMAGE_PICKS[0], PHASE_PICKS[1]):
         timed(folder, pick, "tests.work.cuda_timing_windows")
 
 

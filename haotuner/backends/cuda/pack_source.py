@@ -17,6 +17,7 @@ from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
 from haotuner.backends.cuda.pack_groups import build_groups, group_tables
 from haotuner.backends.cuda.pack_product import PackedCudaProduct
 from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cuda.dense import WINDOWS
 from haotuner.microkernels.cuda.fused import has_steps, is_stepped
 from haotuner.microkernels.cuda.launch import Launch, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.words.cuda_arch import cuda_arch, needed_driver
@@ -31,6 +32,7 @@ KIND_SOURCES = (
     "cuda_queue.c",
     "cuda_product.c",
     "cuda_conv.c",
+    "cuda_conv_phases.c",
     "cuda_conv_transposed.c",
     "cuda_conv_windows.c",
     "cuda_generated.c",
@@ -86,10 +88,9 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str, *, models: 
     sums = reduced(ops)
     symbols = ", ".join(f'"{reduce_symbol(dtype)}"' if dtype in sums else "NULL" for dtype in DTYPES)
     helped = [op for op in ops if op.kind in CONVOLVED and not all(launch.direct for launch in op.launches)]
-    helpers = (
-        _symbols(unfold_symbol, {op.dtype for op in helped if "transpose" not in op.kind}),
-        _symbols(fold_symbol, {op.dtype for op in helped if "transpose" in op.kind}),
-    )
+    gathered = [op for op in helped if "transpose" in op.kind]
+    seen = [op for op in helped if op not in gathered or any(launch.windows for launch in op.launches)]
+    helpers = (_symbols(unfold_symbol, {op.dtype for op in seen}), _symbols(fold_symbol, {op.dtype for op in gathered}))
     text += ["extern const ht_cuda_groups_code ht_cuda_pack_groups;"] * models
     text.append(
         f'const ht_cuda_code ht_cuda_pack_code = {{ht_cuda_image, "{arch}", {code.major}, {code.minor}, {int(code.exact)}, '
@@ -157,7 +158,8 @@ def _image(cubin: Path, name: str = "ht_cuda_image") -> list[str]:
 
 def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
     boxes = {one.operand: one for one in launch.maps}
-    if op.kind in TABLES and not launch.direct and has_steps(Op.parse(op.name)) and not is_stepped(kernel):
+    wanted = has_steps(Op.parse(op.name), phased=launch.windows == WINDOWS.index("phases"))
+    if op.kind in TABLES and not launch.direct and wanted and not is_stepped(kernel):
         raise ValueError(f"{kernel.name}: it is built without steps, which {op.name} has; its candidates end in ep1")
     if launch.maps and set(boxes) != {"x", "w"}:
         raise ValueError(f"{kernel.name}: tensor maps of {', '.join(boxes)}; a launch has those of x and w, or none")
@@ -165,7 +167,7 @@ def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
     if len(swizzles) > 1:
         raise ValueError(f"{kernel.name}: its two tensor maps have different swizzles")
     sides = [f"{{{boxes[side].rows}, {boxes[side].columns}}}" if boxes else "{0, 0}" for side in ("x", "w")]
-    splits, kn = MOST_SPLITS if launch.splits else 1, int(op.reads_kn) + int(launch.across)
+    splits, kn = MOST_SPLITS if launch.splits else 1, int(op.reads_kn and not launch.windows) + int(launch.across)
     return (
         f'  {{"{kernel.name}", {launch.tile_m}, {launch.tile_n}, {launch.threads}, {launch.shared_bytes}, {launch.vector}, '
         f"{len(launch.maps)}, {', '.join(sides)}, {swizzles.pop()}, {kn}, {DTYPES.index(op.dtype)}, "

@@ -11,7 +11,7 @@ from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cuda.conv import product_of, product_shape
 from haotuner.microkernels.cuda.direct import direct_family
-from haotuner.microkernels.cuda.families import WINDOW_FAMILIES
+from haotuner.microkernels.cuda.families import PHASE_FAMILIES, WINDOW_FAMILIES
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.cold import GPU_CACHES, UNKNOWN_CACHE_BYTES
 from haotuner.words.composition import WHOLE, Composition, sum_parts
@@ -31,7 +31,7 @@ def _timed(op: Op, kernel: str) -> Op:
     return product_of(op) if is_convolution(op.kind) and not _reads_image(kernel) else op
 
 
-_WINDOWED = frozenset(family.name for family in WINDOW_FAMILIES)
+_WINDOWED = frozenset(family.name for family in (*WINDOW_FAMILIES, *PHASE_FAMILIES))
 
 
 def _reads_image(kernel: str) -> bool:

@@ -56,6 +56,19 @@ class GroupWords(ctypes.Structure):
     _fields_ = (("ends", ctypes.c_uint64), ("count", ctypes.c_int32), ("zero", ctypes.c_int32))
 
 
+class WindowWords(ctypes.Structure):
+    """``ht_cuda_windows`` of native/cuda/ht_cuda_args.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("xb", "xh", "xw", "xc")),
+        *((name, ctypes.c_int32) for name in ("h", "w", "p", "q", "channels", "s")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("down", "right", "above", "before", "dilation_down", "dilation_right")
+        ),
+    )  # fmt: skip
+
+
 class BatchWords(ctypes.Structure):
     """``ht_cuda_batch`` of native/cuda/ht_cuda_args.h, of one axis: strides of x, w and y in elements.
 

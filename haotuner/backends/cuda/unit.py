@@ -90,6 +90,7 @@ def device_unit(
         + ["groups"] * any(one.grouped for one in families)
         + ["batches"] * any(one.batched for one in families)
         + ["windows"] * any(one.windows for one in families)
+        + ["phases"] * any(one.phased for one in families)
     )
     texts = dict.fromkeys(("prelude", "result", "epilogue", *needed))
     parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in texts)]
@@ -203,7 +204,7 @@ def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, 
     if family.grouped:
         return _grouped_kernel(symbol, ", ".join(parameters), ", ".join(passed), maps, limits, body, family, kernel)
     if family.batched:
-        return _batched_kernel(symbol, ", ".join(parameters), ", ".join(passed), limits, body, family)
+        return _batched_kernel(symbol, ", ".join(parameters), ", ".join(passed), limits, body, family, kernel)
     taken = f"const __grid_constant__ ht_cuda_args ht_args{maps}"
     return (
         f"HT_DEVICE void {symbol}_kernel(const ht_cuda_args& ht_args, {', '.join(parameters)}) {{\n{body}}}\n"
@@ -229,17 +230,23 @@ def _grouped_kernel(
     )
 
 
-def _batched_kernel(symbol: str, parameters: str, passed: str, limits: str, body: str, family: CudaDense) -> str:
+def _batched_kernel(
+    symbol: str, parameters: str, passed: str, limits: str, body: str, family: CudaDense, kernel: MicroKernel
+) -> str:
     """The kernel of one product of a batch, and ours above it that finds the block's matrices first."""
     element = ELEMENT_TYPES[TVM_DTYPES[family.dtype]]
     taken = "const __grid_constant__ ht_cuda_args ht_all, const __grid_constant__ ht_cuda_batch ht_batch"
-    kind, more = "batch", ""
+    kind, more, enter = "batch", "", f"ht_enter_matrix<{element}>(ht_args);"
     if family.windows:
-        kind, more, taken = "window", ", ht_windows", f"{taken}, const __grid_constant__ ht_cuda_windows ht_windows"
+        of = "phase" if family.phased else "window"
+        kind, more, taken = of, ", ht_windows", f"{taken}, const __grid_constant__ ht_cuda_{of}s ht_windows"
+    if family.phased:
+        launch = family.launch(kernel)
+        enter = f"if (!ht_enter_phase<{element}, {launch.tile_m}, {launch.tile_n}>(ht_args)) return;"
     return (
         f"HT_DEVICE void {symbol}_kernel(const ht_{kind}_args& ht_args, {parameters}) {{\n{body}}}\n"
         f'extern "C" __global__ void __launch_bounds__({limits}) {symbol}({taken}) {{\n'
-        f"  ht_{kind}_args ht_args(ht_all, ht_batch{more});\n  ht_enter_matrix<{element}>(ht_args);\n"
+        f"  ht_{kind}_args ht_args(ht_all, ht_batch{more});\n  {enter}\n"
         f"  {symbol}_kernel(ht_args, {passed});\n}}\n"
     )
 

@@ -11,11 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
+from haotuner.backends.cuda import phase_calls
 from haotuner.backends.cuda.held import Held
-from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
+from haotuner.backends.cuda.phase_calls import words_of
+from haotuner.backends.cuda.timing_library import (
+    ArgsWords,
+    BatchWords,
+    CallWords,
+    Loaded,
+    TimingLibrary,
+    WindowWords,
+    call_words,
+)
 from haotuner.backends.cuda.verifying import drawn
 from haotuner.isolate.answers import Refusal
-from haotuner.microkernels.cuda.conv import channels_last, channels_of_group, product_extents
+from haotuner.microkernels.cuda.conv import channels_last, channels_of_group, product_extents, transposed
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.microkernels.cuda.fused import CHANNELS, after_of
 from haotuner.words.op import Op
@@ -24,19 +34,6 @@ from haotuner.words.shape import Shape
 DRAWN = 2  # shapes beside the smallest image that leaves something
 MOST_GROUPS, MOST_CHANNELS, MOST_FEATURES = 2, 128, 24  # of a check
 GAP_BYTES = 32  # between pixels of x: what every kernel takes
-
-
-class WindowWords(ctypes.Structure):
-    """``ht_cuda_windows`` of native/cuda/ht_cuda_args.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("xb", "xh", "xw", "xc")),
-        *((name, ctypes.c_int32) for name in ("h", "w", "p", "q", "channels", "s")),
-        *(
-            (name, ctypes.c_int32)
-            for name in ("down", "right", "above", "before", "dilation_down", "dilation_right")
-        ),
-    )  # fmt: skip
 
 
 class WindowCall:
@@ -48,7 +45,9 @@ class WindowCall:
     def __init__(self, op: Op, extents: Mapping[str, int], loaded: Loaded, at: Mapping[str, int], apart: int) -> None:
         tall, wide = sides_of(op)
         h, w, c, f = extents.get("h", 1), extents["w"], extents["c"], extents["f"]
-        found, groups, channels = product_extents(op, extents), int(op.option("groups")), channels_of_group(op)
+        phased = transposed(op)
+        found = product_extents(op, extents, phased=phased)
+        groups, channels = int(op.option("groups")), channels_of_group(op)
         m, n, k, features = int(found["m"]), int(found["n"]), int(found["k"]), f // groups
         strides = (h * w * apart, w * apart, apart, 1) if channels_last(op) else (c * h * apart, apart, 1, h * apart)
         self.words = WindowWords(
@@ -69,13 +68,16 @@ class WindowCall:
             batch = BatchWords.of(groups, features * k, channels * strides[3], features * n)
             batch.extents[-2], batch.w[-2], batch.y[-2], batch.channel_rows = extents["b"], strides[0], f * n, 1
         batch.channel_apart[-1] = features
+        if phased:
+            self.phases = words_of(op, self.words, extents["b"], extents.get("p", 1), extents["q"])
+            batch.extents[-2] = self.phases.down * self.phases.right
         self.call.batch, self.call.matrices = batch, groups * batch.extents[-2]
-        self.call.windows = ctypes.addressof(self.words)
+        self.call.windows = ctypes.addressof(self.phases if phased else self.words)
 
 
-def turned(weight: NDArray[Any]) -> NDArray[Any]:
-    """The weight (features, channels, taps) as (features, taps, channels)."""
-    return np.ascontiguousarray(np.moveaxis(weight, 1, -1))
+def turned(op: Op, weight: NDArray[Any]) -> NDArray[Any]:
+    """The weight (features, channels, taps) as (features, taps, channels); of a transposed convolution by phases."""
+    return phase_calls.turned(op, weight) if transposed(op) else np.ascontiguousarray(np.moveaxis(weight, 1, -1))
 
 
 def small(op: Op) -> Op:
@@ -118,7 +120,7 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
         put = held.put
         y = put(written.outer)
         at = {name: put(inputs[name]) for name in (*CHANNELS, "residual") if name in inputs}
-        at |= {"x": put(room), "weight": put(turned(inputs["weight"])), "y": y + judge.GUARD * written.outer.itemsize}
+        at |= {"x": put(room), "weight": put(turned(op, inputs["weight"])), "y": y + judge.GUARD * written.outer.itemsize}
         made = WindowCall(op, op.extents(shape), loaded, at, room.shape[-1])
         native.run(made.call)
         native.get(y, written.outer)

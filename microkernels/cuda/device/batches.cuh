@@ -35,6 +35,7 @@ struct ht_beside_matrix {
     bool channel_rows;
 
     HT_DEVICE bool rows() const { return channel_rows; }
+    HT_DEVICE int64_t place(const ht_cuda_args& a, int row, int column) const { return (int64_t)row * a.ldy + column; }
     HT_DEVICE bool idle() const { return factor == 1.0f && !mask; }
     template <class T, int N>
     HT_DEVICE void begin(float* v, int row, int column) const {

@@ -75,7 +75,7 @@ HT_DEVICE void ht_put_sums(const ht_cuda_args& a, const int* v, int row, int col
         for (int i = 0; i < N; i++) ((int*)a.partial)[((int64_t)blockIdx.y * a.m + row) * a.n + column + i] = v[i];
         return;
     }
-    const int64_t at = (int64_t)row * a.ldy + column;
+    const int64_t at = beside.place(a, row, column);
     if (a.after == 0 && a.y_type == HT_Y_OWN && !a.bias && !a.residual && beside.idle()) {
         ht_own<ht_byte>::put<N>((int*)a.y + at, v);
         return;

@@ -61,6 +61,7 @@ HT_DEVICE bool ht_whole(const ht_cuda_args& a) {
 struct ht_nothing {
     template <class T, int N>
     HT_DEVICE void begin(float*, int, int) const {}
+    HT_DEVICE int64_t place(const ht_cuda_args& a, int row, int column) const { return (int64_t)row * a.ldy + column; }
     HT_DEVICE bool rows() const { return false; }
     HT_DEVICE bool idle() const { return true; }
 };
@@ -178,7 +179,7 @@ HT_DEVICE void ht_put_added(const ht_cuda_args& a, float* v, int row, int column
 template <bool STEPS, class T, int N, class BESIDE = ht_nothing>
 HT_DEVICE void ht_put_some(const ht_cuda_args& a, float* v, int row, int column, const BESIDE& beside = BESIDE()) {
     if (row >= a.m || column >= a.n) return;
-    const int64_t at = (int64_t)row * a.ldy + column;
+    const int64_t at = beside.place(a, row, column);
     beside.template begin<T, N>(v, row, column);
     if constexpr (STEPS) ht_put_after<T, N>(a, v, row, column, at, beside);
     else ht_put_added<T, N>(a, v, row, column, at, beside);
@@ -219,9 +220,9 @@ HT_DEVICE void ht_put_apart(const ht_cuda_args& a, float* v, const int* rows, co
     if (a.residual) {
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            if (inside[i]) v[i] += (float)((const T*)a.residual)[(int64_t)rows[i] * a.ldy + columns[i]];
+            if (inside[i]) v[i] += (float)((const T*)a.residual)[beside.place(a, rows[i], columns[i])];
     }
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
-        if (inside[i]) ((T*)a.y)[(int64_t)rows[i] * a.ldy + columns[i]] = (T)v[i];
+        if (inside[i]) ((T*)a.y)[beside.place(a, rows[i], columns[i])] = (T)v[i];
 }

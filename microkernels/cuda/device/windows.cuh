@@ -8,8 +8,8 @@ struct ht_window_args : ht_batch_args {
 
 // spot: units from x to the corner's first channel, which may lie outside, and the corner's row and column. What is behind the last
 // pixel is far below every image. Channels first, pixels are those of the block's own image.
-template <int UNIT, bool FIRST>
-HT_DEVICE void ht_window_corner(const ht_window_args& a, int* spot, int pixel) {
+template <int UNIT, bool FIRST, class ARGS>
+HT_DEVICE void ht_window_corner(const ARGS& a, int* spot, int pixel) {
     const ht_cuda_windows& see = a.windows;
     const uint32_t line = (uint32_t)pixel / (uint32_t)see.q, image = FIRST ? 0 : line / (uint32_t)see.p;
     const int top = (int)(line - image * see.p) * see.down - see.above, left = (int)(pixel - line * see.q) * see.right - see.before;
@@ -18,8 +18,8 @@ HT_DEVICE void ht_window_corner(const ht_window_args& a, int* spot, int pixel) {
     spot[2] = left;
 }
 // tap: units from a corner to the step's first channel, the tap's rows and columns from it, the channel, and the tap in its row.
-template <int UNIT, bool FIRST>
-HT_DEVICE void ht_window_next(const ht_window_args& a, int* tap, int step) {
+template <int UNIT, bool FIRST, class ARGS>
+HT_DEVICE void ht_window_next(const ARGS& a, int* tap, int step) {
     const ht_cuda_windows& see = a.windows;
     const int64_t apart = FIRST ? see.xc : 1;
     tap[0] += (int)(step * apart), tap[3] += step;
@@ -30,7 +30,7 @@ HT_DEVICE void ht_window_next(const ht_window_args& a, int* tap, int step) {
     tap[0] += (int)((see.dilation_down * see.xh - (int64_t)see.s * see.dilation_right * see.xw) / UNIT);
     tap[1] += see.dilation_down, tap[2] = 0, tap[4] = 0;
 }
-template <int UNIT, bool FIRST>
-HT_DEVICE bool ht_window_inside(const ht_window_args& a, const int* spot, const int* tap) {
+template <int UNIT, bool FIRST, class ARGS>
+HT_DEVICE bool ht_window_inside(const ARGS& a, const int* spot, const int* tap) {
     return (uint32_t)(spot[1] + tap[1]) < (uint32_t)a.windows.h && (uint32_t)(spot[2] + tap[2]) < (uint32_t)a.windows.w;
 }

@@ -47,6 +47,19 @@ typedef struct {
     int32_t down, right, above, before, dilation_down, dilation_right; /* strides of the window, pads ahead, dilations */
 } ht_cuda_windows;
 
+/* Of kernels of transposed convolutions, in the place of the windows: results at place, place + stride, ... along an axis (a phase) see
+ * an ordinary window of some taps, whose rows go backwards. w: of each phase, down then right, its groups' (features, taps, channels). */
+typedef struct {
+    int32_t count, taps, before, first; /* results; taps that reach them; their first one's row is -before; taps of the phases ahead */
+} ht_cuda_phase;
+
+#define HT_CUDA_PHASES 8 /* of an axis: the largest stride */
+typedef struct {
+    ht_cuda_windows windows; /* what all phases share; p, q, s, above and before are each one's own */
+    int32_t images, p, q, down, right, taps_right; /* of y, whose pixels lie ldy apart; phases, as strides; taps to the right in all */
+    ht_cuda_phase tall[HT_CUDA_PHASES], wide[HT_CUDA_PHASES];
+} ht_cuda_phases;
+
 /* Of haotuner_fold_DTYPE, ahead of its arguments, of which y, residual and what the steps read count: gathers the taps that reach each
  * element of a transposed convolution's result. Columns: fp32, of bytes int32, at image * `image` + (feature, tap) * `line` + pixel * `pixel`. */
 typedef struct {

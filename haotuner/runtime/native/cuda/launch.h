@@ -5,7 +5,7 @@
 #include "driver.h"
 #include "ht_cuda_args.h"
 
-enum { HT_WINDOWS_LAST = 1, HT_WINDOWS_FIRST = 2 };
+enum { HT_WINDOWS_LAST = 1, HT_WINDOWS_FIRST = 2, HT_WINDOWS_PHASES = 3 };
 enum { HT_CUDA_FP32 = 0, HT_CUDA_FP16 = 1, HT_CUDA_BF16 = 2, HT_CUDA_INT8 = 3 }; /* INT8: of w; x may have no sign */
 
 typedef struct { /* a compiled kernel, as its family describes it */
@@ -20,7 +20,7 @@ typedef struct { /* a compiled kernel, as its family describes it */
   int32_t splits_max;            /* 1: it cannot split k */
   int32_t groups;                /* it takes ht_cuda_groups behind its arguments */
   int32_t batch;                 /* it takes ht_cuda_batch there, and w at a row stride of its own */
-  int32_t windows;               /* and ht_cuda_windows behind that: x is images, whose windows it reads, channels last; HT_WINDOWS_FIRST: w */
+  int32_t windows;               /* and ht_cuda_windows behind that: x is images, whose windows it reads, channels last; HT_WINDOWS_FIRST: w; _PHASES: ht_cuda_phases */
   int32_t direct;                /* it takes ht_cuda_direct ahead of them: of a thread's pixels tile_m are rows, tile_n side by side */
 } ht_cuda_kernel;
 
@@ -68,7 +68,7 @@ int ht_cuda_launch_groups(const ht_cuda_kernel* kernel, CUfunction function, con
 int ht_cuda_launch_batch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
                          int64_t matrices, CUstream stream, ht_error* error);
 
-/* The same of a kernel that reads windows: of `matrices` groups, whose images the windows see. */
+/* The same of a kernel that reads windows: of `matrices` groups, whose images the windows see; of phases what `windows` begins. */
 int ht_cuda_launch_windows(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
                            const ht_cuda_windows* windows, int64_t matrices, CUstream stream, ht_error* error);
 

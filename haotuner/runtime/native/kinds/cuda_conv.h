@@ -8,6 +8,8 @@
  *   channels first: columns[b, group] (features x taps, pixels) = weight (channels, features x taps)^T . x (channels, pixels)
  *   channels last:  columns[group] (pixels, features x taps) = x (pixels, channels) . weight (channels, features x taps)
  *
+ * or, where kernels read windows, an ordinary convolution for each residue of the results' places, all of one launch.
+ *
  * Kernels that read windows where they lie take x as it is and the weight as (features, taps, channels), turned once where it is kept,
  * else ahead of them: terms are (tap, channel). Nothing else is laid out.
  *
@@ -52,6 +54,11 @@ void ht_cuda_conv_products(const ht_op* op, const ht_conv_call* c, const ht_cuda
  * time as 32-bit offsets and rows reach. 1 where the image does not lie as the kernel wants it, with *error set. */
 int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* call, const ht_cuda_bound_conv* bound, ht_queue* queue,
                                    ht_error* error);
+
+/* cuda_conv_phases.c, of transposed ones by windows: the weight of each phase turned; what a launch of so many images is told, whose rows of
+ * the largest phase are the answer. Strides are at most HT_CUDA_PHASES. */
+int ht_cuda_turn_phases(const ht_conv* conv, const ht_cuda_bound_conv* bound, uint8_t dtype, void* turned, CUstream stream, ht_error* error);
+int64_t ht_cuda_tell_phases(const ht_conv* conv, const ht_cuda_windows* windows, int64_t images, int64_t p, int64_t q, ht_cuda_phases* told);
 
 /* The weight turned into memory of its own, once, for kernels that read windows. */
 int ht_cuda_keep_turned(const ht_op* op, ht_cuda_bound_conv* bound, ht_error* error);

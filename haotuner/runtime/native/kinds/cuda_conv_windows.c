@@ -6,6 +6,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The weight as (features, taps, channels): an image of its own, whose channels are taps. */
 static int turn_weight(const ht_conv* conv, const ht_cuda_bound_conv* bound, uint8_t dtype, void* turned, CUstream stream, ht_error* error) {
+  if (conv->transposed) return ht_cuda_turn_phases(conv, bound, dtype, turned, stream, error);
   const int32_t taps = conv->tall.taps * conv->wide.taps, channels = conv->channels / conv->groups, piece = (int32_t)(16 / ht_cuda_bytes(dtype));
   const ht_cuda_unfold unfold = {.x = bound->w, .columns = turned, .xb = (int64_t)channels * taps, .xc = 1, .xw = taps, .pixels = conv->features,
                                  .h = 1, .w = channels, .p = 1, .q = 1, .channels = taps, .groups = 1, .r = 1, .s = channels, .down = 1, .right = 1,
@@ -50,10 +51,15 @@ int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* ca
     ht_cuda_batch batch;
     ht_cuda_conv_products(op, c, bound, NULL, first, least(each, c->batch - first), &args, &batch);
     const void* image = (const char*)c->x + first * c->xb * element;
+    ht_cuda_phases phases;
     args.x = conv->last ? image : weight, args.w = conv->last ? weight : image;
     if (conv->last) batch.x[2] = channels;
     else args.ldw = (int32_t)c->xc, batch.w[1] = c->xb, batch.w[2] = channels * c->xc;
-    rc = ht_cuda_launch_windows(kernel, bound->loaded->functions[place], &args, &batch, &windows, (int64_t)batch.extents[1] * batch.extents[2],
+    if (conv->transposed) {
+      args.m = (int32_t)ht_cuda_tell_phases(conv, &windows, least(each, c->batch - first), c->p, c->q, &phases);
+      batch.extents[1] = phases.down * phases.right;
+    }
+    rc = ht_cuda_launch_windows(kernel, bound->loaded->functions[place], &args, &batch, conv->transposed ? &phases.windows : &windows, (int64_t)batch.extents[1] * batch.extents[2],
                                 queue->stream, error);
   }
   ht_cuda_workspace_done(&workspace);
