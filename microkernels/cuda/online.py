@@ -7,7 +7,7 @@ far in its part of shared memory. In 16 bits there are kernels on tensor cores, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import prod
@@ -26,7 +26,7 @@ from haotuner.microkernels.cuda.dense import sm_number
 from haotuner.microkernels.cuda.generated import AHEAD, JOIN_CYCLES, LOAD_CYCLES, SHORT, THREADS, CudaGenerated, Cut
 from haotuner.microkernels.cuda.generated_program import WARP
 from haotuner.microkernels.cuda.launch import Launch
-from haotuner.microkernels.cuda.online_demand import apart, tensor_demand
+from haotuner.microkernels.cuda.online_demand import apart, bytes_over, tensor_demand
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind
 from haotuner.words.demand import Asked, Demand
@@ -107,6 +107,14 @@ class CudaOnline(CpuOnline, CudaGenerated):
             kind: said.replace("of the stack", "of shared memory, a warp").replace("threads share", "warps share")
             for kind, said in super().decisions(kernel).items()
         }
+
+    def bytes_by_level(
+        self, kernel: MicroKernel, extents: Mapping[str, int], device: Device, parts: int = 1
+    ) -> dict[str, int]:
+        """The same; of tensor cores in the operands' own type."""
+        if self._known_plan(kernel).schedule.along == TENSOR:
+            return bytes_over(kernel, self._own(kernel).complete(extents, self._options(kernel)), device, self)
+        return super().bytes_by_level(kernel, extents, device, parts)
 
     def demand(self, asked: Asked) -> Demand:
         """Counted where lanes are along the depth; of tensor cores by what their units and schedulers are asked."""

@@ -84,6 +84,16 @@ def tensor_demand(asked: Asked, family: Told) -> Demand:
     )  # fmt: skip
 
 
+def bytes_over(kernel: MicroKernel, extents: Mapping[str, int], device: Device, family: Told) -> dict[str, int]:
+    """Bytes of a call over each level's edge, as of other programs: those of registers are shared memory's."""
+    plan: OnlinePlan = family.plan(kernel)
+    sizes = {name: int(extents[name]) for name in plan.graph.dimensions}
+    row = {name: int(value) for name, value in
+           _row(plan, sizes, device, family.footprint(kernel), family.cut(kernel)).items()}  # fmt: skip
+    least = row["least"]
+    return {"registers": row["near"], "L1": row["moved"], "L2": least, "L3": least, "least": least}
+
+
 def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: Footprint, cut: Any) -> dict[str, float]:
     """Of one kernel at one shape."""
     s, sums, units = plan.schedule, plan.sums, max(1, device.compute_units)

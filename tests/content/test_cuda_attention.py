@@ -112,6 +112,9 @@ def test_prices_choose_tensor_cores_and_parts_where_queries_are_few():
 
     us, kernel = best(b=96, t=512, s=512)
     assert 10 < us < 60 and kernel["al"] == 2 and kernel["rw"] >= 64
+    moved, operand = family.bytes_by_level(kernel, op.extents(Shape.of(b=96, t=512, s=512)), device), 96 * 512 * 64 * 2
+    assert moved["least"] == 4 * operand, "each once"
+    assert moved["L1"] == (2 + 2 * 512 // kernel["rw"]) * operand, "keys and values once for each tile of rows"
     us, kernel = best(b=4, t=1, s=8192)
     assert us < 30 and shares_terms(kernel) and kernel["rw"] == 16
 
