@@ -20,7 +20,7 @@ from tests.run_folder import run_folder
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / ".cache" / "tests"
 DAYS = 14  # entries that no run used for so long go
-GENERATORS = ("haotuner", "microkernels")  # what generated code depends on, with TVM
+GENERATORS = ("haotuner", "microkernels", "hw_profiles")  # what generated code depends on, with TVM
 PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 
 
@@ -69,7 +69,7 @@ def shared(name: str) -> Path:
 
 @functools.cache
 def sources() -> str:
-    """Hash of all that writes code: the package, its micro-kernels and TVM."""
+    """Hash of all that writes code: the package, its micro-kernels, what it knows of devices, and TVM."""
     digest = hashlib.sha256(repr([(name, importlib.metadata.version(name)) for name in PACKAGES]).encode())
     for folder in GENERATORS:
         for path in sorted((ROOT / folder).rglob("*")):

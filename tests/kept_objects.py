@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.kept import place, version
 from tests.run_folder import in_a_run
 
 ROOT = Path(__file__).parents[1]
+_SOURCE_IN = re.compile(r'^#include "(.+\.c)"', re.MULTILINE)
 
 
 def compiled(words: Sequence[str], source: Path, headers: Sequence[Path], timeout_s: float = 600) -> Path:
@@ -23,7 +25,8 @@ def compiled(words: Sequence[str], source: Path, headers: Sequence[Path], timeou
         timeout_s: for the compiler.
     """
     cache = ObjectCache(place() / "c-objects")
-    key = key_of(source, hash_of([version(words[0]), *words, source.name], [*headers, source.parent]))
+    told = [version(words[0]), *words, source.name, *_sources_in(source, headers)]
+    key = key_of(source, hash_of(told, [*headers, source.parent]))
     found = cache.find(key)
     if found is not None:
         return found
@@ -33,6 +36,12 @@ def compiled(words: Sequence[str], source: Path, headers: Sequence[Path], timeou
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
         assert done.returncode == 0, done.stderr
         return cache.keep(key, made)
+
+
+def _sources_in(source: Path, folders: Sequence[Path]) -> list[str]:
+    """The texts of what a source includes that is no header: of another source, to get at what is static there."""
+    asked = _SOURCE_IN.findall(source.read_text(encoding="utf-8"))
+    return [(folder / name).read_text(encoding="utf-8") for name in asked for folder in folders if (folder / name).exists()]
 
 
 def ours(words: Sequence[str], sources: Sequence[Path], headers: Sequence[Path]) -> list[str]:

@@ -7,6 +7,7 @@ What a process of its own does otherwise (signals, imports, what is installed, t
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import json
 import os
@@ -26,6 +27,7 @@ from tests.run_folder import cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.005
+COLD_BYTES = 64 << 20
 MODULES = ("lightgbm", "pandas", "scipy.optimize", "scipy.stats", "tvm", "haotuner.producing", "haotuner.microkernels")
 _running: dict[str, Warm] = {}
 
@@ -134,6 +136,32 @@ def _spare() -> None:
     vars(race)["ScatteredPages"] = nullcontext
 
 
+def _spare_memory() -> None:
+    """Cold weights of tunings on CPUs are those of a small cache; beside one of 300 MB they took 1.4 s of a core each."""
+    from haotuner.backends.policy import Policy
+    from haotuner.words.device import Device
+
+    whole = Policy.cold_bytes
+
+    def cold_bytes(self: Policy, device: Device) -> int:
+        return min(whole(self, device), COLD_BYTES)
+
+    type.__setattr__(Policy, "cold_bytes", cold_bytes)
+
+
+def _spare_sources() -> None:
+    """What the timed sources mean is read once for all commands: they do not change. 0.5 s of a core each."""
+    from haotuner.backends import sources
+    from haotuner.backends.cpu.backend import CpuBackend
+    from haotuner.backends.policy import Policy
+    from haotuner.hw_profiles.find import find_device
+
+    vars(sources)["meaning"] = functools.cache(sources.meaning)
+    CpuBackend().fingerprint(find_device("cpu", measure=False), Policy())
+    for path in (ROOT / "haotuner" / "microkernels" / "cuda").glob("*.py"):
+        sources.meaning(path)
+
+
 if __name__ == "__main__":
     from haotuner.cli.app import GROUPS, VERBS
     from haotuner.entry import LightgbmAlone, WithoutTorch
@@ -143,6 +171,8 @@ if __name__ == "__main__":
     for module in (*MODULES, *(f"haotuner.cli.{verb}" for verb in (*VERBS, *GROUPS))):
         import_module(module)
     _spare()
+    _spare_memory()
+    _spare_sources()
     gc.freeze()
     gc.enable()
     asked = _next_command()

@@ -51,6 +51,14 @@ def cuda_include() -> Path | None:
 
 
 @functools.cache
+def compilers() -> str:
+    """Which g++ and which headers of CUDA a unit is compiled with."""
+    include = cuda_include()
+    release = re.findall(r"#define CUDA_VERSION \d+", (include / "cuda.h").read_text()) if include else ""
+    return f"{version('g++')}\n{include} {release}"
+
+
+@functools.cache
 def machine() -> Path:
     """``libemulator.so``, kept between runs of the tests; elsewhere built once a process and removed at its end."""
     if in_a_run():
@@ -83,7 +91,7 @@ def _own() -> list[str | bytes]:
     """What the machine and all that is built on it depend on; ``place``: units know the machine by its path."""
     files = [*sorted(NATIVE.iterdir()), Path(translate.__code__.co_filename), Path(__file__)]
     told = repr((_flags(), ALIGNMENT, place()))
-    return [version("g++"), version("nvcc"), told, *(path.name.encode() + path.read_bytes() for path in files)]
+    return [compilers(), told, *(path.name.encode() + path.read_bytes() for path in files)]
 
 
 def _precompile(folder: Path) -> None:

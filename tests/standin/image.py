@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.emulator.build import ALIGNMENT, cuda_include
+from tests.emulator.build import ALIGNMENT, compilers, cuda_include
 from tests.emulator.build import NATIVE as EMULATOR
 from tests.emulator.translate import translate
 from tests.standin.library import LIBRARY, cache_folder, locked, run
@@ -105,7 +105,7 @@ def _precompiled() -> Path:
 
 def _headers_hash() -> str:
     contents = b"".join(path.read_bytes() for path in sorted(EMULATOR.glob("*.h")))
-    return hashlib.sha256(contents + repr((FLAGS, _includes())).encode()).hexdigest()[:16]
+    return hashlib.sha256(contents + repr((FLAGS, _includes(), compilers())).encode()).hexdigest()[:16]
 
 
 def main(cubin: Path) -> None:

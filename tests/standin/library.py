@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.emulator.build import NATIVE as EMULATOR
-from tests.emulator.build import cuda_include
+from tests.emulator.build import compilers, cuda_include
 
 NATIVE = Path(__file__).parent / "native"
 MACHINE = ("machine.cc", "async_copy.cc", "tensor_core.cc")
@@ -121,7 +121,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _hash(contents: list[bytes], words: list[str]) -> str:
-    digest = hashlib.sha256("\0".join(words).encode())
+    digest = hashlib.sha256("\0".join([compilers(), *words]).encode())
     for content in contents:
         digest.update(content)
     return digest.hexdigest()[:16]
