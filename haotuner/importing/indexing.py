@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from haotuner.graph.extents import Extent, canonical, product
 from haotuner.importing.call import Call, Rule
-from haotuner.importing.layout import cut, reshaped
+from haotuner.importing.layout import cut, padded, reshaped
 
 
 def _signed(c: Call, indices: str) -> str:
@@ -102,6 +102,33 @@ def _scatter_elements(c: Call) -> str:
     return _written(c, _flat_places(c, _signed(c, c.tensor(1)), c.axis(c.attribute("axis", 0)), c.shape()))
 
 
+def _max_unpool(c: Call) -> str:
+    """Each element where its pool found it, which a place in the flat result says; the others are 0.
+
+    ``output_shape`` is a larger result, at whose begin that of the windows lies.
+    """
+    sizes = list(c.required("kernel_shape"))
+    rank, image = len(sizes), c.shape()[2:]
+    strides, pads = list(c.attribute("strides", [1] * rank)), list(c.attribute("pads", [0] * 2 * rank))
+    if not len(image) == len(strides) == rank or len(pads) != 2 * rank:
+        raise c.bad(f"kernel_shape {sizes}, strides {strides} and pads {pads} do not go with an image of {len(image)} axes")
+    if c.type(1).dtype != "int64" or len(c.shape(1)) != rank + 2:
+        raise c.bad(f"places of {c.type(1)} for {c.type()}")
+    inner = [
+        canonical((extent - 1) * stride - before - after + size)
+        for extent, stride, size, before, after in zip(image, strides, sizes, pads[:rank], pads[rank:], strict=True)
+    ]
+    shape = (*c.shape()[:2], *inner)
+    count = product(c.shape())
+    flat, new = reshaped(c, c.tensor(1), (count,)), reshaped(c, c.tensor(0), (count,))
+    nothing = c.g.add("broadcast", c.g.constant(0, c.type().dtype), shape=(product(shape),))
+    found = reshaped(c, c.g.add("scatter", nothing, _from_the_front(c, flat, product(shape)), new, how="none"), shape)
+    if not c.given(2):
+        return found
+    more = [canonical(wanted - own) for wanted, own in zip(c.numbers(2), shape, strict=True)]
+    return padded(c, found, (0,) * len(shape), more, "constant", 0.0)
+
+
 def _one_hot(c: Call) -> str:
     depth = c.numbers(1)[0]
     axis = c.axis(c.attribute("axis", -1), 1)
@@ -116,7 +143,10 @@ def _one_hot(c: Call) -> str:
 def _top_k(c: Call) -> list[str]:
     axis = c.axis(c.attribute("axis", -1))
     count = c.numbers(1)[0] if c.given(1) else c.required("k")
-    order = c.g.add("arg_sort", c.tensor(0), axis=axis, falling=bool(c.attribute("largest", 1)))
+    largest = c.attribute("largest", 1)
+    if largest not in (0, 1):
+        raise c.bad(f"largest={largest}; it is 0 or 1")
+    order = c.g.add("arg_sort", c.tensor(0), axis=axis, falling=bool(largest))
     chosen = cut(c, order, axis, 0, count)
     return [taken_along(c, c.tensor(0), chosen, axis), chosen]
 
@@ -138,6 +168,7 @@ INDEXING: Mapping[str, Rule] = {
     "ScatterElements": _scatter_elements,
     "Scatter": _scatter_elements,
     "OneHot": _one_hot,
+    "MaxUnpool": _max_unpool,
     "TopK": _top_k,
     "ReverseSequence": _reverse_sequence,
 }

@@ -7,7 +7,7 @@ dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from haotuner.graph.data_sizes import HOST, MAKING
@@ -35,6 +35,11 @@ def cut(graph: Graph) -> tuple[Segment, ...]:
     levels = _Levels.of(graph)
     last = max(levels.nodes.values(), default=0)
     return tuple(_segment(graph, levels, level) for level in range(last + 1))
+
+
+def chained(segments: Sequence[Segment]) -> bool:
+    """Whether a runtime goes through segments, or what the host computes: one segment behind random numbers is no model."""
+    return len(segments) > 1 or bool(segments[0].host)
 
 
 @dataclass(slots=True)

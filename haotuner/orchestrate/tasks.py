@@ -17,7 +17,7 @@ from haotuner.orchestrate.greedy import Step, Way
 from haotuner.orchestrate.lacking import check_sizes, check_steps
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.segments import cut
+from haotuner.orchestrate.segments import chained, cut
 from haotuner.orchestrate.spans import requests, spans_of
 from haotuner.orchestrate.ways import ways_of
 from haotuner.orchestrate.written import WrittenModel, written_chain, written_ways
@@ -121,12 +121,12 @@ def _assembled(
     segments, parts, left = cut(graph), list[WrittenModel](), iter(ways)
     for place, segment in enumerate(segments):
         if segment.graph is not None:
-            called = f"{name}.{place}" if len(segments) > 1 else name
+            called = f"{name}.{place}" if chained(segments) else name
             groups = first_group + sum(len(one.functions) for one in parts)
             parts.append(written_ways(called, segment.graph, next(left), groups, on_device=on_device))
     return AskedModel(
         graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
-        written=parts[0] if len(segments) == 1 else written_chain(name, graph, segments, parts),
+        written=written_chain(name, graph, segments, parts) if chained(segments) else parts[0],
         told=together([plan.told for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
         on_device=on_device,
     )  # fmt: skip

@@ -40,6 +40,7 @@ FAMILIES = (
     "STFT",
     "BitwiseNot",
     "Compress",
+    "MaxUnpool",
 )
 
 
@@ -222,6 +223,10 @@ def bad_models() -> dict[str, tuple[Any, str]]:
         "data": (data, "depends on data"),
         "opset": (new, "opset 99"),
         "axis": (model([n("Softmax", ["x"], ["y"], axis=5)], {"x": [4]}, ["y"]), r"node y \(Softmax\)"),
+        "order": (
+            model([n("TopK", ["x", "k"], ["y", "z"], largest=-2)], {"x": [4]}, ["y"], {"k": np.array([2])}),
+            "largest=-2; it is 0 or 1",
+        ),
         "labels": (model([n("Einsum", ["x"], ["y"], equation="ab->a")], {"x": [4]}, ["y"]), "Einsum"),
     }
 

@@ -12,7 +12,7 @@ from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Way
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.segments import cut, data_dimensions
+from haotuner.orchestrate.segments import chained, cut, data_dimensions
 from haotuner.orchestrate.written import WrittenModel, source_of, written_chain, written_ways
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
@@ -48,9 +48,9 @@ def planned(
             if small:
                 own = Exact(segment.graph, prices, tuned=tuned).steps
                 ways = [Way(own, product(map(dimension, segment.graph.dimensions)), small), *ways]
-            parts.append(written_ways(f"{name}.{place}" if len(segments) > 1 else name, segment.graph, ways, first))
+            parts.append(written_ways(f"{name}.{place}" if chained(segments) else name, segment.graph, ways, first))
         models += parts
-        if len(segments) > 1:
+        if chained(segments):
             chains.append(written_chain(name, graph, segments, parts))
     return (
         models,

@@ -62,7 +62,15 @@ def moved() -> Graph:
     )
 
 
-GRAPHS = {"chosen": chosen(), "grown": grown(), "moved": moved()}
+def noisy() -> Graph:
+    """Noise of a known shape: one segment, behind what the host draws."""
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    noise = g.add("random", shape=(B, 8), dtype="fp32", law="normal", number=0, low=0.0, high=0.5)
+    return g.finish(g.map("add", noise, product(g, x)))
+
+
+GRAPHS = {"noisy": noisy(), "chosen": chosen(), "grown": grown(), "moved": moved()}
 
 
 @pytest.fixture(scope="module")
