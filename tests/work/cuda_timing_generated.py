@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
+from haotuner.backends.cuda.timer_process import TimerProcess
 from haotuner.words.kernel import shares_terms
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -29,6 +30,8 @@ def timing_generated(cubin: str, op: str, library: str = "") -> None:
             driver, timed, operands.call(placed, of, kernel), (of.cut(kernel).stages or 2) if shares_terms(kernel) else 1
         )
         operands.free()
+        job = {"op": op, "kernel": kernel.name, "library": cubin, "seed": 3}
+        assert TimerProcess(0).verify(job)["max_error"] <= 1
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from haotuner.backends.cuda import timing_library
-from haotuner.backends.cuda.timing_library import CallWords, Loaded, TimingLibrary, kernel_words
+from haotuner.backends.cuda.timing_library import CallWords, Loaded, TimingLibrary
 from haotuner.isolate.answers import Refusal
 from haotuner.words.kernel import MicroKernel
 from tests.serving.cuda_packs import family
@@ -27,10 +27,7 @@ def opened(library: str = "") -> tuple[Driver, TimingLibrary]:
 
 def loaded(timed: TimingLibrary, module: Any, kernel: MicroKernel, *, kn: bool = False) -> Loaded:
     """A kernel of a module; ``kn``: it reads weights (k, n)."""
-    launch = family(kernel).launch(kernel)
-    words = kernel_words(kernel.name, launch, family(kernel).dtype, kn=kn)
-    function, (registers, local, _) = timed.function(module, kernel.name, launch.shared_bytes)
-    return Loaded(words=words, function=function, registers=registers, local_bytes=local, shared_bytes=launch.shared_bytes)
+    return timed.loaded(module, kernel.name, family(kernel).launch(kernel), family(kernel).dtype, kn=kn)
 
 
 def one_launch(driver: Driver, timed: TimingLibrary, call: CallWords, launches: int = 1) -> None:

@@ -13,7 +13,7 @@ from haotuner.backends.cuda import batches, direct_calls, window_calls
 from haotuner.backends.cuda.clocks import Clocks
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.held import Held
-from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words, kernel_words
+from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import Case, cases, check, deep_case, drawn
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cuda.dense import CudaDense
@@ -65,27 +65,16 @@ class TimerProcess:
     def _whole(self, name: str, library: str, family: CudaGenerated | CudaDirect) -> Loaded:
         """A kernel that is launched with words of its own, not with tiles of a product."""
         if (library, name) not in self._loaded:
-            words = kernel_words(name, family.launch(MicroKernel.parse(name)), family.dtype, kn=False)
-            function, (registers, local, shared) = self._library.function(self._module(library), name)
-            self._loaded[library, name] = Loaded(
-                words=words, function=function, registers=registers, local_bytes=local, shared_bytes=shared
-            )
+            launch = family.launch(MicroKernel.parse(name))
+            self._loaded[library, name] = self._library.loaded(self._module(library), name, launch, family.dtype)
         return self._loaded[library, name]
 
     def _kernel(self, name: str, library: str) -> tuple[Loaded, CudaDense]:
         kernel = MicroKernel.parse(name)
         family = self._families[kernel.family]
         if (library, name) not in self._loaded:
-            launch = family.launch(kernel)
-            words = kernel_words(name, launch, family.dtype, kn=family.reads_kn(kernel))
-            function, (registers, local, shared) = self._library.function(self._module(library), name, launch.shared_bytes)
-            self._loaded[library, name] = Loaded(
-                words=words,
-                function=function,
-                registers=registers,
-                local_bytes=local,
-                shared_bytes=shared + launch.shared_bytes,
-            )
+            launch, kn = family.launch(kernel), family.reads_kn(kernel)
+            self._loaded[library, name] = self._library.loaded(self._module(library), name, launch, family.dtype, kn=kn)
         return self._loaded[library, name], family
 
     def _module(self, library: str) -> int:

@@ -166,6 +166,17 @@ class TimingLibrary:
         registers, local, shared = facts
         return int(found.value or 0), (registers, local, shared)
 
+    def loaded(self, module: int, name: str, launch: Launch, dtype: str, *, kn: bool = False) -> Loaded:
+        """A kernel of a module, allowed the shared memory that its launches ask for; ``kn``: it reads weights (k, n)."""
+        function, (registers, local, shared) = self.function(module, name, launch.shared_bytes)
+        return Loaded(
+            words=kernel_words(name, launch, dtype, kn=kn),
+            function=function,
+            registers=registers,
+            local_bytes=local,
+            shared_bytes=shared + launch.shared_bytes,
+        )
+
     def allocate(self, size: int) -> int:
         """Bytes of device memory; never none, so that there is always an address."""
         address = ctypes.c_uint64()
