@@ -281,6 +281,7 @@ def _read(tree: ast.AST) -> Extent:
     raise ValueError(f"{ast.unparse(tree)} is not arithmetic of extents")
 
 
+@lru_cache(1 << 14)  # a model has few, and is asked for them often
 def _written(extent: Any) -> str:
     if extent.is_Integer or extent.is_Symbol:
         return str(extent)

@@ -16,11 +16,13 @@ from haotuner.generate.expressions import Apply, Expression, Fold, Load, dtype_o
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
+from haotuner.ops.convolution import is_convolution
 from haotuner.orchestrate.c_ordered import ordered_node
 from haotuner.orchestrate.elements import elements_of, rows_before
 from haotuner.orchestrate.kept import kept_in_row
 from haotuner.orchestrate.products import Product
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 Kernel: TypeAlias = tuple[tuple[str, ...], frozenset[str]]  # its outputs, and the tensors that its primitives make
 
@@ -30,7 +32,9 @@ class Rates:
     """What is done in a microsecond: bytes that are moved, results of arithmetic, of exp, erf and division, of products.
 
     ``step_us``: of a step, whatever it does: a call, of a GPU a launch behind another one. ``kept``: whether loops let a
-    row's terms wait in the result's row (``kept.py``). ``output_us``: of each output beside a group's first.
+    row's terms wait in the result's row (``kept.py``). ``output_us``: of each output beside a group's first. Of products'
+    flops, what convolutions reach: ``one_tap_first`` of one tap with channels first, which with channels last are dense
+    layers; ``many_taps_last`` of a channel a feature with channels last, where a window has more than ``FEW_TAPS``.
     """
 
     kept: bool
@@ -40,10 +44,32 @@ class Rates:
     simple: float
     hard: float
     flops: float
+    one_tap_first: float = 1.0
+    many_taps_last: float = 1.0
+
+    def product_flops(self, op: Op) -> float:
+        """What a product's kernel computes in a microsecond."""
+        extents = dict(op.static)
+        taps = extents.get("r", 1) * extents.get("s", 1)
+        if not is_convolution(op.kind):
+            return self.flops
+        if op.option("layout") not in ("nhwc", "nwc"):
+            return self.flops * (self.one_tap_first if taps == 1 else 1.0)
+        grouped = int(op.option("groups")) > 1
+        return self.flops * (self.many_taps_last if grouped and taps > FEW_TAPS else 1.0)
 
 
+FEW_TAPS = 9
 CORE = Rates(
-    kept=True, output_us=0.2, step_us=0.2, bytes_moved=15e3, simple=12e3, hard=4e3, flops=60e3
+    kept=True,
+    output_us=0.2,
+    step_us=0.2,
+    bytes_moved=15e3,
+    simple=12e3,
+    hard=4e3,
+    flops=60e3,
+    one_tap_first=0.7,
+    many_taps_last=0.5,
 )  # one core: streams, vectors
 GPU = Rates(
     kept=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
@@ -133,11 +159,13 @@ class Prices:
         op, found = Op.parse(one.op), []
         for place in range(len(self.requests)):
             moved = sum(self._bytes(graph, name, place) for name in {*one.reads, one.output})
-            sizes = {axis: self._size(extent, place) for axis, extent in one.extents.items()} | dict(op.static)
-            flops = float(op.meaning.flops(sizes))
-            powers = flops / (4 * sizes["d"]) if one.kind == "online" else 0.0
+            sizes = {axis: self._size(extent, place) for axis, extent in one.extents.items()}
+            flops = max(0.0, float(op.flops(Shape.of(sizes))))  # a window larger than its image leaves nothing
+            powers = flops / (4 * dict(op.static)["d"]) if one.kind == "online" else 0.0
             rates = self.rates
-            found.append(rates.step_us + max(moved / rates.bytes_moved, flops / rates.flops + powers / rates.hard))
+            found.append(
+                rates.step_us + max(moved / rates.bytes_moved, flops / rates.product_flops(op) + powers / rates.hard)
+            )
         return float(np.mean(found))
 
     def _one(self, graph: Graph, found: Sequence[Expression], extents: Mapping[str, Extent], place: int) -> float:

@@ -154,44 +154,48 @@ class Finder:
     # Convolutions
 
     def _conv(self, node: Node) -> Product | None:
-        """Windows of an image times a constant weight, groups too; see importing/convolutions.py for how it is said."""
+        """Windows of an image times a constant weight, groups too; see importing/convolutions.py for how it is said.
+
+        The image has its channels first, or last (``graph/channels_last.py``).
+        """
         x, w = node.inputs
         labels, _, out = node.attributes["labels"].partition("->")
         of_x, of_w = labels.split(",")
         if w not in self.graph.constants or x in self.graph.constants:
             return None
-        grouped = of_x.startswith("bgc") and of_w.startswith("gfc") and out.startswith("bgf")
-        if not grouped and not (of_x.startswith("bc") and of_w.startswith("fc") and out.startswith("bf")):
+        grouped = of_w.startswith("gfc")
+        read, made = ("gc", "gf") if grouped else ("c", "f")
+        if not of_w.startswith(f"{made}c"):
             return None
-        skip = 3 if grouped else 2
-        image, window = out[skip:], of_w[skip:]
-        if of_x != of_x[:skip] + image + (of_w[skip + (0 if not grouped else 0) :]) or len(image) not in (1, 2):
+        window, image = of_w[len(made) + 1 :], out.replace("b", "").replace(made, "")
+        rank, at_end = len(image), out == f"b{image}{made}"
+        lies = f"b{image}{read}{window}" if at_end else f"b{read}{image}{window}"
+        if of_x != lies or out not in (f"b{made}{image}", f"b{image}{made}") or rank not in (1, 2):
             return None
+        sides = range(1, 1 + rank) if at_end else range(2, 2 + rank)
         weight = self.graph.constants[w]
         groups = weight.shape[0] if grouped else 1
         weight = weight.reshape(-1, *weight.shape[2:]) if grouped else weight
-        weight = weight.reshape(*weight.shape[:2], *(weight.shape[2:] or (1,) * len(image)))
+        weight = weight.reshape(*weight.shape[:2], *(weight.shape[2:] or (1,) * rank))
         nodes, source = [node.output], x
         if grouped:
-            before = self.made.get(source)
-            if before is None or before.primitive != "reshape":
+            parted = self.made.get(source)
+            if parted is None or parted.primitive != "reshape":
                 return None
-            source = before.inputs[0]
-        rank = len(image)
+            source = parted.inputs[0]
         strides, dilations, pads = (1,) * rank, (1,) * rank, (0,) * 2 * rank
         if window:
             slid = self.made.get(source)
-            if slid is None or slid.primitive != "window" or tuple(slid.attributes["axes"]) != tuple(range(2, 2 + rank)):
+            if slid is None or slid.primitive != "window" or tuple(slid.attributes["axes"]) != tuple(sides):
                 return None
             strides, dilations = tuple(slid.attributes["strides"]), tuple(slid.attributes["dilations"])
             source = slid.inputs[0]
         padded = self.made.get(source)
         if padded is not None and padded.primitive == "pad" and padded.attributes["mode"] == "constant":
-            before_after = (*padded.attributes["before"], *padded.attributes["after"])
-            plain = all(isinstance(one, int) for one in before_after) and padded.attributes.get("value", 0) == 0
-            channels = [padded.attributes[side][axis] for side in ("before", "after") for axis in (0, 1)]
-            if plain and not any(channels):
-                pads = (*padded.attributes["before"][2:], *padded.attributes["after"][2:])
+            ends = [padded.attributes[end] for end in ("before", "after")]
+            fixed = all(isinstance(one, int) for end in ends for one in end) and padded.attributes.get("value", 0) == 0
+            if fixed and not any(one for end in ends for axis, one in enumerate(end) if axis not in sides):
+                pads = tuple(end[axis] for end in ends for axis in sides)
                 source = padded.inputs[0]
         factors = self._factors(node, source)
         if factors is None:
@@ -204,7 +208,8 @@ class Finder:
                 return None
             last = whole.output
             nodes.append(last)
-        if not same(self._shape(source)[1], weight.shape[1] * groups):
+        shape = self._shape(source)
+        if not same(shape[-1 if at_end else 1], weight.shape[1] * groups):
             return None
         taps = ",".join(f"{axis}={count}" for axis, count in zip(("r", "s")[-rank:], weight.shape[2:], strict=True))
         plain = f"conv{rank}d:c={weight.shape[1] * groups},f={features},{taps}"
@@ -212,12 +217,12 @@ class Finder:
             if any(one != usual for one in values):
                 plain += f",{name}={'.'.join(map(str, values))}"
         plain += (f",groups={groups}" if groups > 1 else "") + types
-        kept = self._served(node, last, lambda one: self._row(one, features, rank), features, plain)
+        plain += f",layout={('nwc', 'nhwc')[rank - 1]}" if at_end else ""
+        kept = self._served(node, last, lambda one: self._row(one, features, 0 if at_end else rank), features, plain)
         if kept is None:
             return None
         nodes += kept.nodes
-        shape = self._shape(source)
-        extents = {"b": shape[0], **dict(zip(("h", "w")[-rank:], shape[2:], strict=True))}
+        extents = {"b": shape[0], **dict(zip(("h", "w")[-rank:], (shape[axis] for axis in sides), strict=True))}
         return Product(
             kind="conv", op=f"{plain}{kept.epilogue}", nodes=tuple(nodes), output=nodes[-1], x=View(source), extents=extents,
             weight=np.ascontiguousarray(weight), constants=kept.constants, passed=kept.passed,

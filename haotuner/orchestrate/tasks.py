@@ -15,6 +15,7 @@ from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.exact import Exact, Told, together
 from haotuner.orchestrate.greedy import Step, Way
 from haotuner.orchestrate.lacking import check_sizes, check_steps
+from haotuner.orchestrate.layout import LAYOUTS
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.segments import chained, cut
@@ -65,12 +66,14 @@ def asked_model(
     first_group: int = 0,
     measure_s: float = 0.0,
     serves: Callable[[Op], bool] | None = None,
+    layout: str = "cheapest",
 ) -> AskedModel:
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
 
     ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
     timed on this host wherever a plan wants them; 0: prices are expectations, see ``priced``. ``serves``: of a device,
-    whether it has kernels for an op; None: the model runs on CPUs.
+    whether it has kernels for an op; None: the model runs on CPUs. ``layout``: a key of ``LAYOUTS``, where images have their
+    channels.
     """
     if serves is not None:
         check_sizes(name, graph)
@@ -78,7 +81,11 @@ def asked_model(
     at = requests(spans, PRICED)
     prices = Measured(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
     kinds: dict[Hashable, Any] = {}
-    plans = tuple(Exact(one.graph, prices, serves=serves, kinds=kinds) for one in cut(graph) if one.graph is not None)
+    plans = tuple(
+        LAYOUTS[layout](Exact(one.graph, prices, serves=serves, kinds=kinds), serves, kinds)
+        for one in cut(graph)
+        if one.graph is not None
+    )
     if serves is not None:
         check_steps(name, [step for plan in plans for step in plan.steps])
     if serves is not None and not any(isinstance(one, Product) for plan in plans for one in plan.steps):
@@ -118,12 +125,13 @@ def _assembled(
 ) -> AskedModel:
     """The model of these plans, one for each segment that runs anything."""
     ways = tuple(ways_of(plan) for plan in plans)
-    segments, parts, left = cut(graph), list[WrittenModel](), iter(ways)
+    segments, parts, left = cut(graph), list[WrittenModel](), iter(zip(plans, ways, strict=True))
     for place, segment in enumerate(segments):
         if segment.graph is not None:
             called = f"{name}.{place}" if chained(segments) else name
             groups = first_group + sum(len(one.functions) for one in parts)
-            parts.append(written_ways(called, segment.graph, next(left), groups, on_device=on_device))
+            plan, own = next(left)
+            parts.append(written_ways(called, plan.graph, own, groups, on_device=on_device))
     return AskedModel(
         graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
         written=written_chain(name, graph, segments, parts) if chained(segments) else parts[0],
@@ -144,7 +152,7 @@ def calls_of(model: AskedModel) -> dict[str, dict[Shape, float]]:
             if not isinstance(step, Product):
                 continue
             extents = {axis: evaluate(extent, sizes) for axis, extent in step.extents.items()}
-            if min(extents.values(), default=1) < 1 or _empty(model.graph, step.output, sizes):
+            if min(extents.values(), default=1) < 1 or _empty(model, step.output, sizes):
                 continue
             of_op, shape = rows.setdefault(Op.parse(step.op).name, {}), Shape.of(extents)
             of_op[shape] = of_op.get(shape, 0.0) + 1.0 / len(every)
@@ -157,8 +165,8 @@ def calls_of(model: AskedModel) -> dict[str, dict[Shape, float]]:
     return rows
 
 
-def _empty(graph: Graph, tensor: str, sizes: Mapping[str, int]) -> bool:
-    shape = graph.types[tensor].shape if tensor in graph.types else ()
+def _empty(model: AskedModel, tensor: str, sizes: Mapping[str, int]) -> bool:
+    shape = next((plan.graph.types[tensor].shape for plan in model.plans if tensor in plan.graph.types), ())
     return any(dimensions(extent) <= sizes.keys() and evaluate(extent, sizes) < 1 for extent in shape)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.graph.extents import is_symbolic, text
 from haotuner.graph.graph import Graph, Node
 
 
@@ -38,4 +39,6 @@ def _frozen(value: Any) -> str:
         return f"{value.dtype} {value.shape} {value.tobytes().hex()}"
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_frozen, value))})"
+    if is_symbolic(value):
+        return text(value)
     return f"{type(value).__name__} {value!s}" if not isinstance(value, (int, float)) else repr(value)

@@ -1,0 +1,145 @@
+"""A graph some of whose images have channels last: each in either layout or both, turned where it is wanted otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from typing import Any, Literal, TypeAlias
+
+from haotuner.graph.channels_last import Image, Turned, turned, with_channels_last
+from haotuner.graph.graph import Graph, Node
+from haotuner.graph.types import TensorType
+
+Place: TypeAlias = tuple[str, bool]  # a tensor, and whether it lies with channels last
+# How a tensor comes to lie somewhere: as its primitive makes it, with channels last, of the other layout, from outside.
+How: TypeAlias = Literal["first", "last", "turn", "given"]
+
+
+@dataclass(slots=True)
+class _Written:
+    """A graph in the making."""
+
+    types: dict[str, TensorType]
+    constants: dict[str, Any]
+    nodes: list[Node] = field(default_factory=list)
+
+
+class Oriented:
+    """Graphs of the primitives of one, by the layouts of its ``images``."""
+
+    def __init__(self, graph: Graph, images: Mapping[str, Image]) -> None:
+        self.graph, self.images = graph, images
+
+    @cached_property
+    def rules(self) -> dict[str, Turned]:
+        """By what they make the primitives that can read channels last."""
+        found = {node.output: turned(node, self.graph, self.images) for node in self.graph.nodes}
+        return {name: one for name, one in found.items() if one is not None}
+
+    def called(self, place: Place) -> str:
+        """The name of a tensor where it lies."""
+        name, last = place
+        if not last:
+            return name
+        found = f"{name}@last"
+        while found in self.graph.types:
+            found += "'"
+        return found
+
+    def written(
+        self, outputs: Sequence[Place], how: Callable[[Place], How], *, inputs: Sequence[str] | None = None
+    ) -> Graph:
+        """The graph of these outputs. ``how``: where tensors come from; ``inputs``: of the graph, else what is given."""
+        ways = self._ways(outputs, how)
+        given = [place for place, one in ways.items() if one == "given"]
+        made = _Written({name: self.graph.types[name] for name in inputs or ()}, {})
+        for place in given:
+            self._typed(made, place)
+        for place in sorted(ways, key=lambda one: (self._order[one[0]], ways[one] == "turn")):
+            if ways[place] == "turn":
+                self._turn(made, place)
+            elif ways[place] != "given":
+                self._compute(made, self._made[place[0]], place, ways[place])
+        names = [self.called(one) for one in given] if inputs is None else inputs
+        return Graph(tuple(names), tuple(map(self.called, outputs)), tuple(made.nodes), made.types, made.constants)
+
+    @cached_property
+    def _made(self) -> dict[str, Node]:
+        return {node.output: node for node in self.graph.nodes}
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        """Places of tensors, those that no primitive makes first."""
+        sources = [name for name in self.graph.types if name not in self._made and name not in self.graph.constants]
+        return {name: place for place, name in enumerate([*sources, *self._made])}
+
+    def _ways(self, outputs: Iterable[Place], how: Callable[[Place], How]) -> dict[Place, How]:
+        """How each wanted tensor comes to lie there, from the last one back."""
+        found, waiting = dict[Place, How](), [(-self._order[name], name, last) for name, last in outputs]
+        heapify(waiting)
+        while waiting:
+            _, name, last = heappop(waiting)
+            if (name, last) in found:
+                continue
+            way = found[name, last] = how((name, last))
+            reads = [(name, not last)] if way == "turn" else self._reads(name, way)
+            for one, so in reads:
+                heappush(waiting, (-self._order[one], one, so))
+        return found
+
+    def _reads(self, name: str, way: How) -> list[Place]:
+        """The tensors that a way of making one reads, but constants and the other layout."""
+        if way not in ("first", "last"):
+            return []
+        node = self._made[name]
+        last = self.rules[name].reads if way == "last" else [False] * len(node.inputs)
+        return [(one, so) for one, so in zip(node.inputs, last, strict=True) if one not in self.graph.constants]
+
+    def _typed(self, made: _Written, place: Place) -> str:
+        """The name of a place, with its type."""
+        name, called = place[0], self.called(place)
+        kind = self.graph.types[name]
+        if place[1]:
+            order = self.images[name].order(kind.rank)
+            kind = TensorType(tuple(kind.shape[axis] for axis in order), kind.dtype)
+        made.types[called] = kind
+        return called
+
+    def _turn(self, made: _Written, place: Place) -> None:
+        """A tensor of the same in the other layout."""
+        name, last = place
+        order = self.images[name].order(self.graph.types[name].rank)
+        if not last:
+            order = tuple(order.index(axis) for axis in range(len(order)))
+        made.nodes.append(Node("transpose", (self.called((name, not last)),), self._typed(made, place), {"order": order}))
+
+    def _compute(self, made: _Written, node: Node, place: Place, way: How) -> None:
+        """A primitive as it was, or on images with channels last."""
+        held = [name for name in node.inputs if name in self.graph.constants]
+        made.types |= {name: self.graph.types[name] for name in held}
+        if way == "first":
+            self._typed(made, place)
+            made.nodes.append(node)
+            made.constants |= {name: self.graph.constants[name] for name in held}
+            return
+        rule, reads = self.rules[node.output], list[str]()
+        for name, last in zip(node.inputs, rule.reads, strict=True):
+            if name not in held:
+                reads.append(self.called((name, last)))
+                continue
+            reads.append(self._constant(made, name, node.output) if last else name)
+            if not last:
+                made.constants[name] = self.graph.constants[name]
+        made.nodes.append(Node(node.primitive, tuple(reads), self._typed(made, place), rule.attributes))
+
+    def _constant(self, made: _Written, name: str, beside: str) -> str:
+        """A constant turned as the image beside it."""
+        rank = self.graph.types[beside].rank
+        value = with_channels_last(self.graph.constants[name], self.images[beside], rank)
+        called = f"{name}@{''.join(map(str, self.images[beside].order(rank)))}"
+        while called in self.graph.types:
+            called += "'"
+        made.constants[called], made.types[called] = value, TensorType(value.shape, self.graph.types[name].dtype)
+        return called

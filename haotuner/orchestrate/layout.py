@@ -1,0 +1,214 @@
+"""Which layout images have is decided by a binary program, as Korch decides which groups are kernels.
+
+An image with channels last is another tensor of the graph; what turns one into the other is a candidate with a price. So is
+each product, and each window between products, once in either layout, at the cost of its cheapest kernels: windows share
+nothing but tensors in memory, so the optimum over layouts of their own optima is that over layouts and groups at once.
+The graph with its turns is then planned as any other, where groups may take turns along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from haotuner.graph.channels_last import convolved_images, images_of
+from haotuner.graph.graph import Graph
+from haotuner.graph.oriented import How, Oriented, Place
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Loops
+from haotuner.orchestrate.program import Candidate, solve
+from haotuner.orchestrate.twins import meaning
+from haotuner.orchestrate.windows import Window
+from haotuner.words.op import Op
+
+LIMIT_S = 20.0  # for the program of a graph
+Layout = bool  # whether channels are last
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is computed in one layout: a product, or a window's primitives; ``outputs``: what of it lies in memory."""
+
+    nodes: frozenset[str]
+    outputs: tuple[str, ...]
+    product: bool
+
+
+class Layouts:
+    """The layouts of a plan's images, by what kernels are expected to take. ``plan``: all channels first.
+
+    ``serves`` and ``kinds``: as of ``Exact``.
+    """
+
+    def __init__(
+        self, plan: Exact, serves: Callable[[Op], bool] | None = None, kinds: dict[Hashable, Window] | None = None
+    ) -> None:
+        self.plan, self.graph, self.serves = plan, plan.graph, serves
+        self.prices = Prices(plan.prices.requests, plan.prices.rates)
+        self._kinds: dict[Hashable, Window] = {} if kinds is None else kinds
+        convolutions = [one for one in plan.products.values() if one.kind == "conv"]
+        known = convolved_images((one.x.tensor, one.output, one.weight.ndim - 2) for one in convolutions)
+        self.oriented = Oriented(self.graph, images_of(self.graph, known))
+        self._costs: dict[Hashable, float | None] = {}
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """The products and windows of the plan."""
+        products = [Unit(frozenset(one.nodes), (one.output,), True) for one in self.plan.products.values()]
+        return (*products, *(Unit(one.inside, tuple(one.outputs), False) for one in self.plan.windows))
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: place for place, unit in enumerate(self.units) for name in unit.nodes}
+
+    @cached_property
+    def candidates(self) -> dict[tuple[int, Layout], Candidate]:
+        """The units in each layout that they can have, by their places."""
+        both = [(place, last) for place in range(len(self.units)) for last in (False, True)]
+        found = {at: self._candidate(*at) for at in both if self._may(at[0]) or not at[1]}
+        return {at: one for at, one in found.items() if one is not None}
+
+    @cached_property
+    def chosen(self) -> dict[int, set[Layout]]:
+        """Of each unit by its place the layouts that it is computed in; all channels first where no other plan is proved."""
+        if not any(last for _, last in self.candidates):
+            return {}
+        places = {one.nodes: at for at, one in self.candidates.items()}
+        every = [*self.candidates.values(), *self.turns({name for one in self.candidates.values() for name in one.reads})]
+        made = {name for unit in self.units for name in unit.outputs}
+        found, _, proved = solve(every, [name for name in self.graph.outputs if name in made], LIMIT_S)
+        taken: dict[int, set[Layout]] = {}
+        for place, last in (places[one.nodes] for one in found or () if proved and one.nodes in places):
+            taken.setdefault(place, set()).add(last)
+        return taken
+
+    def graph_of(self, layouts: Mapping[int, set[Layout]]) -> Graph:
+        """The graph with units in these layouts, channels first where none is given; its inputs and outputs stay."""
+
+        def how(place: Place) -> How:
+            name, last = place
+            if name not in self._place:
+                return self._free(place)
+            own = layouts.get(self._place[name]) or {False}
+            for layout in sorted(own):
+                way = self._way(name, layout)
+                if way[1] == last:
+                    return way[0]
+            return "turn"
+
+        outputs = [(name, False) for name in self.graph.outputs]
+        return self.oriented.written(outputs, how, inputs=self.graph.inputs)
+
+    def planned(self, layouts: Mapping[int, set[Layout]]) -> Exact:
+        """The plan of ``graph_of``; that with all channels first where nothing else is given."""
+        if not any(True in own for own in layouts.values()):
+            return self.plan
+        return Exact(self.graph_of(layouts), self.plan.prices, serves=self.serves, kinds=self._kinds)
+
+    def everywhere(self) -> dict[int, set[Layout]]:
+        """Channels last in all units that can have it."""
+        return {place: {True} for place in range(len(self.units)) if self._may(place)}
+
+    def _may(self, place: int) -> bool:
+        """Whether some primitive of a unit can be on images with channels last."""
+        return any(name in self.oriented.rules for name in self.units[place].nodes)
+
+    def _way(self, name: str, last: Layout) -> tuple[How, bool]:
+        """How a unit in a layout makes a tensor, and whether the tensor has channels last."""
+        rule = self.oriented.rules.get(name) if last else None
+        return ("first", False) if rule is None else ("last", rule.last)
+
+    def _free(self, place: Place) -> How:
+        """What no unit makes: inputs, and what products read through. Primitives are as they are wanted."""
+        name, last = place
+        if name not in self.plan.made:
+            return "turn" if last else "given"
+        if not last:
+            return "first"
+        rule = self.oriented.rules.get(name)
+        return "last" if rule is not None and rule.last else "turn"
+
+    def _variant(self, unit: Unit, last: Layout) -> Graph:
+        """The graph of a unit in a layout, its inputs as it wants them."""
+
+        def how(place: Place) -> How:
+            name, wanted = place
+            if name in unit.nodes:
+                way, lies = self._way(name, last)
+                return way if lies == wanted else "turn"
+            return "given" if name in self._place or name not in self.plan.made else self._free(place)
+
+        return self.oriented.written([(name, self._way(name, last)[1]) for name in unit.outputs], how)
+
+    def _candidate(self, place: int, last: Layout) -> Candidate | None:
+        """A unit in a layout; None where there is no such kernel."""
+        unit = self.units[place]
+        graph = self._variant(unit, last)
+        us = self._us(unit, graph) if self._may(place) else 0.0
+        if us is None:
+            return None
+        reads = frozenset(name for name in graph.inputs if name not in self.graph.inputs)
+        outputs = (*graph.outputs, *map(_as_made, graph.outputs))
+        return Candidate(outputs, frozenset({f"{place} {'last' if last else 'first'}"}), reads, us)
+
+    def _us(self, unit: Unit, graph: Graph) -> float | None:
+        """The cost of a unit's cheapest kernels; None of a product that no kernel computes."""
+        made = {node.output: node for node in graph.nodes}
+        key = meaning(graph, made, tuple(made), graph.outputs)
+        if key not in self._costs:
+            plan = Exact(graph, self.prices, tuned=unit.product, serves=self.serves, kinds=self._kinds)
+            groups = sum(self.prices.loops_us(one.graph) for one in plan.steps if isinstance(one, Loops))
+            products = sum(self.prices.product_us(one, graph) for one in plan.products.values())
+            self._costs[key] = groups + products if plan.products or not unit.product else None
+        return self._costs[key]
+
+    def _turn_us(self, place: Place) -> float:
+        """The cost of a turn alone; images of one type are priced once."""
+        key = self.oriented.images[place[0]], str(self.graph.types[place[0]]), place[1]
+        if key not in self._costs:
+            graph = self.oriented.written([place], lambda one: "turn" if one == place else "given")
+            self._costs[key] = self.prices.loops_us(graph)
+        return self._costs[key] or 0.0
+
+    def turns(self, wanted: set[str]) -> Iterator[Candidate]:
+        """What turns images that units make, or that come with a request, into those that are wanted.
+
+        It reads the image as it was made, so that two turns cannot wait for each other.
+        """
+        made = [name for unit in self.units for name in unit.outputs]
+        for name in (one for one in (*self.graph.inputs, *made) if one in self.oriented.images):
+            for last in (False, True):
+                called, read = self.oriented.called((name, last)), self.oriented.called((name, not last))
+                if called not in wanted and not (name in self.graph.outputs and not last):
+                    continue
+                if name in self.graph.inputs and not last:
+                    continue
+                reads = frozenset[str]() if name in self.graph.inputs else frozenset({_as_made(read)})
+                yield Candidate((called,), frozenset({f"turn {called}"}), reads, self._turn_us((name, last)))
+
+
+def _as_made(tensor: str) -> str:
+    """A name in the program: the tensor where a unit makes it, no turn."""
+    return f"{tensor} as made"
+
+
+def cheapest(plan: Exact, serves: Callable[[Op], bool] | None, kinds: dict[Hashable, Window]) -> Exact:
+    """The plan of the same graph in the cheapest layouts; itself where that is all channels first."""
+    layouts = Layouts(plan, serves, kinds)
+    return layouts.planned(layouts.chosen) if layouts.oriented.images else plan
+
+
+def all_last(plan: Exact, serves: Callable[[Op], bool] | None, kinds: dict[Hashable, Window]) -> Exact:
+    """The plan of the same graph with channels last wherever that goes."""
+    layouts = Layouts(plan, serves, kinds)
+    return layouts.planned(layouts.everywhere())
+
+
+# What makes of a plan with all channels first the plan that is served.
+LAYOUTS: Mapping[str, Callable[[Exact, Callable[[Op], bool] | None, dict[Hashable, Window]], Exact]] = {
+    "cheapest": cheapest,
+    "first": lambda plan, serves, kinds: plan,
+    "last": all_last,
+}

@@ -1,0 +1,164 @@
+"""Where images have their channels: the layouts that the program chooses, and that nothing else changes by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.interpret import interpret
+from haotuner.orchestrate.costs import CORE, Prices, Rates
+from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Loops, Step
+from haotuner.orchestrate.layout import LAYOUTS, Layouts
+from haotuner.orchestrate.products import Product
+from haotuner.words.op import Op
+
+SIZES = {"b": 2, "h": 40, "w": 36}
+SLOW_FIRST = replace(
+    CORE, one_tap_first=0.1, many_taps_last=1.0
+)  # pixels' products are ten times as fast with channels last
+SLOW_LAST = replace(CORE, one_tap_first=1.0, many_taps_last=0.1)
+
+
+class Net(GraphBuilder):
+    """Layers with weights of a seed, as importing writes them."""
+
+    def weight(self, *shape: int) -> str:
+        """A constant."""
+        return self.constant(np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32) / 4)
+
+    def convolution(self, x: str, features: int, taps: int = 1, stride: int = 1, groups: int = 1) -> str:
+        """A convolution that keeps the image's sides, and its bias."""
+        b, channels, *sides = self.types[x].shape
+        rank, own, letters = len(sides), channels // groups, "pq"[: len(sides)]
+        if taps > 1:
+            pads = (0, 0, *[taps // 2] * rank)
+            x = self.add("pad", x, before=pads, after=pads, mode="constant", value=0.0)
+        window = "uv"[:rank] if max(taps, stride) > 1 else ""
+        if window:
+            axes = tuple(range(2, 2 + rank))
+            x = self.add("window", x, axes=axes, sizes=(taps,) * rank, strides=(stride,) * rank, dilations=(1,) * rank)
+        size = (taps,) * rank if window else ()
+        if groups == 1:
+            y = self.add(
+                "contract", x, self.weight(features, own, *size), labels=f"bc{letters}{window},fc{window}->bf{letters}"
+            )
+        else:
+            x = self.add("reshape", x, shape=(b, groups, own, *self.types[x].shape[2:]))
+            weight = self.weight(groups, features // groups, own, *size)
+            y = self.add("contract", x, weight, labels=f"bgc{letters}{window},gfc{window}->bgf{letters}")
+            y = self.add("reshape", y, shape=(b, features, *self.types[y].shape[3:]))
+        return self.map("add", y, self.weight(features, *[1] * rank))
+
+    def image(self, channels: int = 8) -> str:
+        """The input of a net."""
+        return self.input("x", (dimension("b"), channels, dimension("h"), dimension("w")))
+
+
+def bottleneck() -> Graph:
+    """Pixels' products around a 3x3 window for each channel, the channels weighed, what came in added."""
+    g = Net()
+    x = g.convolution(g.image(), 32, taps=3, stride=2)
+    y = g.map("max", g.convolution(x, 64), 0.0)
+    y = g.map("tanh", g.convolution(y, 64, taps=3, groups=64))
+    mean = g.map("mul", g.add("reduce", y, how="sum", axes=(2, 3), keepdims=True), 0.01)
+    y = g.map("mul", y, g.map("sigmoid", g.convolution(mean, 64)))
+    return g.finish(g.map("add", g.convolution(y, 32), x))
+
+
+def parted() -> Graph:
+    """All that may stand between convolutions: pooling, parts side by side, nearer pixels, a flat end beside an image."""
+    g = Net()
+    x = g.map("erf", g.convolution(g.image(), 16))
+    low = g.add("pad", x, before=(0, 0, 1, 0), after=(0, 0, 0, 1), mode="edge")
+    pooled = g.add("window", low, axes=(2, 3), sizes=(2, 2), strides=(1, 1), dilations=(1, 1))
+    pooled = g.add("reduce", pooled, how="max", axes=(4, 5), keepdims=False)
+    some = g.add("slice", x, axes=(1,), starts=(4,), stops=(12,), steps=(1,))
+    both = g.add("concat", pooled, some, axis=1)
+    near = g.add("gather", both, g.constant(np.array([0, 0, 1, 3, 2])), axis=3)
+    y = g.convolution(near, 16, taps=3, groups=2)
+    flat = g.add("reduce", y, how="sum", axes=(2, 3), keepdims=False)
+    end = g.add("contract", flat, g.weight(16, 4), labels="bk,kn->bn")
+    rows = g.add("transpose", g.add("reshape", y, shape=(SIZES["b"], 16, SIZES["h"] * 5)), order=(0, 2, 1))
+    return g.finish(end, g.map("add", g.convolution(y, 16), 1.0), rows)
+
+
+def waves() -> Graph:
+    """Images of one side, and a plain tensor of three axes that is none."""
+    g = Net()
+    x = g.input("x", (dimension("b"), 8, dimension("w")))
+    y = g.convolution(g.map("tanh", g.convolution(x, 16, taps=3)), 16, taps=5, groups=4)
+    rows = g.add("transpose", y, order=(0, 2, 1))
+    return g.finish(y, g.add("contract", rows, g.weight(16, 8), labels="btk,kn->btn"))
+
+
+def planned(graph: Graph, rates: Rates = CORE, layout: str = "cheapest") -> Exact:
+    """The plan of a graph by these rates."""
+    kinds = {}
+    return LAYOUTS[layout](Exact(graph, Prices([SIZES], rates), kinds=kinds), None, kinds)
+
+
+def ops(steps: tuple[Step, ...]) -> list[str]:
+    return [Op.parse(one.op).name for one in steps if isinstance(one, Product)]
+
+
+def turns(plan: Exact) -> int:
+    """Groups that turn an image and do nothing else."""
+    return sum([n.primitive for n in one.graph.nodes] == ["transpose"] for one in plan.steps if isinstance(one, Loops))
+
+
+def test_a_chain_of_pixels_products_keeps_its_channels_last(golden):
+    plan = planned(bottleneck(), SLOW_FIRST)
+    told = [f"{name}" for name in ops(plan.steps)]
+    assert sum(name.startswith("dense") for name in told) == 3, "products of pixels are dense layers"
+    assert any("nhwc" in name and "groups64" in name for name in told), "what lies between them stays in their layout"
+    assert turns(plan) <= 2, "one before the chain, one behind it"
+    golden("\n".join(f"{type(one).__name__} {getattr(one, 'op', '')}".rstrip() for one in plan.steps) + "\n")
+
+
+def test_windows_of_many_taps_keep_their_channels_first():
+    g = Net()
+    x = g.map("max", g.convolution(g.image(), 32, taps=3), 0.0)
+    y = g.map("tanh", g.convolution(x, 32, taps=7, groups=32))
+    graph = g.finish(g.map("add", g.convolution(y, 32, taps=3), x))
+    first = Exact(graph, Prices([SIZES], SLOW_LAST), kinds={})
+    assert LAYOUTS["cheapest"](first, None, {}) is first
+    assert not any("nhwc" in name for name in ops(first.steps))
+
+
+def test_the_layouts_are_those_that_trying_all_finds():
+    layouts = Layouts(Exact(bottleneck(), Prices([SIZES], replace(CORE, one_tap_first=0.6)), kinds={}))
+
+    def cost(lasts: Sequence[bool]) -> float:
+        """Of all units in these layouts, turned where they are wanted."""
+        units = [layouts.candidates.get(at) for at in enumerate(lasts)]
+        if None in units:
+            return float("inf")
+        made = {name for one in units for name in one.outputs}
+        wanted = {*layouts.graph.outputs, *(name for one in units for name in one.reads)}
+        return sum(one.us for one in units) + sum(one.us for one in layouts.turns(wanted) if one.output not in made)
+
+    every = [cost(some) for some in product((False, True), repeat=len(layouts.units))]
+    assert cost([one for place in range(len(layouts.units)) for one in layouts.chosen[place]]) == pytest.approx(min(every))
+    assert min(every) < 0.9 * every[0]
+
+
+@pytest.mark.parametrize("layout", ["cheapest", "last"])
+@pytest.mark.parametrize("net", [bottleneck, parted, waves])
+def test_answers_and_their_layouts_do_not_change(net, layout):
+    graph = net()
+    plan = planned(graph, SLOW_FIRST, layout)
+    assert any("nhwc" in name or "nwc" in name or "dense" in name for name in ops(plan.steps))
+    own = plan.graph
+    assert (own.inputs, own.outputs) == (graph.inputs, graph.outputs)
+    assert [str(own.types[name]) for name in own.outputs] == [str(graph.types[name]) for name in graph.outputs]
+    shape = [SIZES.get(str(extent), extent) for extent in graph.types["x"].shape]
+    given = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+    for found, want in zip(interpret(own, given).values(), interpret(graph, given).values(), strict=True):
+        np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5)
