@@ -1,0 +1,127 @@
+"""Channels first, last, or as the program chooses: ``python -m tests.bench.layouts MODEL.onnx SHAPES [--page FILE]``.
+
+One pack from predictions alone holds the model three times; nothing is timed for it. Then the three run the same requests in
+turns on one thread. Told are CPU times, each the least of many. ``--pack`` runs such a pack again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import haotuner
+from haotuner.graph.graph import Graph
+from haotuner.importing.read import read
+from haotuner.orchestrate import tasks
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Loops
+from haotuner.orchestrate.layout import LAYOUTS
+from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.spans import requests, spans_of
+from haotuner.whole_model import drawn_inputs, name_of
+
+REQUESTS, TURNS = 6, 12
+HEADING = "Channels first or last"
+
+
+def packed(model: Path, shapes: str, out: Path) -> None:
+    """A pack that holds the model in each layout, its name behind its own."""
+    from haotuner.entry import main
+
+    plain, files = tasks.asked_model, []
+    for layout in LAYOUTS:
+        files.append(out.parent / f"{model.stem}_{layout}.onnx")
+        files[-1].unlink(missing_ok=True)
+        files[-1].symlink_to(model.resolve())
+
+    def asked(name: str, *others: Any, **named: Any) -> tasks.AskedModel:
+        return plain(name, *others, layout=name.rsplit("_", 1)[1], **named)
+
+    said = ["tune", *map(str, files), "--shapes", shapes, "--zero-measure", "--against", "none", "--threads", "1"]
+    with (
+        mock.patch.object(tasks, "asked_model", asked),
+        mock.patch.object(sys, "argv", ["haotuner", *said, "--out", str(out)]),
+    ):
+        try:
+            main()
+        except SystemExit as error:
+            if error.code != 3:  # a pack that nobody verified
+                raise
+
+
+def raced(pack: Path, model: Path, graph: Graph, sizes: Sequence[Mapping[str, int]]) -> list[str]:
+    """A row for each request: milliseconds of each layout, and how far its answer is from that of channels first."""
+    rows = []
+    with haotuner.load(pack, threads=1) as opened:
+        models = {layout: opened.model(name_of(Path(f"{model.stem}_{layout}.onnx"))) for layout in LAYOUTS}
+        for dims in sizes:
+            given = drawn_inputs(graph, dims)
+            answers = {layout: one.run(given) for layout, one in models.items()}
+            least = dict.fromkeys(models, float("inf"))
+            for _ in range(TURNS):
+                for layout, one in models.items():
+                    begin = time.process_time()
+                    one.run(given)
+                    least[layout] = min(least[layout], (time.process_time() - begin) * 1e3)
+            far = max(
+                float(np.max(np.abs(found[name] - want)) / max(1.0, float(np.max(np.abs(want)))))
+                for found in answers.values()
+                for name, want in answers["first"].items()
+            )
+            said = " x ".join(map(str, dims.values()))
+            rows.append(f"| {model.stem} | {said} | {' | '.join(f'{least[one]:.2f}' for one in LAYOUTS)} "
+                        f"| {least['first'] / least['cheapest']:.2f} | {far:.0e} |")  # fmt: skip
+    return rows
+
+
+def plans(model: Path, graph: Graph, sizes: Sequence[Mapping[str, int]]) -> list[str]:
+    """A row for each layout: what its plan is expected to take, its steps, and the CPU seconds of planning."""
+    rows = []
+    for layout, laid_out in LAYOUTS.items():
+        begin, kinds, prices = time.process_time(), dict[Any, Any](), Prices(sizes)
+        plan = laid_out(Exact(graph, prices, kinds=kinds), None, kinds)
+        steps = plan.steps
+        products = [one for one in steps if isinstance(one, Product)]
+        us = plan.told.chosen_us + sum(prices.product_us(one, plan.graph) for one in products)
+        last = sum("layout=n" in one.op or one.kind == "dense" for one in products)
+        rows.append(f"| {model.stem} | {layout} | {us:,.0f} | {len(products)}, {last} | "
+                    f"{sum(isinstance(one, Loops) for one in steps)} | {time.process_time() - begin:.1f} |")  # fmt: skip
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print both tables; ``--page`` puts rows into the page's section."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("shapes")
+    parser.add_argument("--pack", type=Path, help="that an earlier run left")
+    parser.add_argument("--plans", action="store_true", help="plan alone, run nothing")
+    parser.add_argument("--page", type=Path, help="append the rows to")
+    asked = parser.parse_args(arguments)
+    graph = read(asked.model)
+    sizes = requests(spans_of(graph, asked.shapes), REQUESTS)
+    rows = plans(asked.model, graph, sizes)
+    with tempfile.TemporaryDirectory() as scratch:
+        pack = asked.pack or Path(scratch) / "pack"
+        if not asked.plans:
+            if not pack.exists():
+                packed(asked.model, asked.shapes, pack)
+            rows += raced(pack, asked.model, graph, sorted(sizes, key=lambda one: float(np.prod(list(one.values())))))
+    print("\n".join(rows))
+    if asked.page:
+        with asked.page.open("a", encoding="utf-8") as page:
+            page.write("\n".join(rows) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
