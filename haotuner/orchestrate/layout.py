@@ -113,7 +113,10 @@ class Layouts:
 
     def _may(self, place: int) -> bool:
         """Whether some primitive of a unit can be on images with channels last."""
-        return any(name in self.oriented.rules for name in self.units[place].nodes)
+        unit = self.units[place]
+        product = self.plan.products[unit.outputs[0]] if unit.product else None
+        floats = product is None or Op.parse(product.op).dtype == "fp32"  # how products of bytes compare nobody measured
+        return floats and any(name in self.oriented.rules for name in unit.nodes)
 
     def _way(self, name: str, last: Layout) -> tuple[How, bool]:
         """How a unit in a layout makes a tensor, and whether the tensor has channels last."""

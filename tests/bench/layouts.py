@@ -44,7 +44,7 @@ def packed(model: Path, shapes: str, out: Path) -> None:
         files[-1].symlink_to(model.resolve())
 
     def asked(name: str, *others: Any, **named: Any) -> tasks.AskedModel:
-        return plain(name, *others, layout=name.rsplit("_", 1)[1], **named)
+        return plain(name, *others, **{**named, "layout": name.rsplit("_", 1)[1]})
 
     said = ["tune", *map(str, files), "--shapes", shapes, "--zero-measure", "--against", "none", "--threads", "1"]
     with (

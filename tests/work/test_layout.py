@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -17,6 +17,7 @@ from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Loops, Step
 from haotuner.orchestrate.layout import LAYOUTS, Layouts
 from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.windows import Window
 from haotuner.words.op import Op
 
 SIZES = {"b": 2, "h": 40, "w": 36}
@@ -100,7 +101,7 @@ def waves() -> Graph:
 
 def planned(graph: Graph, rates: Rates = CORE, layout: str = "cheapest") -> Exact:
     """The plan of a graph by these rates."""
-    kinds = {}
+    kinds: dict[Hashable, Window] = {}
     return LAYOUTS[layout](Exact(graph, Prices([SIZES], rates), kinds=kinds), None, kinds)
 
 
@@ -137,12 +138,14 @@ def test_the_layouts_are_those_that_trying_all_finds():
 
     def cost(lasts: Sequence[bool]) -> float:
         """Of all units in these layouts, turned where they are wanted."""
-        units = [layouts.candidates.get(at) for at in enumerate(lasts)]
-        if None in units:
+        places = list(enumerate(lasts))
+        if any(at not in layouts.candidates for at in places):
             return float("inf")
+        units = [layouts.candidates[at] for at in places]
         made = {name for one in units for name in one.outputs}
         wanted = {*layouts.graph.outputs, *(name for one in units for name in one.reads)}
-        return sum(one.us for one in units) + sum(one.us for one in layouts.turns(wanted) if one.output not in made)
+        us = [one.us for one in units] + [one.us for one in layouts.turns(wanted) if one.output not in made]
+        return sum(us)
 
     every = [cost(some) for some in product((False, True), repeat=len(layouts.units))]
     assert cost([one for place in range(len(layouts.units)) for one in layouts.chosen[place]]) == pytest.approx(min(every))
