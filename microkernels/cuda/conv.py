@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_wgmma_windows import CudaWgmmaWindows
 from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES, CudaDirect, sides_of
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, PHASE_FAMILIES, WINDOW_FAMILIES
 from haotuner.microkernels.cuda.fused import fused, has_steps, stepped
@@ -221,7 +223,8 @@ def windows_of(op: Op, family: CudaDense) -> Iterator[CudaDense]:
     if transposed(op) and max(one.stride for one in sides_of(op)) > MOST_PHASES:
         return
     for one in PHASE_FAMILIES if transposed(op) else WINDOW_FAMILIES:
-        same = type(one) is type(family) and (one.dtype, one.signs) == (family.dtype, family.signs)
+        of = CudaMma if isinstance(one, CudaWgmmaWindows) else type(one)  # both multiply on tensor cores
+        same = of is type(family) and (one.dtype, one.signs) == (family.dtype, family.signs)
         if same and one.windows == side and channels % one.least_step == 0:
             yield one
 

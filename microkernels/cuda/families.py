@@ -9,6 +9,7 @@ from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
+from haotuner.microkernels.cuda.dense_wgmma_windows import CudaWgmmaWindows
 
 _TILES: tuple[tuple[type[CudaDense], str, tuple[str, ...]], ...] = (
     (CudaWgmma, "wgmma", ("fp16", "bf16")),
@@ -44,6 +45,7 @@ BATCHED_FAMILIES: tuple[CudaDense, ...] = (
 )
 # Of convolutions alone, whose image columns are never laid out.
 WINDOW_FAMILIES: tuple[CudaDense, ...] = (
+    *(CudaWgmmaWindows(f"cuda_windows_wgmma_{dtype}", dtype, batched=True, windows="last") for dtype in ("fp16", "bf16")),
     *(CudaMma(f"cuda_windows_mma_{dtype}", dtype, batched=True, windows="last") for dtype in ("fp16", "bf16")),
     *(
         tiles(f"cuda_windows_{name}_{of}", "int8", batched=True, windows="last", signs=signs)

@@ -39,9 +39,10 @@ MATRIX = {
 }
 OF_BYTES = {"cuda_mma": "IMMA", "cuda_simt": "IDP"}
 # Groups, matrices of a batch, and windows of an image are found before the main loop.
-FOUND_BEFORE = ("grouped_", "batched_", "windows_", "images_")
+FOUND_BEFORE = ("grouped_", "batched_", "windows_", "images_", "phases_")
 # Instructions of the main loop for each of its matrix instructions or FFMAs, on tiles that have enough of them.
 HGMMA_LIMIT, HMMA_LIMIT, FFMA_LIMIT = 13.0, 3.0, 1.16
+HGMMA_WINDOWS_LIMIT = 50.0  # of windows: all threads copy, and ask of each piece whether its tap lies inside
 NARROW_STORES = 2  # of Y in single elements, and of partial sums, each in a loop
 NARROW_OF_BYTES = 3  # of sums as they are, with what is added, and of partial sums
 NARROW_OF_STEPS = 4  # of Y in single elements of each of three types
@@ -67,7 +68,7 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
     if kind in ("cuda_wgmma", "cuda_wgmmas"):
         if loop.count("R2UR"):
             yield f"{loop.count('R2UR')} R2UR in the main loop"
-        if share > HGMMA_LIMIT and not with_steps:
+        if share > (HGMMA_WINDOWS_LIMIT if family.windows else HGMMA_LIMIT) and not with_steps:
             yield f"{share:.1f} instructions per HGMMA"
     if multiplies == "HMMA" and kind == "cuda_mma" and _large_mma(kernel) and share > HMMA_LIMIT and not with_steps:
         yield f"{share:.2f} instructions per HMMA"

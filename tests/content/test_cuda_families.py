@@ -11,6 +11,7 @@ import pytest
 from haotuner.backends.cuda.phase_calls import phases_of
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense import resident_blocks, rounded_registers, vector_elements
+from haotuner.microkernels.cuda.dense_wgmma_windows import CudaWgmmaWindows
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
 from haotuner.microkernels.cuda.fused import is_stepped
 from haotuner.ops.convolution import Window
@@ -21,6 +22,7 @@ from haotuner.words.shape import Shape
 from tests.content.cuda_examples import GEMV, GEMV_FP32, MMA, SHORT_WGMMA, SIMT, TURING, WGMMA, device
 
 DENSE = Op.parse("dense:n=2304,k=768,dtype=fp16")
+WGMMA_WINDOWS = CudaWgmmaWindows("cuda_windows_wgmma_bf16", "bf16", batched=True, windows="last")
 EVERY_GROUPED = tuple(Op.parse(f"grouped:g=8,n=2304,k=768,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
 EVERY_BATCHED = tuple(Op.parse(f"batch_matmul:k=64,layout=nt,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
 EVERY_DTYPE = tuple(Op.parse(f"dense:n=2304,k=768,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
@@ -201,6 +203,9 @@ def test_registers_are_budgeted_a_scheduler():
         lambda: WGMMA.kernel(bm=64, bn=264, st=3),
         lambda: WGMMA.kernel(bm=64, bn=96, st=3, kn=1),
         lambda: WGMMA.kernel(bm=192, bn=256, st=3),
+        lambda: WGMMA_WINDOWS.kernel(bm=96, bn=64, st=3),
+        lambda: WGMMA_WINDOWS.kernel(bm=64, bn=64, st=2),
+        lambda: WGMMA_WINDOWS.kernel(bm=256, bn=256, st=5),
         lambda: SHORT_WGMMA.kernel(bm=40, bn=64, st=3),
         lambda: SHORT_WGMMA.kernel(bm=8, bn=64, st=3, kn=2),
         lambda: GEMV.kernel(bm=4, c=2, wn=4, wk=1, v=8, kn=1),
@@ -217,7 +222,7 @@ def test_what_cannot_be_a_program_is_refused_with_a_reason(build):
 
 def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
     plain = Op.parse("conv2d:c=96,f=64,r=3,s=3,pad=1,layout=nhwc,dtype=bf16")
-    windows, columns = conv_families(plain)
+    windows, columns = conv_families(plain)  # 96 terms of a tap are no whole steps of wgmma
     assert (windows.name, columns.name) == ("cuda_windows_mma_bf16", "cuda_batched_mma_bf16")
     points = list(windows.points(plain, device("sm_80")))
     assert {point["bk"] for point in points} == {32} and {point["v"] for point in points} == {8}
@@ -236,6 +241,7 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
     assert taken.apart is None, "the weight is turned once"
     for words, families in (
         ("dtype=fp16,layout=nhwc,c=32", ("windows_mma_fp16", "batched_mma_fp16")),
+        ("dtype=fp16,layout=nhwc,c=64", ("windows_wgmma_fp16", "windows_mma_fp16", "batched_mma_fp16")),
         ("layout=nhwc,c=8", ("windows_simt_fp32", "batched_simt_fp32")),
         ("c=8", ("images_simt_fp32", "batched_simt_fp32")),
         ("dtype=int8,layout=nhwc,c=64", ("windows_mma_int8", "batched_mma_int8", "windows_simt_int8", "batched_simt_int8")),
@@ -263,8 +269,9 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
 
 def test_transposed_windows_are_an_ordinary_one_for_each_residue_and_gather_nothing():
     plain = Op.parse("conv_transpose2d:c=64,f=48,r=4,s=3,stride=2,pad=1,layout=nhwc,dtype=bf16")
-    (phases,) = conv_families(plain)
-    assert phases.name == "cuda_phases_mma_bf16"
+    hopper, phases = conv_families(plain)
+    assert (hopper.name, phases.name) == ("cuda_phases_wgmma_bf16", "cuda_phases_mma_bf16")
+    assert hopper.suits(device("sm_90a")) and not hopper.suits(device("sm_80"))
     shape, size = Shape.of(b=2, h=15, w=20), 2.0  # 30 x 39 results
     pairs = [(point, shape) for point in list(phases.points(plain, device("sm_80")))[:20]]
     assert all(point["kn"] == 0 for point, _ in pairs)

@@ -129,6 +129,8 @@ def test_a_broken_gate_is_named(kernel, found, words):
         ("cuda_windows_mma_int8__bm64_bn64_bk64_wm2_wn4_st3_v16_kn0", "IMMA"),
         ("cuda_batched_simt_int8__bm64_bn64_bk64_tm4_tn8_v16_kn0", "IDP"),
         ("cuda_images_simt_fp32__bm32_bn64_bk8_tm4_tn4_v4_kn1", "FFMA"),
+        ("cuda_phases_mma_int8__bm64_bn64_bk64_wm2_wn4_st3_v16_kn0", "IMMA"),
+        ("cuda_windows_wgmma_bf16__bm64_bn64_bk64_wr1_st4_v8_kn0", "HGMMA"),
     ],
 )
 def test_kernels_of_windows_and_bytes_have_gates(name, multiplies):

@@ -28,6 +28,15 @@ WINDOW_PICKS = (  # several taps of several steps; in groups, apart, with steps 
         dtype="bfloat16",
     ),
     Pick(
+        arch="sm_90a",
+        op=Op.parse("conv2d:c=128,f=24,r=3,s=2,pad=1,stride=1.2,layout=nhwc,dtype=bf16,epilogue=bias+residual+relu").name,
+        kernels=(
+            _FAMILIES["cuda_batched_mma_bf16"].kernel(**_TILE, v=1),
+            _FAMILIES["cuda_windows_wgmma_bf16"].kernel(bm=128, bn=16, wr=2, st=3),
+        ),
+        dtype="bfloat16",
+    ),
+    Pick(
         arch="sm_80",
         op=Op.parse("conv1d:c=64,f=20,s=5,pad=2,stride=2,layout=nwc,dtype=int8,out=uint8,epilogue=scale+bias+relu").name,
         kernels=(_FAMILIES["cuda_windows_mma_int8"].kernel(**{**_TILE, "bk": 64}, v=16),),
@@ -79,6 +88,12 @@ BESIDE_COLUMNS = Pick(  # planned by columns, whose copies are wider than those 
 )
 # Transposed: all residues in a launch; in groups, of dilations that share a factor; bytes; results that no tap reaches.
 PHASE_PICKS = (
+    Pick(
+        arch="sm_90a",
+        op=Op.parse("conv_transpose2d:c=128,f=40,r=4,s=3,stride=2,pad=1,groups=2,layout=nhwc,dtype=fp16").name,
+        kernels=(_FAMILIES["cuda_phases_wgmma_fp16"].kernel(bm=128, bn=32, st=4),),
+        dtype="float16",
+    ),
     Pick(
         arch="sm_80",
         op=Op.parse(

@@ -48,7 +48,7 @@ def test_generated_programs_are_timed_as_they_are_launched(folder, pick):
 
 def test_convolutions_without_columns_are_timed_as_they_are_launched(folder):
     timed(folder, DIRECT_PICKS[0], "tests.work.cuda_timing_direct")
-    for pick in (WINDOW_PICKS[0], IMAGE_PICKS[0], PHASE_PICKS[1]):
+    for pick in (WINDOW_PICKS[0], IMAGE_PICKS[0], PHASE_PICKS[2]):
         timed(folder, pick, "tests.work.cuda_timing_windows")
 
 
