@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -215,16 +216,18 @@ def _check_of(
     options = () if most is None else ("--most-flops", str(most))
 
     def check(aside: Path) -> None:
-        _verify(aside, request.environment, options)
-        if models:
-            from haotuner.whole_model import check_apart
+        with ThreadPoolExecutor(2) as pool:  # each is a process of its own, mostly of one thread
+            parts = [pool.submit(_verify, aside, request.environment, options)]
+            if models:
+                from haotuner.whole_model import check_apart
 
-            for one in models:
-                check_apart(aside, one.file, one.shapes, request.environment)
-            if not request.zero_measure and not models[0].on_device:
-                told = check_not_slower(request.out, aside, request.environment)
-                if told:
-                    watch("", told, None)
+                parts += [pool.submit(check_apart, aside, one.file, one.shapes, request.environment) for one in models]
+            for part in parts:
+                part.result()
+        if models and not request.zero_measure and not models[0].on_device:
+            told = check_not_slower(request.out, aside, request.environment)
+            if told:
+                watch("", told, None)
 
     return check
 

@@ -100,7 +100,8 @@ def _expected(models: Sequence[AskedModel], tuned: Sequence[Tuned], device: Devi
 
 def _timed(request: Request, lab: Lab, watch: Watch, until: float) -> tuple[Sequence[AskedModel], int]:
     """The models in groups by measured prices, and how many measurements of an earlier run count in them."""
-    if not request.times_groups:
+    late = until <= time.monotonic() and not request.resume  # groups by other prices would be another pack to build
+    if not request.times_groups or late:
         return request.models, 0
     records = GroupRecords(lab.store, lab.device, resume=request.resume)
     seconds = min(GROUPS_SHARE * request.seconds, max(0.0, until - time.monotonic()) / 2)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,32 +81,50 @@ class Toolchain:
         ]
         self._run([*CFLAGS, *shared], timeout_s)
 
+    def compile_ahead(self, sources: list[Path], include: list[Path], *, timeout_s: float = 120) -> None:
+        """Compile what ``link`` will find kept, before all else that it needs is there; RuntimeError with the output."""
+        self._compiled(sources, include, timeout_s)
+
     def _flags(self, include: Sequence[Path]) -> list[str]:
         return [flag for path in (*include, self.include) for flag in ("-I", str(path))]
 
     def _compiled(self, sources: list[Path], include: list[Path], timeout_s: float) -> list[Path]:
-        """The sources; in place of the package's own their object files, where a folder for them is known and writable."""
+        """The sources; in place of the package's own their object files, where a folder for them is known and writable.
+
+        Those that nobody compiled yet are, as many at a time as there are cores.
+        """
         if self.objects is None:
             return sources
-        cache, flags = ObjectCache(self.objects), [*CFLAGS, "-pthread"]
+        flags = [*CFLAGS, "-pthread"]
         words = [self.version, importlib.metadata.version("apache-tvm-ffi"), *flags]
         common: dict[int, str] = {}  # by how many of the folders a source may include from
-        found = []
+        lacking: dict[Path, tuple[str, list[str]]] = {}
+        found: dict[Path, Path] = {}
         for source in sources:
-            kept = None
             if source.is_relative_to(_PACKAGE):
                 count = 1 if source.is_relative_to(include[0]) else len(include)
                 common.setdefault(count, hash_of(words, include[:count]))
-                includes, key = self._flags(include[:count]), key_of(source, common[count])
+                key, kept = key_of(source, common[count]), None
                 with contextlib.suppress(OSError):
-                    kept = cache.find(key)
-                    if kept is None:
-                        with cache.aside() as aside:
-                            made = Path(aside) / "made.o"
-                            self._run([*flags, *includes, "-c", str(source), "-o", str(made)], timeout_s)
-                            kept = cache.keep(key, made)
-            found.append(kept or source)
-        return found
+                    kept = ObjectCache(self.objects).find(key)
+                if kept is None:
+                    lacking[source] = key, [*flags, *self._flags(include[:count])]
+                else:
+                    found[source] = kept
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            made = [pool.submit(self._kept, source, *how, timeout_s) for source, how in lacking.items()]
+            found |= {source: one for source, done in zip(lacking, made, strict=True) if (one := done.result())}
+        return [found.get(source, source) for source in sources]
+
+    def _kept(self, source: Path, key: str, flags: Sequence[str], timeout_s: float) -> Path | None:
+        """Compile a source of the package and keep its object file; None where there is no place for one."""
+        assert self.objects is not None
+        cache = ObjectCache(self.objects)
+        with contextlib.suppress(OSError), cache.aside() as aside:
+            made = Path(aside) / "made.o"
+            self._run([*flags, "-c", str(source), "-o", str(made)], timeout_s)
+            return cache.keep(key, made)
+        return None
 
     def object(
         self, source: Path, include: list[Path], out: Path, flags: tuple[str, ...], *, timeout_s: float = 300

@@ -30,6 +30,7 @@ from haotuner.words.record import Failed, Outcome, Record, Timed, Trial
 from haotuner.words.shape import Shape
 
 BATCH = 12  # kernels a library: linking once costs as much as compiling half a kernel
+FIRST_BATCH = 3  # of a builder, then twice as many: what is begun is finished, and a turn of a few seconds pays for it
 BUILD_LIMIT_S = 120.0
 KERNEL_LIMIT_S = 15.0  # and so much for each kernel of a pack: one of a whole model has a hundred, in one unit
 LOOK_AGAIN_S = 0.05
@@ -170,10 +171,7 @@ class Lab:
 
     def _build(self, names: Sequence[str], goes_on: GoesOn) -> None:
         missing = [name for name in names if name not in self._places and name not in self._broken]
-        size = max(1, min(BATCH, -(-len(missing) // len(self._builders))))  # no builder idles while another has a few
-        if self.backend.libraries_mix:
-            size = 1  # a kernel that is built alone is found again, in a cache of code, whatever was asked for beside it
-        batches = [missing[i : i + size] for i in range(0, len(missing), size)]
+        batches = _batches(missing, len(self._builders), 1 if self.backend.libraries_mix else BATCH)
         with ThreadPoolExecutor(len(self._builders)) as pool:
             lanes = [batches[i :: len(self._builders)] for i in range(len(self._builders))]
             stop = threading.Event()
@@ -237,6 +235,20 @@ class Lab:
         kernels = [MicroKernel.parse(part.kernel) for part in found.parts]
         tiles = [whole_tiles(families[kernel.family], kernel, op, trial.shape) for kernel in kernels]
         return Composition(tuple(Part(k.name, count) for k, count in zip(kernels, tiles, strict=True)), found.share)
+
+
+def _batches(names: Sequence[str], builders: int, most: int) -> list[Sequence[str]]:
+    """Names in libraries for builders in turns: few in their first ones, later ``most``; all are busy to the end.
+
+    ``most`` is 1 where a kernel that is built alone is found again, in a cache of code, whatever was asked for beside it.
+    """
+    found: list[Sequence[str]] = []
+    at, size = 0, FIRST_BATCH
+    while at < len(names):
+        step = max(1, min(size, most, -(-(len(names) - at) // builders)))
+        found += [names[place : place + step] for place in range(at, min(at + builders * step, len(names)), step)]
+        at, size = at + builders * step, 2 * size
+    return found
 
 
 def whole_tiles(family: Family, kernel: MicroKernel, op: Op, shape: Shape) -> int:

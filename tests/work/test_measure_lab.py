@@ -13,7 +13,7 @@ from haotuner.backends.cpu.timer import CpuTimer
 from haotuner.backends.policy import Policy
 from haotuner.hw_profiles.find import find_device
 from haotuner.isolate.answers import Job, TimedOut
-from haotuner.measure.lab import Lab
+from haotuner.measure.lab import BATCH, FIRST_BATCH, Lab, _batches
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import MemoryStore, RecordStore
 from haotuner.words.device import Device
@@ -69,6 +69,18 @@ def test_a_kernel_that_does_not_build_fails_alone(lab: Lab, device: Device) -> N
     assert [isinstance(outcome, Timed) for outcome in kinds] == [True, False, True, True]
     assert isinstance(kinds[1], Failed) and (kinds[1].stage, kinds[1].reason) == ("build", "compile_error")
     assert kinds[1].detail and lab.failures["compile_error"] >= 1
+
+
+@pytest.mark.parametrize("builders", [1, 2])
+@pytest.mark.parametrize("count", [1, 2, 5, 38, 100])
+def test_what_a_turn_builds_first_is_little(builders: int, count: int) -> None:
+    names = [str(place) for place in range(count)]
+    batches = _batches(names, builders, BATCH)
+    assert [name for batch in batches for name in batch] == names
+    assert max(map(len, batches[:builders])) <= FIRST_BATCH
+    assert max(map(len, batches)) <= BATCH and len(batches) <= count / BATCH + 3 * builders
+    assert len(batches) >= min(count, builders), "no builder is idle while another has several"
+    assert all(len(batch) == 1 for batch in _batches(names, builders, 1))
 
 
 def test_a_composition_of_kernels_built_apart_is_measured(lab: Lab, device: Device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,16 @@ def test_another_library_with_more_headers_shares_what_lies_in_the_first_folder(
     assert [word for word in linked.log.read_text().split() if word.endswith("/check.c")] == []
 
 
+def test_sources_are_compiled_side_by_side(linked: Linked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each compiler waits for the other one's start."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    compiler, real = Path(linked.tools.compiler), Toolchain.find().compiler
+    meet = f"echo >>{linked.folder}/begun; until [ $(wc -l <{linked.folder}/begun) -ge 2 ]; do sleep 0.02; done"
+    compiler.write_text(f'#!/bin/sh\n{meet}\nexec {real} "$@"\n')
+    linked.tools.compile_ahead(SOURCES, [RUNTIME_SOURCES], timeout_s=300)
+    assert len(list((linked.folder / "objects").glob("*.o"))) == 2
+
+
 def test_a_damaged_object_is_made_again(linked: Linked) -> None:
     sound, _ = linked()
     kept = sorted((linked.folder / "objects").glob("*.o"))
@@ -76,7 +87,7 @@ def test_without_a_place_for_objects_the_library_is_built_all_the_same(linked: L
 def test_a_source_that_does_not_compile_is_said_and_not_kept(linked: Linked) -> None:
     broken = replace(linked.tools, include=linked.folder)  # without tvm-ffi's headers
     with pytest.raises(RuntimeError, match="failed with 1"):
-        linked(broken)
+        broken.compile_ahead(SOURCES[:1], [RUNTIME_SOURCES])
     assert not list((linked.folder / "objects").iterdir())
 
 

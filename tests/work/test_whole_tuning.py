@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from haotuner import whole_tuning
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
@@ -22,7 +24,7 @@ from haotuner.records import MemoryStore
 from haotuner.search import turns as turns_module
 from haotuner.search.task_scheduler import Scheduler, Shared
 from haotuner.search.turns import SHORTEST_TURN_S, USUAL_OVER_S, shared
-from haotuner.whole_tuning import _reserve
+from haotuner.whole_tuning import _reserve, _timed
 from tests.work.fake_lab import CORE
 
 B, T = dimension("batch"), dimension("seq")
@@ -160,6 +162,23 @@ def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatc
     assert [type(one) for one in again.steps] == [type(one) for one in found.steps]
     run(resume=False)
     assert Counting.timed > 0, "another session measures for itself"
+
+
+def test_a_budget_that_is_over_changes_no_group(monkeypatch):
+    """Else a run whose first pack took all of its time would build a second one of predictions."""
+    monkeypatch.setattr(whole_tuning, "priced", lambda models, prices: ["others"])
+    asked: Any = SimpleNamespace(
+        times_groups=True, resume=False, seconds=60.0, models=[SimpleNamespace(written=SimpleNamespace(name="m"))], ops=[]
+    )
+    lab: Any = SimpleNamespace(store=MemoryStore(), device=CORE)
+
+    def models(until: float, **changes: bool) -> Any:
+        changed: Any = SimpleNamespace(**{**vars(asked), **changes})
+        return _timed(changed, lab, lambda *_: True, until)[0]
+
+    assert models(time.monotonic()) is asked.models
+    assert models(time.monotonic() + 1e6) == ["others"]
+    assert models(time.monotonic(), resume=True) == ["others"], "times of an earlier run cost nothing"
 
 
 def test_a_groups_name_is_its_meaning():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -99,12 +100,18 @@ def pack_library(
     with tempfile.TemporaryDirectory(prefix="haotuner-", dir=out.parent) as scratch:
         data, code = Path(scratch) / "pack_data.c", Path(scratch) / "kernels.o"
         data.write_text(pack_data(ops))
-        compiled(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), mcpu, code)
         objects, sources = [code], list(sources_of(ops))
-        if groups:
-            loops = Path(scratch) / "groups.c"
-            loops.write_text(groups)
-            objects.append(loops.with_suffix(".o"))
-            toolchain.object(loops, [RUNTIME_SOURCES], objects[-1], (*GROUP_FLAGS, f"-march={mcpu}"))
-            sources += MODEL_SOURCES
+        with ThreadPoolExecutor() as pool:  # TVM, the groups and the runtime take about as long as one another
+            kernels = sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name)
+            parts = [pool.submit(compiled, kernels, mcpu, code)]
+            if groups:
+                loops = Path(scratch) / "groups.c"
+                loops.write_text(groups)
+                objects.append(loops.with_suffix(".o"))
+                flags = (*GROUP_FLAGS, f"-march={mcpu}")
+                parts.append(pool.submit(toolchain.object, loops, [RUNTIME_SOURCES], objects[-1], flags))
+                sources += MODEL_SOURCES
+            toolchain.compile_ahead([RUNTIME_SOURCES / name for name in sources], [RUNTIME_SOURCES])
+            for part in parts:
+                part.result()
         toolchain.link(objects, [data, *(RUNTIME_SOURCES / name for name in sources)], [RUNTIME_SOURCES], out)
