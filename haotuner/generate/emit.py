@@ -284,6 +284,18 @@ class _Emitter(Values):
         left = machine.apply("sub", [size, done], INDEX, 1)
         if isinstance(extent, int) and extent % (lanes * unroll) == 0:
             return
+        if (
+            self.plan.schedule.loads_first and self.plan.schedule.masked
+        ):  # one iteration more: its loads wait for memory once
+
+            def ragged(step: Value) -> None:
+                bases = self._bases(done, unroll, size)
+                body(bases, lanes, [machine.mask(base, size, lanes, pitch) for base in bases], pitch)
+
+            machine.loop(
+                machine.apply("min", [machine.apply("max", [left, number(0)], INDEX, 1), number(1)], INDEX, 1), ragged
+            )
+            return
         near = self.plan.schedule.loads_first or all(maskable(sink.value, sink.indices, along) for sink in sinks)
         masked = lanes > 1 and self.plan.schedule.masked and near
         width = lanes if masked else 1

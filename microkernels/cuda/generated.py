@@ -18,14 +18,25 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.generate.schedule import FOLDS, Plan, Schedule, levels_of_folds, merges, planned, shareable, tileable
 from haotuner.generate.space import Space
-from haotuner.graph.extents import dimensions, evaluate
-from haotuner.graph.graph import Graph, Node
+from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated import FP32_BYTES, CpuGenerated
 from haotuner.microkernels.cpu.generated_demand import counts_of
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
 from haotuner.microkernels.cuda.generated_kernel import kernel_text
 from haotuner.microkernels.cuda.generated_parts import Parts
+from haotuner.microkernels.cuda.generated_price import (
+    JOIN_CYCLES,
+    L1_SHARE,
+    LOAD_CYCLES,
+    STREAM_BYTES,
+    Passes,
+    Price,
+    columns_of,
+    held_price,
+    map_price,
+    terms_of,
+)
 from haotuner.microkernels.cuda.generated_program import WARP
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.dtypes import DTYPE_BYTES
@@ -43,16 +54,19 @@ PARTIAL_FLOATS = 1 << 20  # results of all parts: HT_GENERATED_PARTIAL of runtim
 TILES = ((1, 1, 0), (4, 1, 0))  # blocks of rows that a group takes in turn, where operands are used again
 WIDEST = 16  # bytes that a thread moves at once
 SHORT = ("fp16", "bf16")
-LOAD_CYCLES = 500.0  # from asking to the value, between L2 and memory
-JOIN_CYCLES = 30.0  # of an exchange between lanes and what takes it in
-BLOCK_CYCLES = 120.0  # of parts that pass through memory of the block, two barriers
-ISSUED = 20.0  # instructions of an element in a pass, masked or not: 18 to 26 of five ops at 8192 x 768 on an H200
+ISSUED = 20.0  # instructions of a term that a lane folds by itself
 SCHEDULERS = 4  # of a multiprocessor: each starts an instruction of one warp a cycle
 JOIN_LAUNCH_CYCLES = 3000.0  # of a second launch behind the first, in a graph
 APART_CYCLES = 32.0  # of a multiprocessor, for a warp's load of 32 rows: one a line (42 measured on an H200, 4096 x 4096)
 AHEAD = 4.0  # loads of a lane's own terms that are under way at a time
+OVERLAP = 3.0  # exponent of the norm of what a unit does and what L2 gives it
 ELEMENT_CYCLES = 12.0  # of a vector's element in a pass: instructions of all warps of a scheduler take turns
-THREADS_HELD, REGISTERS_HELD = 2048, 65536  # of a multiprocessor whose profile does not say; of any since sm_50
+THREADS_HELD, REGISTERS_HELD, BLOCKS_HELD, L1_BYTES = (
+    2048,
+    65536,
+    32,
+    128 << 10,
+)  # of a multiprocessor of which a profile says less
 THREADS = 256  # of a block at most, unless a group is one
 
 
@@ -185,9 +199,14 @@ class CudaGenerated(CpuGenerated):
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """A block's threads, and values that each keeps at a time."""
-        operands, lanes = len(self._own(kernel).operands), kernel["vl"]
+        given, lanes, vectors = dict(kernel.params), kernel["vl"], kernel["u"]
+        inputs = len(self._own(kernel).inputs)
+        if given.get("hd"):  # 40 to 101 of 30 kernels on sm_90a: what a row's first iteration loads, and addresses
+            registers = 24.0 + 8.0 * inputs + vectors * (1.5 + 0.5 * inputs)
+        else:
+            registers = 28.0 + vectors * (given.get("rw", 1) if "tr" in given else 0.5) * inputs
         return Footprint(
-            registers_per_thread=min(32 + 2 * kernel["u"] * operands, 255),
+            registers_per_thread=min(int(registers), 255),
             shared_bytes=0,
             threads=lanes if lanes > WARP else THREADS,
         )
@@ -200,29 +219,31 @@ class CudaGenerated(CpuGenerated):
         counted, moved = counts_of(asked, self._whole, extents)
         share = DTYPE_BYTES[self.dtype] / FP32_BYTES  # of what is counted
         over = {name: column * share for name, column in moved.items()}
-        work = Work(flops={"simd": np.asarray(kind.flops(extents), np.float64)}, mid_bytes=counted.l1_bytes * share, **over)
         tiles = asked.tiles(self._run, self.footprint, vector=np.ones(len(asked.kernel_at)))
-        parts = self._parts(asked, extents)
-        busy = np.maximum(
-            self._groups(asked, extents) * asked.param("vl"), 1.0
-        )  # threads that have something to do, of a part
-        threads = np.minimum(tiles.threads, busy)
-        waves = np.ceil(threads / asked.device.wave_width)
+        device, lanes = asked.device, asked.param("vl")
+        units, parts = float(max(1, device.compute_units)), self._parts(asked, extents)
+        busy = np.maximum(self._groups(asked, extents) * lanes, 1.0)  # threads that have something to do, of a part
+        threads = _threads(busy, lanes, parts, units)
+        waves = np.ceil(threads / device.wave_width)
         blocks = np.ceil(busy / threads) * parts
-        device = asked.device
         room = np.minimum(device.threads_per_unit or THREADS_HELD, REGISTERS_HELD / tiles.registers)
-        held = max(1, device.compute_units) * np.maximum(room // np.maximum(threads, 1.0), 1.0)
-        units = max(1, device.compute_units)
-        waited, issued = self._waited(asked, extents)
-        issued = issued * np.ceil(threads / WARP) / SCHEDULERS * np.ceil(blocks / units)  # by all blocks of a unit in turn
+        held = np.clip(room // threads, 1.0, device.blocks_per_unit or BLOCKS_HELD)  # blocks of a multiprocessor at a time
+        price = self._priced(asked, extents, np.minimum(held, np.ceil(blocks / units)) * threads / lanes)
+        issued = price.instructions * np.ceil(threads / WARP) / SCHEDULERS * np.ceil(blocks / units)  # of a unit, in turn
         behind = np.take([max(1, self.cut(one).stages - 1) for one in asked.kernels], asked.kernel_at)  # launches
         joined = np.where(
             parts > 1,
             behind * (JOIN_LAUNCH_CYCLES + parts * LOAD_CYCLES / AHEAD),
             JOIN_CYCLES * (asked.param("pt", 1.0) > 1),
         )
-        cycles = (waited * np.ceil(blocks / held) + issued + joined) * np.clip(blocks, 1.0, units)
-        told = replace(counted, cycles=cycles, l1_bytes=counted.l1_bytes * share, l2_bytes=counted.l2_bytes * share)
+        at_work = np.clip(blocks, 1.0, units)
+        beyond = counted.l1_bytes * share + price.again
+        over["far_bytes"] = over["far_bytes"] + np.where(over["far_bytes"] > 0, price.again, 0.0)
+        streamed = beyond / STREAM_BYTES if price.streams else 0.0
+        cycles = (price.waits * np.ceil(blocks / (held * units)) + issued + joined) * at_work
+        cycles = (cycles**OVERLAP + streamed**OVERLAP) ** (1.0 / OVERLAP)
+        work = Work(flops={"simd": np.asarray(kind.flops(extents), np.float64)}, mid_bytes=beyond, **over)
+        told = replace(counted, cycles=cycles, l1_bytes=beyond, l2_bytes=counted.l2_bytes * share)
         return Demand(work=work, tiles=replace(tiles, count=blocks, threads=threads, waves=waves), counted=told)
 
     def _whole(self, kernel: MicroKernel) -> Any:
@@ -230,34 +251,36 @@ class CudaGenerated(CpuGenerated):
         plan = self._plan(kernel)
         return plan if not isinstance(plan, Plan) or plan.schedule.parts == 1 else _unshared(self, kernel)
 
-    def _waited(self, asked: Asked, extents: Any) -> tuple[Any, Any]:
-        """Cycles that a group waits, and instructions of each of its threads, for which others wait.
+    def _priced(self, asked: Asked, extents: Any, beside: Any) -> Price:
+        """Of each group; ``beside``: groups that a multiprocessor runs at a time.
 
-        It waits for its loads, once an iteration in each pass of a row, and to join lanes.
-        Rows held in registers load their first iteration once for all passes; what is left behind whole iterations comes a
-        vector at a time. Where each lane folds its own, terms come some at a time.
+        Where each lane folds its own, terms come some at a time.
         """
         graph = self._graph(self._options(asked.kernels[0]))
         folds = [node for node in graph.nodes if node.primitive in FOLDS]
-        held, passes = asked.param("hd", 0.0) > 0, len(folds) + 1
-        issue = ELEMENT_CYCLES * asked.param("u") * (1.0 + 1.0 / asked.param("pk", 1.0)) / 2.0  # of an iteration
+        passes = columns_of([_passes(self, one) for one in asked.kernels], asked.kernel_at)
+        lanes, vectors, packed = asked.param("vl"), asked.param("u"), asked.param("pk", 1.0)
         if not folds:
-            return np.asarray(LOAD_CYCLES + issue, np.float64), ISSUED * asked.param("u")
-        folded, lanes = self._terms(asked, extents, folds, graph) / self._parts(asked, extents), asked.param("vl")
-        width = lanes * asked.param("u")
-        whole = np.floor(folded / width)
-        steps = whole + np.ceil((folded - whole * width) / lanes)
-        behind = np.where(folded <= width, 0.0, steps - 1.0)
-        joins = len(folds) * (JOIN_CYCLES * np.log2(np.minimum(lanes, WARP)) + np.where(lanes > WARP, BLOCK_CYCLES, 0.0))
-        shared = LOAD_CYCLES * (1.0 + passes * behind) + joins + passes * np.maximum(np.ceil(folded / width), 1.0) * issue
-        alone = len(folds) * folded * (LOAD_CYCLES / AHEAD + issue) + LOAD_CYCLES
-        issued = ISSUED * passes * np.where(held, np.maximum(np.ceil(folded / width), 1.0) * asked.param("u"), folded)
+            return map_price(passes, self._along(asked, extents), lanes, vectors, packed)
+        terms = terms_of(folds, graph, extents, len(asked.kernel_at))
+        folded = terms / self._parts(asked, extents)
+        row_bytes = folded * DTYPE_BYTES[self.dtype]
+        fits = (beside * row_bytes <= L1_SHARE * (asked.device.l1_bytes or L1_BYTES)) | (folded <= lanes * vectors)
+        shared = held_price(passes, folded, lanes, vectors, packed, fits)
+        behind = np.maximum(terms - lanes * vectors, 0.0) * np.maximum(passes["count"] - 1.0, 0.0)
+        again = np.where(fits, 0.0, behind * self._groups(asked, extents) * DTYPE_BYTES[self.dtype])
+        issue = ELEMENT_CYCLES * vectors * (1.0 + 1.0 / packed) / 2.0  # of an iteration
+        waits = len(folds) * folded * (LOAD_CYCLES / AHEAD + issue) + LOAD_CYCLES
+        issued = ISSUED * (len(folds) + 1) * folded
         blocks = asked.param("tr", 0.0) > 0  # of registers: rows and vectors are loaded, their products are one step each
-        loaded, summed = asked.param("u") + asked.param("rw", 1.0), asked.param("u") * asked.param("rw", 1.0)
-        alone = np.where(blocks, folded * (LOAD_CYCLES / AHEAD + 2.0 * loaded + summed) + LOAD_CYCLES, alone)
+        loaded, summed = vectors + asked.param("rw", 1.0), vectors * asked.param("rw", 1.0)
+        waits = np.where(blocks, folded * (LOAD_CYCLES / AHEAD + 2.0 * loaded + summed) + LOAD_CYCLES, waits)
         issued = np.where(blocks, folded * (2.0 * loaded + summed), issued)
-        issued = issued + np.where(held, 0.0, self._apart(asked) * APART_CYCLES * SCHEDULERS * folded * asked.param("u"))
-        return np.asarray(np.where(held, shared, alone), np.float64), issued
+        issued = issued + self._apart(asked) * APART_CYCLES * SCHEDULERS * folded * vectors
+        held = asked.param("hd", 0.0) > 0
+        return Price(
+            np.where(held, shared.waits, waits), np.where(held, shared.instructions, issued), np.where(held, again, 0.0)
+        )
 
     def _apart(self, asked: Asked) -> Any:
         """1 for kernels whose lanes each walk a row of their own: neighbours in memory are not neighbours of a warp."""
@@ -285,16 +308,14 @@ class CudaGenerated(CpuGenerated):
                 found = np.where(asked.kernel_at == place, np.clip(tiles, 1.0, most), found)
         return found
 
-    def _terms(self, asked: Asked, extents: Any, folds: Sequence[Node], graph: Graph) -> Any:
-        """Terms of the longest fold, of each row."""
+    def _along(self, asked: Asked, extents: Any) -> Any:
+        """Elements of a row that lanes take: of all rows where no tensor has gaps."""
+        axes = self._own(asked.kernels[0]).output.axes({})
         found = np.ones(len(asked.kernel_at))
-        for node in folds:
-            shape = graph.types[node.inputs[0]].shape
-            axes = [shape[axis] for axis in node.attributes.get("axes", [node.attributes.get("axis", -1)])]
-            names = sorted({name for extent in axes for name in dimensions(extent)})
-            for row in range(len(found)):
-                sizes = {name: int(np.broadcast_to(extents[name], found.shape)[row]) for name in names}
-                found[row] = max(found[row], prod(evaluate(extent, sizes) for extent in axes))
+        every = prod((extents[axis] for axis in axes), start=found)
+        for place, kernel in enumerate(asked.kernels):
+            own = every if self.cut(kernel).merges else extents[axes[kernel["ax"] - 1]] if kernel["ax"] else found
+            found = np.where(asked.kernel_at == place, own, found)
         return found
 
     def _groups(self, asked: Asked, extents: Any) -> Any:
@@ -303,11 +324,9 @@ class CudaGenerated(CpuGenerated):
         Where lanes share no fold, one for each iteration along them, too.
         """
         output = self._own(asked.kernels[0]).output.axes({})
-        whole, found = np.ones(len(asked.kernel_at)), np.ones(len(asked.kernel_at))
-        for axis in output:
-            whole = whole * extents[axis]
+        found, along = np.ones(len(asked.kernel_at)), self._along(asked, extents)
+        whole = prod((extents[axis] for axis in output), start=found)
         for place, kernel in enumerate(asked.kernels):
-            along = whole * 0 + (extents[output[kernel["ax"] - 1]] if kernel["ax"] else 1)
             given = dict(kernel.params)
             pieces = 1.0 if given.get("hd") else np.ceil(along / (kernel["vl"] * kernel["u"]))
             points = whole / np.maximum(along, 1) / (given.get("rw", 1) if "tr" in given else 1)
@@ -337,6 +356,20 @@ def _folds_rows(graph: Graph) -> bool:
             if any(not isinstance(shape[axis], int) or int(shape[axis]) > WARP for axis in axes):
                 return True
     return False
+
+
+def _threads(busy: Any, lanes: Any, parts: Any, units: float) -> Any:
+    """Of a block, as the runtime cuts them: fewer where few groups are to be spread over the multiprocessors."""
+    threads = np.where(lanes > WARP, lanes, float(THREADS))
+    least = np.where(lanes > WARP, lanes, float(WARP))
+    while (more := (threads > least) & (np.ceil(busy / threads) * parts < units)).any():
+        threads = np.where(more, threads / 2.0, threads)
+    return threads
+
+
+@cache
+def _passes(family: CudaGenerated, kernel: MicroKernel) -> Passes:
+    return Passes.of(family.plan(kernel))
 
 
 @cache

@@ -23,7 +23,8 @@ from haotuner.generate.online_tensor import registers, tensor_schedules
 from haotuner.generate.space import STRUCTURE, Hole
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
-from haotuner.microkernels.cuda.generated import AHEAD, JOIN_CYCLES, LOAD_CYCLES, SHORT, THREADS, CudaGenerated, Cut
+from haotuner.microkernels.cuda.generated import AHEAD, SHORT, THREADS, CudaGenerated, Cut
+from haotuner.microkernels.cuda.generated_price import JOIN_CYCLES, LOAD_CYCLES, Price
 from haotuner.microkernels.cuda.generated_program import WARP
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.microkernels.cuda.online_demand import apart, bytes_over, tensor_demand
@@ -126,7 +127,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
         points = prod(extents[axis] for axis in self._own(asked.kernels[0]).output.axes({})[:-1])
         return np.ceil(points / asked.param("rw"))
 
-    def _waited(self, asked: Asked, extents: Any) -> tuple[Any, Any]:
+    def _priced(self, asked: Asked, extents: Any, beside: Any) -> Price:
         """Cycles that a warp waits for loads and for joined lanes, and instructions of its threads: both grow with keys."""
         plan = self._known_plan(asked.kernels[0])
         keys, vectors = (
@@ -136,7 +137,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
         rows, block = asked.param("rw"), asked.param("bk")
         waited = keys * ((STEPS * JOIN_CYCLES + LOAD_CYCLES / AHEAD) / block + LOAD_CYCLES / AHEAD / rows) + LOAD_CYCLES
         issued = keys * (rows * (2.0 * vectors + 2.0 * STEPS + 6.0) + 4.0 * vectors)
-        return waited, issued
+        return Price(waited, issued, streams=False)
 
 
 @cache
