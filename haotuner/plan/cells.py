@@ -86,6 +86,7 @@ class Carried:
 
     ranges: Mapping[str, tuple[int, int]]
     expected: Callable[[Sequence[Composition], Sequence[Shape]], NDArray[np.float64]]
+    cells: int = NARROW_CELLS  # at most
 
 
 def cell_table(
@@ -111,7 +112,7 @@ def cell_table(
     if carried is None:
         bounds = {axis: _bounds(sorted({shape[axis] for shape in shapes}), len(axes), few.get(axis, 1)) for axis in axes}
     else:
-        bounds = _narrow(axes, {axis: (*carried.ranges[axis], few.get(axis, 1)) for axis in axes})
+        bounds = _narrow(axes, {axis: (*carried.ranges[axis], few.get(axis, 1)) for axis in axes}, carried.cells)
     begin = {} if carried is None else {axis: float(carried.ranges[axis][0]) for axis in axes}
     centres = np.array(list(product(*(_centres(bounds[axis], begin.get(axis)) for axis in axes))))
     there = np.zeros((len(centres), len(compositions)))
@@ -152,12 +153,12 @@ def _bounds(extents: Sequence[int], axes: int, few: int) -> tuple[int, ...]:
     return tuple(sorted({*middles, kept[-1], *(power for power in powers if kept[0] <= power < kept[-1])}))
 
 
-def _narrow(axes: Sequence[str], ranges: Mapping[str, tuple[int, int, int]]) -> dict[str, tuple[int, ...]]:
+def _narrow(axes: Sequence[str], ranges: Mapping[str, tuple[int, int, int]], most_cells: int) -> dict[str, tuple[int, ...]]:
     """Largest extents of cells from the least extent on: a cell for each one where there is room, else in log space.
 
     Axes of few extents come first, the others share what room they leave. Powers of two under the last number are bounds.
     """
-    room, found = float(NARROW_CELLS), {}
+    room, found = float(most_cells), {}
     for left, axis in enumerate(sorted(axes, key=lambda one: ranges[one][1] - ranges[one][0])):
         first, last, few = ranges[axis]
         powers = {1 << power for power in range((few - 1).bit_length()) if first <= 1 << power < last}

@@ -1,4 +1,7 @@
-"""What the analysis expects of kernels at any shape: times are carried from shape to shape by it (decision 456)."""
+"""What is expected of kernels at any shape: times are carried from shape to shape by it (decision 456).
+
+A plan that rests on predictions alone asks them in every cell (decision 554).
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,21 @@ from numpy.typing import NDArray
 
 from haotuner.cost.families import demand
 from haotuner.cost.machine import machine
+from haotuner.cost.model import CostModel
 from haotuner.cost.roofline import expected_us
 from haotuner.microkernels.index import family_of
 from haotuner.ops.convolution import is_convolution
 from haotuner.plan.cells import Carried
 from haotuner.search.compared import of_a_call
+from haotuner.search.second import expected_by_family
 from haotuner.search.task import Task
 from haotuner.words.composition import Composition
 from haotuner.words.device import Device
+from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape
+
+PREDICTED_CELLS = 144  # of a plan that is predicted cell by cell: each costs a count of every program
 
 
 def analysis_us(task: Task, pairs: Sequence[tuple[MicroKernel, Shape]], device: Device) -> NDArray[np.float64]:
@@ -42,6 +50,30 @@ def carried(task: Task, device: Device) -> Carried | None:
         pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
         return analysis_us(task, pairs, device).reshape(len(kernels), len(shapes))
 
+    return Carried(_ranges(task), expected)
+
+
+def predicts_cells(task: Task, device: Device) -> bool:
+    """Whether nothing is timed and cells are told apart by what is expected in each: on GPUs, whose kernels are alike."""
+    return task.budget_s == 0 and machine(device).waves_hide_latency
+
+
+def predicted(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> Carried:
+    """What plans of predictions ask in each cell: the same as at the shapes of the race."""
+
+    def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
+        kernels = [MicroKernel.parse(one.parts[0].kernel) for one in compositions]
+        places = [[at for at, kernel in enumerate(kernels) if kernel.family == family.name] for family in families]
+        each = [[kernels[at] for at in own] for own in places]
+        found = np.empty((len(kernels), len(shapes)))
+        found[[at for own in places for at in own]] = np.concatenate(
+            expected_by_family(task, device, families, each, model, shapes)
+        )
+        return found
+
+    return Carried(_ranges(task), expected, PREDICTED_CELLS)
+
+
+def _ranges(task: Task) -> dict[str, tuple[int, int]]:
     every = task.traffic.shapes()
-    ranges = {axis: (min(s[axis] for s in every), max(s[axis] for s in every)) for axis in task.op.dynamic}
-    return Carried(ranges, expected)
+    return {axis: (min(s[axis] for s in every), max(s[axis] for s in every)) for axis in task.op.dynamic}

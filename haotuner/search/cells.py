@@ -23,7 +23,7 @@ from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign_within
 from haotuner.plan.cells import CellTable, Sharing, cell_table
 from haotuner.plan.cover import MAX_KEPT
-from haotuner.search.carried import carried
+from haotuner.search.carried import carried, predicted, predicts_cells
 from haotuner.search.clock import Clock, now
 from haotuner.search.compared import compared, of_a_call
 from haotuner.search.explore import Explorable, explored
@@ -43,6 +43,7 @@ from haotuner.words.shape import Shape
 
 NAME = "cells"
 FIRST_SHAPES, SHAPES = 3, 16  # at which the race begins, and at which those that are left have been timed
+PREDICTED_FIRST, PREDICTED_SHAPES = 8, 32  # the same where nothing is timed, as on a GPU that is not there
 LEAVERS = 2  # one of so many candidates stays after a round
 ALWAYS = 4  # candidates that stay in any case
 HOPELESS = 10.0  # times the best expectation: a candidate so far off is not timed there, nor built if it is so everywhere
@@ -102,7 +103,7 @@ def _explored(task: Task, lab: Laboratory, family: Family, clock: Clock) -> list
 
 def expectation(task: Task, family: Family, device: Device, model: CostModel | None) -> Expectation:
     """The score of kernels for selection: the share of the roofline expected at a few shapes, a column for each."""
-    shapes = compared(task, device, FIRST_SHAPES)
+    shapes = compared(task, device, PREDICTED_FIRST if predicts_cells(task, device) else FIRST_SHAPES)
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         expected = predicted_by_each(task, family, device, model, kernels, shapes)
@@ -128,7 +129,9 @@ class Race:
         self.task, self.lab, self.clock = task, lab, clock
         self._layout = families[0].layout  # of the only family where bits may not depend on what serves
         self._shared = bool(getattr(families[0], "shares_programs", False))
-        self.shapes = compared(task, lab.device, SHAPES)
+        self._predicts = predicts_cells(task, lab.device)
+        self._families, self._model = families, model
+        self.shapes = compared(task, lab.device, PREDICTED_SHAPES if self._predicts else SHAPES)
         self.shares = self._shares()
         candidates = [one for family in families for one in candidates if one.family == family.name]
         each = [[one for one in candidates if one.family == family.name] for family in families]
@@ -310,7 +313,8 @@ class Race:
             found |= {c: own[shape] for c, own in staged.items() if shape in own and len(found) > len(kept)}
         rows = [way for way in ways if way in self.task.op.dynamic]
         sharing = Sharing(threads, rows, staged) if staged else None
-        carry = carried(self.task, self.lab.device)
+        device = self.lab.device
+        carry = predicted(self.task, device, self._families, self._model) if self._predicts else carried(self.task, device)
         return cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, carry)
 
 

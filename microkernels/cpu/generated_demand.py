@@ -14,7 +14,7 @@ from haotuner.generate.moved import Level, Moved
 from haotuner.generate.online_counts import estimated
 from haotuner.generate.online_schedule import OnlinePlan
 from haotuner.generate.schedule import Plan, merged_sizes, planned
-from haotuner.generate.tally import register_bytes, tally
+from haotuner.generate.tally import Loop, register_bytes, tally
 from haotuner.hw_profiles.typical import typical
 from haotuner.words.demand import Asked, Counted
 from haotuner.words.device import Device
@@ -90,14 +90,18 @@ def _count(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) ->
     plain = known
     if isinstance(known.plan, Plan) and not known.plan.schedule.tiles:
         plain = _Known(planned(known.plan.graph, replace(known.plan.schedule, unroll=1, folds=(), masked=True)))
-    least, l1, l2, l3 = _moved(plain, sizes, levels)
+    least, l1, l2, l3 = _bytes(top, levels) if plain == known else _moved(plain, sizes, levels)
     return Count(cycles(top, Core(levels.vector)), sum(loaded.values()) + sum(stored.values()), least, l1, l2, l3)
 
 
 @lru_cache(maxsize=KNOWN)
 def _moved(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) -> tuple[int, int, int, int]:
     """Least bytes and those over each level; how many vectors an iteration has does not matter to them."""
-    moved = Moved(tally(known.plan, dict(sizes)), every=1)
+    return _bytes(tally(known.plan, dict(sizes)), levels)
+
+
+def _bytes(top: Loop, levels: Levels) -> tuple[int, int, int, int]:
+    moved = Moved(top, every=1)
     l1, l2, l3 = (moved.bytes(Level(size, LINE)) for size in (levels.l1, levels.l2, levels.l3))
     return moved.least(), l1, l2, l3
 

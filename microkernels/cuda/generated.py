@@ -247,9 +247,9 @@ class CudaGenerated(CpuGenerated):
         return Demand(work=work, tiles=replace(tiles, count=blocks, threads=threads, waves=waves), counted=told)
 
     def _whole(self, kernel: MicroKernel) -> Any:
-        """The plan of a kernel as if nothing were shared: parts move next to nothing."""
+        """A plan that moves the same bytes: they do not hang on how threads share a row, nor on its parts."""
         plan = self._plan(kernel)
-        return plan if not isinstance(plan, Plan) or plan.schedule.parts == 1 else _unshared(self, kernel)
+        return _alike(self, kernel) if isinstance(plan, Plan) and not plan.schedule.tiles else plan
 
     def _priced(self, asked: Asked, extents: Any, beside: Any) -> Price:
         """Of each group; ``beside``: groups that a multiprocessor runs at a time.
@@ -373,9 +373,9 @@ def _passes(family: CudaGenerated, kernel: MicroKernel) -> Passes:
 
 
 @cache
-def _unshared(family: CudaGenerated, kernel: MicroKernel) -> Plan:
+def _alike(family: CudaGenerated, kernel: MicroKernel) -> Plan:
     plan = family.plan(kernel)
-    return planned(plan.graph, replace(plan.schedule, parts=1))
+    return planned(plan.graph, Schedule(lane_axis=plan.schedule.lane_axis, lanes=WARP, unroll=1, kept=plan.schedule.kept))
 
 
 @cache
