@@ -161,3 +161,23 @@ def test_rows_are_shared_by_blocks_where_threads_are_idle_without():
     assert parts == pytest.approx(alone, rel=0.01)
     alone, parts = generated_us("softmax:", Shape.of(m=1, n=1 << 20), *names)
     assert parts < alone / 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "fast", "slow", "least"),
+    [  # what an H200 took: 3.3 and 19.3 us, 6.4 and 12.4, 8.7 and 32.4, 37.4 and 64.6
+        ("reduce_sum:", (4096, 768), "vl32_u8_ax0_kp0_pk4_hd1_oa", "vl512_u8_ax0_kp0_pk4_hd1_oa", 4.0),
+        ("reduce_sum:", (2048, 4096), "vl32_u8_ax0_kp0_pk4_hd1_oa", "vl512_u8_ax0_kp0_pk4_hd1_oa", 1.5),
+        ("softmax:", (4096, 768), "vl32_u4_ax2_kp0_pk4_hd1", "vl512_u2_ax2_kp0_pk2_hd1", 2.5),
+        ("silu:", (4096, 4096), "vl32_u4_ax2_kp0_pk4", "vl32_u1_ax2_kp0", 1.3),
+    ],
+)
+def test_what_was_slow_on_a_gpu_is_dear(spec: str, shape: tuple[int, int], fast: str, slow: str, least: float) -> None:
+    one, other = generated_us(spec, Shape.of(m=shape[0], n=shape[1]), fast, slow)
+    assert other > least * one
+
+
+def test_all_streams_share_what_l2_gives() -> None:
+    """33.5 MB at some 7 TB/s; an H200 took 6.4 us."""
+    (us,) = generated_us("reduce_sum:", Shape.of(m=2048, n=4096), "vl32_u8_ax0_kp0_pk4_hd1_oa")
+    assert 5.0 < us < 8.0
