@@ -306,9 +306,11 @@ def test_a_race_that_ends_early_has_timed_what_counts_and_its_plan_keeps_to_pred
 def test_a_gpus_plan_of_predictions_asks_them_in_every_cell() -> None:
     device, op = find_device("h200", measure=False), Op.parse("reduce_sum")
     (family,) = families_for(op, "cuda")
-    tuned = tune(task(op, "m=1..4096;n=1..4096", 0.0), Flat(device).as_lab(), family)
+    asked = replace(task(op, "m=1..4096", 0.0), traffic=Traffic.of_range(ShapeRange.parse("m=1..4096;n=1..4096")))
+    tuned = tune(asked, Flat(device).as_lab(), family)
     (table,) = tuned.tables
-    places = [Shape.of(m=m, n=n) for m, n in ((4000, 700), (2000, 3600), (3000, 1500), (40, 800), (4000, 60))]
-    us = predicted_us(tuned.task, family, device, None, tuned.kernels, places)
+    assert isinstance(table, CellTable)
+    places = [Shape.of(m=m, n=n) for m, n in ((4000, 700), (3000, 300), (3000, 1400), (100, 700), (4000, 60))]
+    us = predicted_us(asked, family, device, None, tuned.kernels, places)
     chosen = [[one.name for one in tuned.kernels].index(table.at(shape).parts[0].kernel) for shape in places]
     assert all(us[at, place] < 1.1 * us[:, place].min() for place, at in enumerate(chosen))
