@@ -304,13 +304,15 @@ def test_a_race_that_ends_early_has_timed_what_counts_and_its_plan_keeps_to_pred
 
 
 def test_a_gpus_plan_of_predictions_asks_them_in_every_cell() -> None:
-    device, op = find_device("h200", measure=False), Op.parse("reduce_sum")
-    (family,) = families_for(op, "cuda")
-    asked = replace(task(op, "m=1..4096", 0.0), traffic=Traffic.of_range(ShapeRange.parse("m=1..4096;n=1..4096")))
-    tuned = tune(asked, Flat(device).as_lab(), family)
-    (table,) = tuned.tables
+    """Of 16 shapes alone it is expected to lose 15 % against the best of all schedules, at the worst of these 2.1 times."""
+    device, shapes = find_device("h200", measure=False), "m=1..4096;n=1..4096"
+    (family,) = families_for(SOFTMAX, "cuda")
+    asked = replace(task(SOFTMAX, shapes, 0.0), traffic=Traffic.of_range(ShapeRange.parse(shapes)))
+    (table,) = tune(asked, Flat(device).as_lab(), family).tables
     assert isinstance(table, CellTable)
-    places = [Shape.of(m=m, n=n) for m, n in ((4000, 700), (3000, 300), (3000, 1400), (100, 700), (4000, 60))]
-    us = predicted_us(asked, family, device, None, tuned.kernels, places)
-    chosen = [[one.name for one in tuned.kernels].index(table.at(shape).parts[0].kernel) for shape in places]
-    assert all(us[at, place] < 1.1 * us[:, place].min() for place, at in enumerate(chosen))
+    drawn = np.exp(np.random.default_rng(0).uniform(0.0, np.log(4096), (40, 2))).astype(int).tolist()
+    places, points = [Shape.of(m=m, n=n) for m, n in drawn], list(family.points(SOFTMAX, device))
+    us = predicted_us(asked, family, device, None, points, places)
+    names = [kernel.name for kernel in points]
+    lost = [us[names.index(table.at(one).parts[0].kernel), at] / us[:, at].min() for at, one in enumerate(places)]
+    assert np.mean(lost) < 1.08 and max(lost) < 1.5
