@@ -284,28 +284,19 @@ class _Emitter(Values):
         left = machine.apply("sub", [size, done], INDEX, 1)
         if isinstance(extent, int) and extent % (lanes * unroll) == 0:
             return
-        if (
-            self.plan.schedule.loads_first and self.plan.schedule.masked
-        ):  # one iteration more: its loads wait for memory once
-
-            def ragged(step: Value) -> None:
-                bases = self._bases(done, unroll, size)
-                body(bases, lanes, [machine.mask(base, size, lanes, pitch) for base in bases], pitch)
-
-            machine.loop(
-                machine.apply("min", [machine.apply("max", [left, number(0)], INDEX, 1), number(1)], INDEX, 1), ragged
-            )
-            return
-        near = self.plan.schedule.loads_first or all(maskable(sink.value, sink.indices, along) for sink in sinks)
+        first = self.plan.schedule.loads_first
+        near = first or all(maskable(sink.value, sink.indices, along) for sink in sinks)
         masked = lanes > 1 and self.plan.schedule.masked and near
-        width = lanes if masked else 1
+        together = first and masked  # one iteration more: its loads wait for memory once
+        width = lanes * unroll if together else lanes if masked else 1
         rounds = machine.apply(
             "floordiv", [machine.apply("add", [left, number(width - 1)], INDEX, 1), number(width)], INDEX, 1
         )
 
         def rest(step: Value) -> None:
             base = machine.apply("add", [done, machine.apply("mul", [step, number(width)], INDEX, 1)], INDEX, 1)
-            body([base], width, [machine.mask(base, size, width)] if masked else ())
+            bases, apart = (self._bases(base, unroll, size), pitch) if together else ([base], 1)
+            body(bases, min(lanes, width), [machine.mask(one, size, lanes, apart) for one in bases] if masked else (), apart)
 
         machine.loop(rounds, rest)
 
