@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
 FEWEST_CALLS = 5  # of long calls, whatever they take
 CACHE_MOST_BYTES = 1 << 30  # the largest last-level caches have half of that
 BYTES_LIMIT = 2 << 30  # of x, y and the weight: more is no look in passing, and may be all the memory there is
+MOST_WEIGHTS = 4096  # bound one by one: 200,000 of a small op, beside a cache of 300 MB, took twelve seconds
 FLOPS_LIMIT = 2e12  # of a call: half a minute on one old core
 
 
@@ -40,13 +42,19 @@ def too_large(what: str, size: int, flops: int) -> str:
     return ""
 
 
-def median_us(calls: Sequence[Callable[[], object]]) -> float:
-    """Median time of calls made in turn, microseconds, after each was made once."""
+def median_us(calls: Sequence[Callable[[], object]], evicted_bytes: int = 0) -> float:
+    """Median time of calls made in turn, microseconds, after each was made once.
+
+    ``evicted_bytes``: so much memory is written between the two, so that the caches keep nothing of the first calls; each
+    is then timed once at most.
+    """
     for call in calls:
         call()
+    np.ones(evicted_bytes, np.uint8)
+    most = len(calls) if evicted_bytes else math.inf
     samples: list[float] = []
     until = time.perf_counter() + LOOK_S
-    while len(samples) < FEWEST_CALLS or time.perf_counter() < until:
+    while len(samples) < most and (len(samples) < FEWEST_CALLS or time.perf_counter() < until):
         call = calls[len(samples) % len(calls)]
         start = time.perf_counter_ns()
         call()
@@ -65,6 +73,7 @@ def call_us(pack: Pack, entry: PackOp, m: int, weights: str, cache_bytes: int) -
     constants = {o.name: given[o.name] for o in entry.extra if o.role == "constant"}
     passed = {o.name: given[o.name] for o in entry.extra if o.role == "input"}
     dense = pack.op(entry.name)
-    linears = [dense.bind(given["weight"], **constants) for _ in range(copies)]
+    linears = [dense.bind(given["weight"], **constants) for _ in range(min(copies, MOST_WEIGHTS))]
     y = np.empty((m, entry.n), judge.numpy_dtype(entry.output.dtype))
-    return median_us([partial(linear, given["x"], out=y, **passed) for linear in linears])
+    calls = [partial(linear, given["x"], out=y, **passed) for linear in linears]
+    return median_us(calls, (copies - len(linears)) * size)  # as if all were bound

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from haotuner.backends.cpu.ways import rows_of
-from haotuner.cli import explain, explain_device
+from haotuner.cli import call_time, explain, explain_device
 from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed
 from haotuner.cli.explain_program import print_program, program_document, share_of_call
@@ -19,6 +20,7 @@ from haotuner.microkernels.index import families_for
 from haotuner.pack.op import PackAxis, PackOp, PackOperand
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
+from haotuner.words.cold import CPU_CACHES
 from haotuner.words.composition import WAYS, Composition
 from haotuner.words.limits import FOLD_LEAST
 from haotuner.words.op import Op
@@ -162,6 +164,33 @@ def test_a_call_that_no_memory_holds_is_explained_and_not_timed(tuned: Tuned, ca
 def test_what_is_timed_is_small_enough() -> None:
     assert why_not_timed(NARROW, 256) == ""
     assert "GFLOP" in why_not_timed(packed(16384, 16384, 1024), 8192)
+
+
+@pytest.mark.parametrize(("cache", "look_s", "bound", "timed"), [(4 << 20, 600.0, 8, 8), (256 << 10, 0.0, 4, 5)])
+def test_small_cold_weights_are_a_few_and_each_is_timed_once(
+    monkeypatch: pytest.MonkeyPatch, cache: int, look_s: float, bound: int, timed: int
+) -> None:
+    monkeypatch.setattr(call_time, "MOST_WEIGHTS", 8)
+    monkeypatch.setattr(call_time, "LOOK_S", look_s)
+    written = []
+    monkeypatch.setattr(call_time.np, "ones", lambda size, dtype: written.append(size))
+    calls: list[int] = []
+
+    def bind(weight: Any) -> Any:
+        place = len(calls)
+        calls.append(0)
+
+        def linear(x: Any, out: Any) -> None:
+            calls[place] += 1
+
+        return linear
+
+    pack: Any = SimpleNamespace(op=lambda name: SimpleNamespace(bind=bind))
+    assert call_time.call_us(pack, NARROW, 2, "cold", cache) > 0
+    assert len(calls) == bound and sum(calls) == bound + timed
+    assert written == [CPU_CACHES * cache - bound * 16 * 4096 * 4], "the first calls' weights leave the cache"
+    if bound == 8:
+        assert set(calls) == {2}
 
 
 def test_facts_of_another_type_are_an_invalid_pack(tuned: Tuned, cache: Path, tmp_path: Path) -> None:

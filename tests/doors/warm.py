@@ -139,8 +139,10 @@ def _spare() -> None:
 def _spare_memory() -> None:
     """Cold weights of tunings on CPUs are those of a small cache; beside one of 300 MB they took 1.4 s of a core each."""
     from haotuner.backends.policy import Policy
+    from haotuner.cli import call_time
     from haotuner.words.device import Device
 
+    vars(call_time)["CACHE_MOST_BYTES"] = COLD_BYTES
     whole = Policy.cold_bytes
 
     def cold_bytes(self: Policy, device: Device) -> int:
