@@ -173,7 +173,7 @@ def test_small_cold_weights_are_a_few_and_each_is_timed_once(
     monkeypatch.setattr(call_time, "MOST_WEIGHTS", 8)
     monkeypatch.setattr(call_time, "LOOK_S", look_s)
     written = []
-    monkeypatch.setattr(call_time.np, "ones", lambda size, dtype: written.append(size))
+    monkeypatch.setattr("haotuner.cli.call_time.np.ones", lambda size, dtype: written.append(size))
     calls: list[int] = []
 
     def bind(weight: Any) -> Any:
