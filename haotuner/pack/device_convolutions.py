@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
 DRAWN = 10  # shapes, with a fixed seed, beside the smallest
+GAP, WHOLE_GAP = 3, 32  # elements between pixels, or rows
 
 
 def check_convolution(
@@ -26,6 +27,8 @@ def check_convolution(
     meaning, problems = Op.parse(op.name), []
     written = meaning.dtype_of(meaning.meaning.output)
     turned = "transpose" in meaning.kind and meaning.option("layout") in ("nchw", "ncw")  # reads pixels as they lie
+    # Kernels of windows copy 16 bytes of a pixel: other strides want a kernel of columns beside them.
+    gap = WHOLE_GAP if all("_windows_" in kernel or "_phases_" in kernel for kernel in op.kernels) else GAP
     shapes = _shapes(op, meaning, rng, most_flops)
     constants = judge.draw(meaning, shapes[0], rng)
     constants = {name: constants[name] for name in ("weight", *meaning.channel_operands)}
@@ -42,7 +45,7 @@ def check_convolution(
     for shape in shapes:
         drawn = judge.draw(meaning, shape, rng) | constants
         output = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), written)
-        apart = judge.spaced(drawn["x"], 0 if turned else 3)  # NaN between rows
+        apart = judge.spaced(drawn["x"], 0 if turned else gap)  # NaN between rows
         room = np.ascontiguousarray(apart.base if apart.base is not None else apart)
         x = memory.tensor(memory.put(room), drawn["x"].shape, room.shape[-1], read)
         whole = np.ascontiguousarray(output.inner)  # pixels must lie evenly: what is around them is watched behind the last

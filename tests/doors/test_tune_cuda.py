@@ -188,6 +188,7 @@ def test_products_of_a_calls_own_factors_are_tuned_packed_verified_and_explained
         ("sm_80", "conv1d:c=5,f=8,s=3,pad=2,dilation=2", "b=1..3;w=8..40"),
         ("sm_80", "conv2d:c=16,f=8,r=1,s=1,layout=nhwc,dtype=fp16", "b=1..3;h=4..9;w=h"),
         ("sm_80", "conv_transpose2d:c=8,f=6,r=3,s=2,stride=2,pad=1.0.0.1,epilogue=bias+hardswish", "b=1..3;h=4..9;w=h"),
+        ("sm_90a", "conv_transpose2d:c=64,f=8,r=3,s=2,stride=2,layout=nhwc,dtype=bf16,epilogue=relu", "b=1..3;h=4..9;w=h"),
         ("sm_80", "conv2d:c=8,f=24,r=3,s=3,pad=1,dtype=int8,out=uint8,epilogue=scale+bias+relu", "b=1..3;h=4..9;w=h"),
         ("sm_80", "conv2d:c=64,f=24,r=3,s=3,pad=1,layout=nhwc,dtype=fp16,epilogue=bias+relu", "b=1..3;h=4..9;w=h"),
         ("sm_80", "conv2d:c=16,f=16,r=3,s=3,pad=1,groups=16,dtype=fp16,epilogue=bias+relu6", "b=1..3;h=4..9;w=h"),
