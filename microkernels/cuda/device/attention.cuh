@@ -47,24 +47,34 @@ struct ht_rows {  // of a matrix whose columns are neighbours; `whole`: every ro
     }
 };
 
-// ROWS rows from `first` on into shared memory, PITCH elements apart; rows and columns that are not there are zeros.
+// ROWS rows from `first` on into shared memory, PITCH elements apart; rows and columns that are not there are zeros. A thread has one
+// column and steps down the rows, so that a copy costs a comparison and an addition; where no byte is read the address may lie behind.
 template <int ROWS, int COLUMNS, int THREADS, class T>
 HT_DEVICE void ht_bring(T* to, const ht_rows<const T>& from, int first) {
-    constexpr int WIDTH = (COLUMNS + 15) / 16 * 16, CHUNKS = WIDTH / 8, PITCH = WIDTH + 8;
+    constexpr int WIDTH = (COLUMNS + 15) / 16 * 16, CHUNKS = WIDTH / 8, PITCH = WIDTH + 8, STEP = THREADS / CHUNKS;
+    static_assert(STEP > 0, "a block has a thread for every 8 columns");
+    const int own = threadIdx.x / CHUNKS, column = threadIdx.x % CHUNKS * 8;
+    const int there = (column < COLUMNS ? from.count - first : 0) - own;
+    if (THREADS % CHUNKS != 0 && own >= STEP) return;
+    const T* source = from.at + (first + own) * from.stride + column;
+    T* const place = to + own * PITCH + column;
+    if (from.whole) {
+        const uint32_t address = (uint32_t)__cvta_generic_to_shared(place);
 #pragma unroll
-    for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
-        const int row = i / CHUNKS, column = i % CHUNKS * 8;
-        const bool inside = first + row < from.count && column < COLUMNS;
-        const T* const source = inside ? from.at + (first + row) * from.stride + column : from.at;
-        T* const place = to + row * PITCH + column;
-        if (from.whole) {
-            const int bytes = inside ? 16 : 0;
-            const uint32_t address = (uint32_t)__cvta_generic_to_shared(place);
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(address), "l"(source), "r"(bytes) : "memory");
-        } else {
-#pragma unroll
-            for (int e = 0; e < 8; e++) place[e].bits = inside ? source[e].bits : 0;
+        for (int row = 0; row < ROWS; row += STEP, source += STEP * from.stride) {
+            if (ROWS % STEP != 0 && own >= ROWS - row) break;
+            const int bytes = row < there ? 16 : 0;
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                         :
+                         : "r"(address + row * PITCH * 2), "l"(source), "r"(bytes)
+                         : "memory");
         }
+        return;
+    }
+#pragma unroll 1
+    for (int row = 0; row < ROWS && own < ROWS - row; row += STEP, source += STEP * from.stride) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) place[row * PITCH + e].bits = row < there ? source[e].bits : 0;
     }
 }
 
