@@ -70,7 +70,7 @@ def cover(
 
     The objective is the mean square of each shape's slow-down, so that large shapes do not drown small ones.
     A one-row kernel is always kept, so that any m can be served, those outside the traffic too. ValueError if there is none.
-    ``exact=False``: the greedy set of at most ``SKETCHED``, in milliseconds, for a run that was told to stop.
+    ``exact=False``: the greedy set, in a tenth of a second: for a run that was told to stop, and of predictions alone.
     """
     looked = {layout: best_us(curves, rows) for layout, curves in layouts.items() if curves}
     per_layout = {layout: us for layout, (us, _, _) in looked.items()}
@@ -80,7 +80,7 @@ def cover(
     unlimited = np.min(list(per_layout.values()), axis=0)
     aim = _Aim(unlimited, shares)
     listed = {layout: _shortlist(layouts[layout], _leads(layouts[layout], looked[layout][1])) for layout in feasible}
-    greedy = {layout: _greedy(listed[layout], rows, aim, MAX_KEPT if exact else SKETCHED) for layout in feasible}
+    greedy = {layout: _greedy(listed[layout], rows, aim, MAX_KEPT) for layout in feasible}
     value = {layout: _value(kept, rows, aim) for layout, kept in greedy.items()}
     best = min(value, key=lambda layout: (value[layout], layout))
     kept = _solve(greedy[best], listed[best], rows, aim) if exact else greedy[best]

@@ -27,6 +27,7 @@ from haotuner.words.shape import Shape
 LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rule already knows
 LEAST_STARTED_ROWS = 12  # what a model learnt elsewhere needs to be put right: a level and a slope
 FOLDS = 4
+NEAR = 0.25  # squared doublings of rows, within which measured times count alike for a prediction's level
 MEASURED_ONLY = np.inf  # a doubt in which no prediction counts
 
 
@@ -115,6 +116,16 @@ class Book:
             self._predict()
             self._learned = True
 
+    def level(self) -> None:
+        """Put predictions on the scale of what is measured: each is off by what those near it in rows are."""
+        rows, labels = self._labelled()
+        if len(rows):
+            axis = self.op.dynamic[0]
+            extents = np.log2([trial.shape[axis] for trial in self._trials])
+            off = np.log(self._roof[rows] / np.exp(labels) / self._predicted[rows])
+            near = 1.0 / (NEAR + (extents[:, None] - extents[rows]) ** 2)
+            self._predicted = self._predicted * np.exp(near @ off / near.sum(axis=1))
+
     def _predict(self) -> None:
         self._predicted = self._roof / np.exp(self._model.predict(self._frame))
         model = self._model
@@ -189,7 +200,8 @@ class Book:
     def _curve(self, probe: Probe, predicted: NDArray[np.float64]) -> Curve:
         every = {tiles: self.us.get(t.key(), float(predicted[self._row_of[t.key()]])) for tiles, t in probe.lead}
         points = {tiles: us for tiles, us in every.items() if us < np.inf}
-        follow = self.us.get(probe.follow.key())
+        timed = any(trial.key() in self.us for _, trial in probe.lead)  # else it would stand beside predictions, on another scale
+        follow = self.us.get(probe.follow.key()) if timed else None
         if follow is None:  # in bulk the weight is amortised: the last probe's time per tile is what a follower costs
             tiles, us = max(points.items())
             follow_us = us / tiles

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.plan.compose import can_serve, choose, covers_every, mean_us
-from haotuner.plan.cover import sketch
+from haotuner.plan.cover import cover
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
 from haotuner.search.points import points
 from haotuner.words.record import Trial
 
-FIRST_BATCH = 16  # kernels before a model learnt here has a say: twice what LEAST_ROWS asks for
+FIRST_BATCH = 20  # kernels before a model learnt here has a say: all that a plan without measurements keeps, and some others
 NEXT_BATCH = 8  # a round of a second: rounds of 16 took a third more kernels to 98 %, and fitting (0.1 s) hardly counts
 STARTED_BATCH = 4  # kernels of a round with a model learnt elsewhere, where its plan rests on measured times alone
 EXPLORE = 0.25  # of a batch goes to kernels that no plan asks for: a model is only as good as its examples
@@ -32,8 +32,8 @@ def rounds(
 
     With a model learnt elsewhere first what its opinions share, where it has several (``head.py``), then single points of
     what its plan would use (``points``), and whole probes of other kernels once all of these have a time. From cold whole
-    probes of the set that the analytic model would keep (after 24 kernels the plan was at 0.95 of the best; after a start
-    that spread over tile sizes at 0.45 to 0.76), then of what plans ask for.
+    probes of what a plan without measurements keeps, so that a short search is no worse than none (after 24 kernels the plan
+    was at 0.95 of the best; after a start that spread over tile sizes at 0.45 to 0.76), then of what plans ask for.
     """
     rng = np.random.default_rng(seed)
     first = True
@@ -61,11 +61,11 @@ def propose(
 ) -> list[str]:
     """At most ``size`` kernels that are not yet measured; empty when the plans ask for none and none is left to explore.
 
-    ``as_set``: first the few kernels that would be kept, because few measurements must cover every m; one of one row in
+    ``as_set``: first what would be kept (``foreseen``), because few measurements must cover every m; one of one row in
     front, because every plan needs one and a run that is cut short should have seen it.
     """
     if as_set:
-        kept = [curve.kernel for curve in sketch(book.layouts(ordered), rows, shares) if not book.done(curve.kernel)][:size]
+        kept = [name for name in foreseen(book, ordered, rows, shares) if not book.done(name)][:size]
         more = propose(book, [name for name in ordered if name not in kept], rows, shares, size, rng)
         chosen = [*kept, *more[: size - len(kept)]]
         return sorted(chosen, key=lambda name: not covers_every(book.probes[name]))
@@ -89,6 +89,16 @@ def propose(
     pool = rest[: max(len(rest) // 2, size)]
     picked = rng.permutation(len(pool))[: size - len(asked)].tolist()
     return asked + [pool[i] for i in sorted(picked)]
+
+
+def foreseen(
+    book: Book, ordered: Sequence[str], rows: NDArray[np.int64], shares: NDArray[np.float64]
+) -> tuple[str, ...]:
+    """The kernels that a plan would keep by what the book says now, those worth most first; none if none could serve."""
+    layouts = book.layouts(ordered)
+    if not any(can_serve(curves) for curves in layouts.values()):
+        return ()
+    return tuple(curve.kernel for curve in cover(layouts, rows, shares, exact=False).kept)
 
 
 def _uses(curves: Sequence[Curve], rows: NDArray[np.int64], shares: NDArray[np.float64]) -> tuple[dict[str, float], float]:

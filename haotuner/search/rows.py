@@ -23,7 +23,7 @@ from haotuner.search.clock import Clock, now, part
 from haotuner.search.contenders import again, contend, curves
 from haotuner.search.planning import decide
 from haotuner.search.probes import Probe, probe
-from haotuner.search.propose import rounds
+from haotuner.search.propose import foreseen, rounds
 from haotuner.search.task import Effort, Task, Tuned, Watch
 from haotuner.select.funnel import Funnel, select
 from haotuner.words.composition import Composition
@@ -35,6 +35,7 @@ from haotuner.words.op import Op
 from haotuner.words.record import Timed, Trial
 
 NAME = "rows"
+TOGETHER = 4  # kernels that are built before any of them is timed: a run that is cut short should not only have built
 Floats = NDArray[np.float64]
 
 
@@ -55,7 +56,7 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
     search = Search(task, lab, family, funnel, model, Clock(begin + task.budget_s * effort.search_share, watch))
     stopped = search.run()
     search.clock = search.clock.next_phase(begin + task.budget_s * effort.confirm_share, "plan")
-    kept = search.keep(whole=search.confirm())
+    kept = search.keep(whole=search.confirm(), cut_short=stopped == "budget")
     tables = _tables(task, lab, family, kept, search.clock, begin + task.budget_s * effort.measure_share)
     return Tuned(
         task=task,
@@ -102,6 +103,7 @@ class Search:
         most = int(self.rows.max())
         probes = [probe(c.kernel, task.op, family, lab.device, most, cache=task.cache) for c in funnel.kept]
         self.book = Book(task.op, family, lab.device, probes, cache=task.cache, seed=task.seed, model=model)
+        self.foreseen = foreseen(self.book, self.ordered, self.rows, self.shares)  # what would be kept without a measurement
 
     def run(self) -> str:
         """Measure what the search asks for until it stops; says why: "converged", "exhausted" or "budget"."""
@@ -132,13 +134,15 @@ class Search:
             ):  # single shapes are recalled as they are asked for, so that a run taken up again asks the same
                 self._recall(list(batch))
             todo = {name: book.open(trials) for name, trials in batch.items() if not book.done(name)}
-            unknown = [name for name, trials in todo.items() if any(lab.known(trial) is None for trial in trials)]
-            lab.prepare(unknown, clock.not_given_up)
-            for trials in todo.values():
-                for record in lab.measure(trials, clock.goes_on):
-                    book.note(record)
-                if clock.expired or clock.given_up:
-                    return "budget"
+            for at in range(0, len(todo), TOGETHER):
+                some = dict(list(todo.items())[at : at + TOGETHER])
+                unknown = [name for name, trials in some.items() if any(lab.known(trial) is None for trial in trials)]
+                lab.prepare(unknown, clock.not_given_up)
+                for trials in some.values():
+                    for record in lab.measure(trials, clock.goes_on):
+                        book.note(record)
+                    if clock.expired or clock.given_up:
+                        return "budget"
             book.learn()
             value = min((mean_us(us, self.shares) for us in self._measured_us()), default=np.inf)
             quiet = quiet + 1 if value > best * (1 - effort.better) else 0
@@ -213,10 +217,20 @@ class Search:
             confirmed.update(fresh)
         return True
 
-    def keep(self, *, whole: bool) -> Cover:
-        """The kernels to keep. ``whole``: of those alone whose whole probe was timed."""
-        known = self.book.finished(self.ordered) if whole else self.judged()
-        kept = cover(self._complete(known), self.rows, self.shares, exact=not self.clock.given_up)
+    def keep(self, *, whole: bool, cut_short: bool = False) -> Cover:
+        """The kernels to keep. ``whole``: of those alone whose whole probe was timed.
+
+        ``cut_short``: what would be kept without a measurement and has no time yet takes part by its prediction, on the scale
+        of what was timed, so that a short search is no worse than none. Nothing else does: the best of many predictions is
+        the luckiest. From predictions alone the greedy set will do, within 0.2 % of the exact one.
+        """
+        book = self.book
+        known = book.finished(self.ordered) if whole else self.judged()
+        missing = [name for name in self.foreseen if name not in known and name not in book.failed]
+        if known and missing and cut_short:
+            book.level()
+            known += missing
+        kept = cover(self._complete(known), self.rows, self.shares, exact=bool(known) and not self.clock.given_up)
         if everything := self._measured_us():  # kept kernels alone may be timed whole; all that has a time counts
             least = float(self.shares @ np.min(everything, axis=0))
             kept = replace(kept, unlimited_us=min(kept.unlimited_us, least))
@@ -229,7 +243,11 @@ class Search:
         ``measured == 0``. HaotunerError when every candidate failed, or every one of those with one row.
         """
         book = self.book
-        for layouts in (book.layouts(known, self.effort.caution), book.layouts(self.ordered)):
+        for layouts in (
+            book.layouts(known, self.effort.caution),
+            book.layouts(self.foreseen),
+            book.layouts(self.ordered),
+        ):
             found = {layout: curves for layout, curves in layouts.items() if can_serve(curves)}
             if found:
                 return found

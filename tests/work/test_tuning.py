@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.plan.compose import best_us
@@ -160,6 +162,34 @@ def test_a_signal_while_planning_is_reported_as_one() -> None:
     result = tune(TASK, fake.as_lab(), FAMILY, watch=lambda phase, _: phase == "search")
     assert result.stopped == "signal" and result.measured > 0
     check_served(result.row_tables[0])
+
+
+class Otherwise(FakeLab):
+    """Kernels are faster or slower than the surface has them, each by a factor of its own: no prediction knows it."""
+
+    def _region_us(self, kernel: MicroKernel, n: int, k: int, tiles: int | None, m: int) -> float:
+        own = np.random.default_rng(zlib.crc32(kernel.name.encode())).normal(scale=0.3)
+        return super()._region_us(kernel, n, k, tiles, m) * float(np.exp(own))
+
+
+@pytest.mark.parametrize("after", [1, 15, 30, 90])
+def test_a_search_however_short_is_no_worse_than_none(after: int) -> None:
+    """It times what a plan without measurements keeps before anything else; what it did not come to stays in the plan."""
+
+    def truly(until: int) -> NDArray[np.float64]:
+        fake, told = Otherwise(CORE, noise=0.0), []
+
+        def watch(phase: str, record: Record | None) -> bool:
+            told.append(record)
+            return sum(r is not None for r in told) < until
+
+        table = tune(TASK, fake.as_lab(), FAMILY, watch if until else lambda *_: False).row_tables[0]
+        shapes = [shape for shape, _ in TASK.traffic]
+        return np.array([fake.true_us(Trial.of(OP.name, table.at(s).composition, s, cache="cold")) for s in shapes])
+
+    slower = truly(after) / truly(0)
+    assert slower.mean() < 1.02
+    assert after < 90 or slower.max() < 1.02, "by then every kernel of that plan has its times"
 
 
 def test_no_measurement_starts_after_the_deadline_but_the_least_that_a_plan_needs() -> None:
