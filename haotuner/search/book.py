@@ -200,7 +200,7 @@ class Book:
     def _curve(self, probe: Probe, predicted: NDArray[np.float64]) -> Curve:
         every = {tiles: self.us.get(t.key(), float(predicted[self._row_of[t.key()]])) for tiles, t in probe.lead}
         points = {tiles: us for tiles, us in every.items() if us < np.inf}
-        timed = any(trial.key() in self.us for _, trial in probe.lead)  # else it would stand beside predictions, on another scale
+        timed = any(trial.key() in self.us for _, trial in probe.lead)  # else it stood beside predictions
         follow = self.us.get(probe.follow.key()) if timed else None
         if follow is None:  # in bulk the weight is amortised: the last probe's time per tile is what a follower costs
             tiles, us = max(points.items())

@@ -49,6 +49,7 @@ ALWAYS = 4  # candidates that stay in any case
 HOPELESS = 10.0  # times the best expectation: a candidate so far off is not timed there, nor built if it is so everywhere
 LOST = 3.0  # times the best time, at every shape so far and at two of them at least: a candidate is not timed any more
 TURN = 4  # candidates that are timed at one shape after the other before the next ones are
+UNTIMED = 1.02  # times the best time of a shape, at least, what was not timed there is taken for: ties go to times
 EXPLORED = 4  # shapes at which a policy's programs are timed
 BUILDING = 0.5  # of the time left at a round, for building what it times; a short turn must time something, too
 EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
@@ -166,11 +167,15 @@ class Race:
 
     def run(self) -> str:
         """Race until those that are left have been timed at every shape; "converged" or "budget"."""
-        left, count = list(self.candidates), FIRST_SHAPES
+        foreseen, count = self._foreseen(), FIRST_SHAPES
+        left = list(dict.fromkeys([*foreseen, *self.candidates]))
         first = left[: self.task.effort.least_kernels]
         ready = left if self._shared else first  # what is shared is compiled once, for however many
         self.lab.prepare(self._to_build(ready, self.shapes[:1]))
         self._time(first, self.shapes[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
+        self.lab.prepare(self._to_build(dict.fromkeys(foreseen), self.shapes), self.clock.within(BUILDING))
+        for one, shape in zip(foreseen, self.shapes, strict=True):
+            self._time([one], [shape], 1)
         while True:
             self.lab.prepare(self._to_build(left, self.shapes[:count]), self.clock.within(BUILDING))
             self._time(left, self.shapes[:count], 1)
@@ -181,6 +186,18 @@ class Race:
                 return "converged"
             left = self._stay(left, self.shapes[:count])
             count *= 2
+
+    def _foreseen(self) -> list[Composition]:
+        """What a plan without measurements serves at each shape of the race: timed first, it is not lost for less."""
+        every = list(self.candidates)
+        expected = np.array([self._expected[one] for one in every])
+        kept = self._assigned(every, expected)
+        return [every[kept[at]] for at in expected[kept].argmin(axis=0).tolist()]
+
+    def _assigned(self, of: Sequence[Composition], us: NDArray[np.float64]) -> list[int]:
+        """Places of the few to keep. ``us``: of shape ``(compositions, shapes)``."""
+        layouts = [self._layout(self.candidates[one]) if self.task.one_order else () for one in of]
+        return assign_within(layouts, us, np.array([self.shares[shape] for shape in self.shapes]), _most(self.task))
 
     def _to_build(self, compositions: Iterable[Composition], shapes: Sequence[Shape]) -> list[str]:
         """Kernels whose times at these shapes are not all on record: a run that is taken up again builds little."""
@@ -241,7 +258,8 @@ class Race:
         """Times at every shape of the race, of shape ``(compositions, shapes)``; what was not timed is a guess.
 
         A guess is what is expected, at the level of what was timed: the candidate's own as far as it has times, else that of
-        all. What has no time at all is never expected to beat what was timed at a shape.
+        all. What has no time at all is never expected to beat what was timed at a shape, nor is anything once the time is
+        up: no guess will be checked any more.
         """
         logs = {one: self._off(one) for one in self.us if one in self._expected}
         usual = float(np.median(found)) if (found := [off for own in logs.values() for off in own]) else 0.0
@@ -250,7 +268,8 @@ class Race:
         for one in compositions:
             own, known = logs[one], self.us[one]
             level = float(np.exp((len(own) * np.median(own) + usual) / (len(own) + 1) if own else usual))
-            guesses = np.maximum(level * self._expected[one], 0.0 if own else least).tolist()
+            hopes = own and not (self.clock.expired or self.clock.given_up)
+            guesses = np.maximum(level * self._expected[one], 0.0 if hopes else UNTIMED * least).tolist()
             rows.append([known.get(shape, guess) for shape, guess in zip(self.shapes, guesses, strict=True)])
         return np.array(rows, np.float64)
 
@@ -259,9 +278,10 @@ class Race:
         expected, known = self._expected[one].tolist(), self.us[one]
         return [float(np.log(known[s] / e)) for s, e in zip(self.shapes, expected, strict=True) if s in known]
 
-    def _least(self) -> list[float]:
+    def _least(self) -> NDArray[np.float64]:
         """The best time of one thread at each shape; 0 where nothing was timed."""
-        return [min((self.us[one][s] for one in self.candidates if s in self.us[one]), default=0.0) for s in self.shapes]
+        times = [min((self.us[one][s] for one in self.candidates if s in self.us[one]), default=0.0) for s in self.shapes]
+        return np.array(times, np.float64)
 
     def keep(self) -> tuple[list[MicroKernel], float]:
         """The micro-kernels to keep, and the share of time lost against all of them. HaotunerError if all failed."""
@@ -272,11 +292,10 @@ class Race:
                 f"{self.task.op.name}: every candidate failed ({seen}); look at them with `haotuner records check`, "
                 "or at the toolchain with `haotuner doctor`"
             )
-        bare = not all(self._least())  # some shape rests on expectations: then all have a say that are expected to be fast
+        bare = not self._least().all()  # some shape rests on expectations: then all have a say that are expected to be fast
         timed = sound if bare else [one for one in sound if self.us[one]]
         us, shares = self._filled(timed), np.array([self.shares[shape] for shape in self.shapes])
-        layouts = [self._layout(self.candidates[one]) if self.task.one_order else () for one in timed]
-        kept = assign_within(layouts, us, shares, _most(self.task))
+        kept = self._assigned(timed, us)
         lost = float(shares @ (us[kept].min(axis=0) / us.min(axis=0)) / shares.sum() - 1)
         return [self.candidates[timed[place]] for place in kept], lost
 

@@ -91,9 +91,7 @@ def propose(
     return asked + [pool[i] for i in sorted(picked)]
 
 
-def foreseen(
-    book: Book, ordered: Sequence[str], rows: NDArray[np.int64], shares: NDArray[np.float64]
-) -> tuple[str, ...]:
+def foreseen(book: Book, ordered: Sequence[str], rows: NDArray[np.int64], shares: NDArray[np.float64]) -> tuple[str, ...]:
     """The kernels that a plan would keep by what the book says now, those worth most first; none if none could serve."""
     layouts = book.layouts(ordered)
     if not any(can_serve(curves) for curves in layouts.values()):

@@ -220,9 +220,9 @@ class Search:
     def keep(self, *, whole: bool, cut_short: bool = False) -> Cover:
         """The kernels to keep. ``whole``: of those alone whose whole probe was timed.
 
-        ``cut_short``: what would be kept without a measurement and has no time yet takes part by its prediction, on the scale
-        of what was timed, so that a short search is no worse than none. Nothing else does: the best of many predictions is
-        the luckiest. From predictions alone the greedy set will do, within 0.2 % of the exact one.
+        ``cut_short``: what would be kept without a measurement and has no time yet takes part by its prediction, on the
+        scale of what was timed, so that a short search is no worse than none. Nothing else does: the best of many
+        predictions is the luckiest. From predictions alone the greedy set will do, within 0.2 % of the exact one.
         """
         book = self.book
         known = book.finished(self.ordered) if whole else self.judged()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.index import families_for
 from haotuner.plan.cells import CellTable
 from haotuner.search.call_times import calls_us
-from haotuner.search.cells import predicted_us
+from haotuner.search.cells import SHAPES, predicted_us
 from haotuner.search.compared import LEAST_LIMIT_US, compared
 from haotuner.search.task import Tuned, Watch
 from haotuner.tuning import Task, tune
@@ -316,3 +317,34 @@ def test_a_gpus_plan_of_predictions_asks_them_in_every_cell() -> None:
     names = [kernel.name for kernel in points]
     lost = [us[names.index(table.at(one).parts[0].kernel), at] / us[:, at].min() for at, one in enumerate(places)]
     assert np.mean(lost) < 1.08 and max(lost) < 1.5
+
+
+class Otherwise(FakeLab):
+    """Every kernel takes at every shape a time of its own: no prediction knows it."""
+
+    def __init__(self) -> None:
+        super().__init__(CORE, noise=0.0)
+
+    def true_us(self, trial: Trial) -> float:
+        own = np.random.default_rng(zlib.crc32(f"{trial.composition.parts[0].kernel} {trial.shape}".encode()))
+        return math.prod(extent for _, extent in trial.shape.axes) / 1000 * float(np.exp(own.normal(scale=0.3)))
+
+
+@pytest.mark.parametrize("after", [24, 40])
+def test_a_race_however_short_is_no_worse_than_none(after: int) -> None:
+    """What a plan without measurements serves at a shape is timed there before anything else."""
+    asked = task(SOFTMAX, "m=1..64;n=8..256", 3600.0)
+    shapes = compared(asked, CORE, SHAPES)
+    served = []
+    for until in (0, after):
+        lab, told = Otherwise(), []
+
+        def watch(phase: str, record: Record | None, until: int = until, told: list[bool] = told) -> bool:
+            told.append(record is not None)
+            return sum(told) < until
+
+        table = tune(asked, lab.as_lab(), families_for(SOFTMAX, "cpu")[0], watch).tables[0]
+        served.append([lab.true_us(Trial.of(SOFTMAX.name, table.at(shape), shape, cache="hot")) for shape in shapes])
+    without, short = np.array(served)
+    assert short.mean() < without.mean() and np.log(short / without).mean() < 0
+    assert (short > without * 1.02).sum() <= 1, "a cell of several shapes serves one of them by what its neighbours take"
