@@ -245,7 +245,7 @@ class Search:
         book = self.book
         for layouts in (
             book.layouts(known, self.effort.caution),
-            book.layouts(self.foreseen),
+            book.layouts(() if known else self.foreseen),
             book.layouts(self.ordered),
         ):
             found = {layout: curves for layout, curves in layouts.items() if can_serve(curves)}
