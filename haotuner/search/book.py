@@ -116,6 +116,11 @@ class Book:
             self._predict()
             self._learned = True
 
+    def _predict(self) -> None:
+        self._predicted = self._roof / np.exp(self._model.predict(self._frame))
+        model = self._model
+        self._spread = model.spread(self._frame) if isinstance(model, Unsure) else np.zeros(len(self._frame))
+
     def level(self) -> None:
         """Put predictions on the scale of what is measured: each is off by what those near it in rows are."""
         rows, labels = self._labelled()
@@ -125,11 +130,6 @@ class Book:
             off = np.log(self._roof[rows] / np.exp(labels) / self._predicted[rows])
             near = 1.0 / (NEAR + (extents[:, None] - extents[rows]) ** 2)
             self._predicted = self._predicted * np.exp(near @ off / near.sum(axis=1))
-
-    def _predict(self) -> None:
-        self._predicted = self._roof / np.exp(self._model.predict(self._frame))
-        model = self._model
-        self._spread = model.spread(self._frame) if isinstance(model, Unsure) else np.zeros(len(self._frame))
 
     def head(self) -> dict[str, list[Trial]]:
         """Trials to take first, by kernel, where the opinions that the given model rests on disagree (``head.py``).

@@ -230,7 +230,7 @@ class Search:
         if known and missing and cut_short:
             book.level()
             known += missing
-        kept = cover(self._complete(known), self.rows, self.shares, exact=bool(known) and not self.clock.given_up)
+        kept = cover(self._complete(known), self.rows, self.shares, exact=bool(self.judged()) and not self.clock.given_up)
         if everything := self._measured_us():  # kept kernels alone may be timed whole; all that has a time counts
             least = float(self.shares @ np.min(everything, axis=0))
             kept = replace(kept, unlimited_us=min(kept.unlimited_us, least))
@@ -245,7 +245,7 @@ class Search:
         book = self.book
         for layouts in (
             book.layouts(known, self.effort.caution),
-            book.layouts(() if known else self.foreseen),
+            book.layouts(() if self.judged() else self.foreseen),
             book.layouts(self.ordered),
         ):
             found = {layout: curves for layout, curves in layouts.items() if can_serve(curves)}

@@ -337,13 +337,15 @@ def test_a_race_however_short_is_no_worse_than_none(after: int) -> None:
     shapes = compared(asked, CORE, SHAPES)
     served = []
     for until in (0, after):
-        lab, told = Otherwise(), []
+        lab = Otherwise()
+        told: list[bool] = []
 
         def watch(phase: str, record: Record | None, until: int = until, told: list[bool] = told) -> bool:
             told.append(record is not None)
             return sum(told) < until
 
         table = tune(asked, lab.as_lab(), families_for(SOFTMAX, "cpu")[0], watch).tables[0]
+        assert isinstance(table, CellTable)
         served.append([lab.true_us(Trial.of(SOFTMAX.name, table.at(shape), shape, cache="hot")) for shape in shapes])
     without, short = np.array(served)
     assert short.mean() < without.mean() and np.log(short / without).mean() < 0
