@@ -25,12 +25,14 @@ TENSOR_FMAS = 512.0  # of a multiprocessor in a cycle, where its profile does no
 POWERS = 16.0  # exponentials of a multiprocessor in a cycle (CUDA guide, arithmetic instructions)
 ISSUED = 128.0  # threads whose instruction starts in a cycle: four warps
 SHARED = 128.0  # bytes of shared memory in a cycle
-SCHEDULERS = 4
+SCHEDULERS, WARP = 4, 32
 EACH_SCORE, ANY_SCORE = 5.0, 12.0  # instructions of a score from product to operand; of one that is more than a product
-EACH_COPY = 6.0  # of 16 bytes that are brought
-WAIT_CYCLES = 250.0  # of a block for each tile of keys: its barrier, the first products, lanes that exchange maxima
-START_CYCLES = 1600.0  # of a block: its first tiles come from the L2 or from memory, rows are written
+EACH_COPY = 12.0  # of 16 bytes that are brought, counted in the compiled loop
+DEPENDENT = 3.0  # cycles of a warp from an instruction to the next that needs it
+WAIT_CYCLES = 750.0  # of a block for each tile of keys: its barrier, the first products, lanes that exchange maxima
+START_CYCLES = 2400.0  # of a block: its first tiles come from the L2 or from memory, rows are written
 JOIN_CYCLES, JOIN_PART = 3000.0, 125.0  # of a second launch behind the first in a graph, and for each part that it reads
+LEFT_BYTES = 3.0  # of parts' records that a multiprocessor writes and reads again in a cycle
 PARTIAL_FLOATS = 1 << 20  # HT_GENERATED_PARTIAL of runtime/native/cuda/generated.h
 THREADS_HELD, REGISTERS_HELD, SHARED_HELD = 2048, 65536, 100 << 10  # of a multiprocessor whose profile does not say
 
@@ -112,11 +114,13 @@ def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: 
     resident, mine = max(1, min(room)), -(-blocks * parts // units)
     rounds, rest = divmod(mine, resident)
     each = steps / blocks / parts
-    cycles = rounds * (each * _together(once, resident) + START_CYCLES)
-    cycles += (each * _together(once, rest) + START_CYCLES) if rest else 0.0
+    first = START_CYCLES + DEPENDENT * EACH_COPY * (s.rows * depth + s.keys * (depth + columns)) / 8 / footprint.threads
+    cycles = rounds * (each * _together(once, resident) + first)
+    cycles += (each * _together(once, rest) + first) if rest else 0.0
     tile = s.keys * (depth + columns) * BYTES
     own = outer * count * (depth + columns) * BYTES
     left = 4 * BYTES * outer * count * cut.record * parts if parts > 1 else 0  # written and read again, in floats
+    cycles += left / (LEFT_BYTES * units)
     return {
         "blocks": blocks, "steps": steps, "parts": parts, "cycles": cycles,
         "least": own + outer * keys * (depth + columns) * BYTES, "moved": steps * tile + own + left,
@@ -151,6 +155,7 @@ def _step(plan: OnlinePlan, count: int, depth: int, columns: int, device: Device
     again = 0 if s.out_rows // PIECE * depth <= HELD else rows * depth  # the rows' operand, read for every tile of keys
     shared = ((warps + 1) * brought + again) * BYTES / SHARED
     alone = (tensor + powers + issued) * SCHEDULERS / min(warps, SCHEDULERS) + WAIT_CYCLES
+    alone += DEPENDENT * EACH_COPY * brought / 8 / (s.rows // s.out_rows * WARP)  # a thread copies before it multiplies
     return float(np.sqrt(tensor**2 + powers**2 + issued**2 + shared**2)), alone
 
 

@@ -116,7 +116,9 @@ def test_prices_choose_tensor_cores_and_parts_where_queries_are_few():
     assert moved["least"] == 4 * operand, "each once"
     assert moved["L1"] == (2 + 2 * 512 // kernel["rw"]) * operand, "keys and values once for each tile of rows"
     us, kernel = best(b=4, t=1, s=8192)
-    assert us < 30 and shares_terms(kernel) and kernel["rw"] == 16
+    assert us < 30 and shares_terms(kernel)
+    us, kernel = best(b=12, t=333, s=333)
+    assert us < 15 and not shares_terms(kernel) and kernel["rw"] == 64, "parts leave and read more than they save"
 
 
 @pytest.mark.parametrize(("causal", "seen"), [("none", [4, 4, 4]), ("end", [3, 4, 4]), ("start", [1, 2, 3])])
