@@ -25,7 +25,7 @@ from tests.serving.packs import LANES, best_level, document
 SPECS = (
     "conv2d:c=6,f=10,r=3,s=3,pad=1,epilogue=bias+relu",
     "conv2d:c=6,f=9,r=3,s=3,pad=1,layout=nhwc,epilogue=bias+hardswish+residual",
-    "conv2d:c=5,f=5,r=3,s=3,pad=1,groups=5,epilogue=scale+bias+relu6",
+    "conv2d:c=21,f=21,r=3,s=3,pad=1,groups=21,epilogue=scale+bias+residual+relu6",  # planes are finished 16 at a time
     "conv2d:c=19,f=19,r=3,s=3,groups=19,layout=nhwc,epilogue=residual+silu",
     "conv_transpose2d:c=6,f=8,r=4,s=3,stride=2,pad=1,groups=2,epilogue=residual+clamp",
     "conv1d:c=7,f=20,s=5,pad=4,dilation=2,epilogue=sigmoid",
@@ -96,13 +96,13 @@ def test_what_an_epilogue_reads_is_asked_for(pack):
 def test_packs_with_epilogues_verify_and_change_hands(path):
     assert verify(path) == []
     op = Op.parse(SPECS[2])
-    x, weight = np.ones((1, 5, 4, 4), np.float32), np.ones((5, 1, 3, 3), np.float32)
+    x, weight = np.ones((1, 21, 4, 4), np.float32), np.ones((21, 1, 3, 3), np.float32)
     with haotuner.load(path) as old, haotuner.load(path) as new:
         served = old.op(op.name).bind(weight, scale=2, bias=0.25)
-        want = served(x)
+        want = served(x, residual=x)
         old.warmup()
         old.hand_over(new)
-        assert np.array_equal(served(x), want)
+        assert np.array_equal(served(x, residual=x), want)
 
 
 def test_candidates_are_verified_with_their_epilogue(tmp_path):

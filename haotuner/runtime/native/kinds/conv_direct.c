@@ -6,8 +6,12 @@
 static _Thread_local _Alignas(64) float room_memory[HT_DIRECT_ROOM];
 
 void ht_direct_finish(ht_direct_job* j, ht_conv_part part, int64_t rows) {
+  const ht_conv_call* call = j->call;
+  int joined = part.pixels == call->q && call->yh == call->q * call->yw; /* rows follow one another here and in all that is read: one row */
+  for (int e = 0; e < call->extras; ++e) joined = joined && call->extra[e].sh == call->q * call->extra[e].sw;
+  if (joined) part.pixels *= rows, rows = 1;
   for (int64_t i = 0; i < rows && j->kernel->epilogue != NULL; ++i, ++part.p)
-    if (ht_conv_finish(j->conv, j->kernel, j->call, &part) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+    if (ht_conv_finish(j->conv, j->kernel, call, &part) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
 }
 
 static void reach_of(int64_t stride, int64_t extent, const char** begin, const char** end) {

@@ -73,7 +73,10 @@ typedef struct ht_direct_job {
   atomic_int failed;
 } ht_direct_job;
 
-/* The epilogue of `rows` output rows from one on. */
+/* The epilogue of `rows` output rows from one on. A call of its program takes longer than a short row does, and columns that fill no vector
+ * go through scratch memory: small planes are finished together, and each as one row where nothing lies between its rows. */
+#define HT_DIRECT_FINISHED 4096 /* floats, at most, of planes that are finished together: half of the smallest L1 */
+#define HT_DIRECT_PLANES 16     /* of them: as HT_LEFT_ROWS */
 void ht_direct_finish(ht_direct_job* j, ht_conv_part part, int64_t rows);
 
 /* In fp32 the program of a kernel: items [first, last) of a job. */
