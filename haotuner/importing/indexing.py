@@ -14,8 +14,21 @@ def _signed(c: Call, indices: str) -> str:
     return indices if kind == "int64" else c.g.add("cast", indices, dtype="int64")
 
 
+def _within(c: Call, indices: str, extent: Extent) -> None:
+    """UsageError where indices that are known now choose rows that a tensor of this extent has not."""
+    held = c.g.known(indices)
+    if held is None or held.dtype == object or held.size == 0 or not isinstance(extent, int):
+        return
+    least, most = int(held.min()), int(held.max())
+    if least < -extent or most >= extent:
+        found = least if least < -extent else most
+        raise c.bad(f"the index {found}, but there are {extent} rows: {-extent} to {extent - 1}; mend the model's constant")
+
+
 def _gather(c: Call) -> str:
-    return c.g.add("gather", c.tensor(0), _signed(c, c.tensor(1)), axis=c.axis(c.attribute("axis", 0)))
+    axis = c.axis(c.attribute("axis", 0))
+    _within(c, c.tensor(1), c.shape()[axis])
+    return c.g.add("gather", c.tensor(0), _signed(c, c.tensor(1)), axis=axis)
 
 
 def _from_the_front(c: Call, indices: str, extent: Extent) -> str:
@@ -32,6 +45,7 @@ def _own(c: Call, shape: Sequence[Extent], axis: int) -> str:
 def _flat_places(c: Call, indices: str, axis: int, shape: Sequence[Extent]) -> str:
     """Places in a flat tensor of ``shape`` of elements whose index along ``axis`` is given, the others being their own."""
     theirs = c.g.types[indices].shape
+    _within(c, indices, shape[axis])
     total = c.g.map("mul", _from_the_front(c, indices, shape[axis]), _weight(c, shape, axis))
     for place in range(len(shape)):
         if place != axis:
@@ -64,6 +78,7 @@ def _slices(c: Call, indices: str, batch: int) -> tuple[str, tuple[Extent, ...],
     total: str | None = None
     for place in range(depth):
         part = cut(c, indices, len(theirs) - 1, place, place + 1)
+        _within(c, part, shape[batch + place])
         part = _from_the_front(c, reshaped(c, part, theirs[:-1]), shape[batch + place])
         part = c.g.map("mul", part, c.g.of_extents([product(leading[batch + place + 1 :])], "int64"))
         total = part if total is None else c.g.map("add", total, part)

@@ -21,6 +21,7 @@ from haotuner.orchestrate.chain import chain_document
 from haotuner.orchestrate.cuda_loops import PRELUDE as CUDA_PRELUDE
 from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.greedy import Alias, Loops, Step, Way
+from haotuner.orchestrate.indexed import indexed
 from haotuner.orchestrate.products import Product, View
 from haotuner.orchestrate.segments import Segment
 from haotuner.orchestrate.sizes import SizeTable
@@ -189,8 +190,10 @@ def written_ways(
     if lost:
         raise UsageError(f"outputs {', '.join(lost)} do not depend on any input")
     equal = [writer.sizes.places(pair) for pair in agreements(graph)]
+    asked = [] if on_device else indexed(graph)
+    held = [[graph.inputs.index(a.input), a.first, a.step, writer.sizes.place(a.extent), a.reader] for a in asked]
     document = {
-        "equal": equal,
+        "equal": equal, **({"indices": held} if held else {}),
         "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
         "weights": writer.held, "steps": told, "inputs": ends[0], "outputs": ends[1],
         **({"ways": places} if len(ways) > 1 else {}),

@@ -54,6 +54,9 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
         words += [places[one] for one in way["outputs"]] if place else []
         words.append(way["end"] - way["first"])
         words += [word for step in document["steps"][way["first"] : way["end"]] for word in _step(step, places)]
+    indices = document.get("indices", [])
+    words += [len(indices)] if indices else []
+    words += [word for *numbers, reader in indices for word in (*numbers, *_text(reader))]
     return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
 
 

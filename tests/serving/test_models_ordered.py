@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import haotuner
+from haotuner.errors import UsageError
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
@@ -32,9 +33,10 @@ def sorts() -> Graph:
     return g.finish(*outputs, *totals)
 
 
-def scatters() -> Graph:
+def scatters(computed: bool = False) -> Graph:
     g = GraphBuilder()
     x, at = g.input("x", (T,)), g.input("at", (B,), "int64")
+    at = g.map("add", at, 0) if computed else at
     new = g.map("add", g.add("cast", at, dtype="fp32"), 0.5)
     return g.finish(*(g.add("scatter", x, at, new, how=how) for how in WRITES))
 
@@ -66,6 +68,7 @@ ALL = tuple(ACTIVATIONS)
 GRAPHS = {
     "sorts": sorts(),
     "scatters": scatters(),
+    "computed": scatters(computed=True),
     "boxes": boxes(),
     "lstm": recurrent("lstm", ("sigmoid", "tanh", "tanh"), reverse=False),
     "lstm_back": recurrent("lstm", ("hardsigmoid", "softsign", "elu"), reverse=True, coupled=True, clip=0.7),
@@ -102,7 +105,7 @@ def test_order_is_that_of_numpy(path, name):
                     np.testing.assert_allclose(found[output], want, rtol=3e-4, atol=3e-4)
 
 
-def test_not_a_number_sorts_beyond_all_others_and_foreign_places_are_not_written(path):
+def test_not_a_number_sorts_beyond_all_others_and_foreign_places_are_never_written(path):
     with haotuner.load(path, threads=1) as pack:
         inputs = given(GRAPHS["sorts"], 1, 9)
         inputs["x"][0, 3] = np.nan
@@ -110,5 +113,8 @@ def test_not_a_number_sorts_beyond_all_others_and_foreign_places_are_not_written
         for output, want in list(interpret(GRAPHS["sorts"], inputs).items())[:4]:
             np.testing.assert_array_equal(found[output], want)
         held = {"x": np.zeros(3, np.float32), "at": np.array([5, -9, 2**62, -(2**62), 1])}
-        for out in pack.model("scatters").run(held).values():
+        for out in pack.model("computed").run(held).values():
             assert not out[0] and not out[2]
+        for place in (3, -4, 2**62, -(2**62)):
+            with pytest.raises(UsageError, match=f"element 1 of the input at is the index {place}, but there are 3 rows"):
+                pack.model("scatters").run({"x": np.zeros(3, np.float32), "at": np.array([0, place])})

@@ -90,6 +90,12 @@ typedef struct { /* where a caller's address goes */
   int32_t at, external;
 } ht_model_fix;
 
+typedef struct { /* whole numbers among the inputs that choose rows */
+  int32_t input, line; /* line: how many rows there are */
+  int64_t first, step; /* of its elements */
+  const char* reader;
+} ht_model_indices;
+
 typedef struct ht_model_context ht_model_context;
 
 typedef struct ht_loaded_model {
@@ -97,7 +103,7 @@ typedef struct ht_loaded_model {
   int threads; /* on a device as a call's setting has it: 1, or 2 where plans were made for another one */
   int32_t device; /* its number, of those of where.h's kind */
   int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, way_count, step_count;
-  int32_t operand_count, loop_count, op_steps, fix_count, packed_count;
+  int32_t operand_count, loop_count, op_steps, fix_count, packed_count, index_count;
   int32_t chained, segment_count; /* whether it is a chain: steps are segments and what lies between */
   struct ht_loaded_model** segments; /* the caller's, given once they are open */
   int32_t axes; /* of all operands together */
@@ -105,6 +111,7 @@ typedef struct ht_loaded_model {
   const char** dims;
   ht_size_line* sizes;
   int32_t* equal; /* pairs */
+  ht_model_indices* indices;
   ht_model_tensor* tensors;
   ht_model_end *inputs, *outputs; /* outputs: of the first way, then of the others */
   ht_model_way* ways;
@@ -142,6 +149,8 @@ int ht_model_weights(ht_model* model, int file, ht_error* error);
 int ht_model_dims(const ht_model* model, const DLTensor* inputs, int64_t* dims, ht_error* error); /* of a request; checks its inputs */
 int ht_model_given(const ht_model* model, const DLTensor* inputs, int64_t* dims, ht_error* error); /* the same, -1 of what no input says */
 int ht_model_sizes(const ht_model* model, const int64_t* dims, int64_t* sizes, ht_error* error);
+/* Whether all indices among the inputs lie in -n..n-1; on the host, of inputs that ht_model_dims found right. */
+int ht_model_indices_in(const ht_model* model, const DLTensor* inputs, const int64_t* sizes, ht_error* error);
 int ht_size_value(const ht_size_line* line, const int64_t* dims, const int64_t* sizes, int64_t* out); /* other than 0: it has none */
 int ht_model_extents(const ht_model* model, const ht_model_tensor* t, const int64_t* sizes, int64_t* out, int64_t* count, ht_error* error);
 void ht_model_words(const ht_model* model, const ht_model_tensor* t, char* text, size_t room); /* a shape: "(batch, seq, 32)" */

@@ -341,6 +341,22 @@ static void read_ways(reader* r, ht_model* m, char* made) {
   }
 }
 
+static void read_indices(reader* r, ht_model* m) {
+  m->index_count = r->at == r->end ? 0 : count_of(r, 6);
+  if ((m->indices = table(r, m->index_count, sizeof *m->indices)) == NULL) return;
+  for (int32_t i = 0; i < m->index_count && !r->bad; ++i) {
+    ht_model_indices* own = &m->indices[i];
+    own->input = below(r, m->input_count);
+    own->first = word(r, 0, HT_MODEL_EXTENT);
+    own->step = word(r, 1, HT_MODEL_EXTENT);
+    own->line = below(r, m->size_count);
+    own->reader = text(r);
+    if (r->bad) return;
+    const ht_model_tensor* t = &m->tensors[m->inputs[own->input].tensor];
+    if (t->code != kDLInt && t->code != kDLUInt) fail(r, "indices are whole numbers");
+  }
+}
+
 static uint64_t checksum(const int64_t* words, int64_t count) {
   uint64_t sum = 0xcbf29ce484222325u;
   for (int64_t i = 0; i < count; ++i) sum = (sum ^ (uint64_t)words[i]) * 0x100000001b3u;
@@ -362,6 +378,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
   m->inputs = read_ends(&r, m, &m->input_count, made);
   m->outputs = read_ends(&r, m, &m->output_count, NULL);
   if (!r.bad) read_ways(&r, m, made);
+  if (!r.bad && !m->chained) read_indices(&r, m);
   m->segments = table(&r, m->segment_count, sizeof *m->segments);
   if (!r.bad && m->chained && (m->way_count != 1 || m->weights_bytes != 0)) fail(&r, "a chain has one way and no weights");
   if (m->chained) m->slot_count = m->tensor_count; /* a context has an offset of each */
@@ -371,7 +388,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
 }
 
 void ht_model_clear(ht_model* m) {
-  void* const all[] = {m->dims, m->sizes, m->equal, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
+  void* const all[] = {m->dims, m->sizes, m->equal, m->indices, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
                        m->fixes, m->packed, m->segments, m->slots, m->beside_at, m->beside};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
 }

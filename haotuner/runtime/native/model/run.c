@@ -211,6 +211,7 @@ static int run_in(ht_model* m, ht_model_context* c, const ht_model_queue* q, con
   ht_model_plan* plan = plan_of(m, c, q, error);
   *small = plan == NULL && q->capturing;
   if (plan == NULL || check_outputs(m, plan, inputs, outputs, error) != 0) return -1;
+  if (ht_where_type == kDLCPU && ht_model_indices_in(m, inputs, plan->sizes, error) != 0) return -1;
   connect(m, plan, inputs, outputs);
   if (q->capturing) c->captured = 1;
   if (run_steps(m, plan, q->stream, ns, error) != 0) return -1;

@@ -1,7 +1,8 @@
-/* Extents of a request: its dimensions from its inputs, then every line of the size table. */
+/* Extents of a request: its dimensions from its inputs, then every line of the size table. And whether indices lie in them. */
 #include <stdio.h>
 #include <string.h>
 
+#include "model/between.h"
 #include "model/where.h"
 
 static const char* type_name(int code, int bits) {
@@ -144,5 +145,31 @@ int ht_model_sizes(const ht_model* m, const int64_t* dims, int64_t* sizes, ht_er
   int64_t extents[HT_MODEL_AXES], count;
   for (int32_t i = 0; i < m->tensor_count; ++i)
     if (m->tensors[i].weight < 0 && ht_model_extents(m, &m->tensors[i], sizes, extents, &count, error) != 0) return -1;
+  return 0;
+}
+
+/* The first element, of those from `at` on, that is no index of so many rows; the count where all are. */
+static int64_t astray(const DLTensor* given, int64_t at, int64_t step, int64_t count, int64_t rows) {
+  int64_t index;
+#define SCAN(kind) for (const kind* held = given->data; at < count && held[at] >= -rows && held[at] < rows;) at += step;
+  if (given->dtype.code == kDLInt && given->dtype.bits == 64) SCAN(int64_t)
+  else if (given->dtype.code == kDLInt && given->dtype.bits == 32) SCAN(int32_t)
+  else while (at < count && ht_between_element(given, at, &index) == 0 && index >= -rows && index < rows) at += step;
+#undef SCAN
+  return at;
+}
+
+int ht_model_indices_in(const ht_model* m, const DLTensor* inputs, const int64_t* sizes, ht_error* error) {
+  for (int32_t i = 0; i < m->index_count; ++i) {
+    const ht_model_indices* own = &m->indices[i];
+    DLTensor given = inputs[own->input];
+    given.data = ht_data(&given);
+    int64_t rows = sizes[own->line], count = 1, index;
+    for (int a = 0; a < given.ndim; ++a) count *= given.shape[a];
+    int64_t at = astray(&given, own->first, own->step, count, rows);
+    if (at >= count || ht_between_element(&given, at, &index) != 0) continue;
+    return ht_refuse(error, "ValueError", "%s: %.60s: element %lld of the input %.60s is the index %lld, but there are %lld rows: %lld to %lld", m->name, own->reader,
+                     (long long)at, m->inputs[own->input].name, (long long)index, (long long)rows, (long long)-rows, (long long)rows - 1);
+  }
   return 0;
 }

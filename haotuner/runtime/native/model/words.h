@@ -15,6 +15,8 @@
  *            STEP_LOOPS: group, count, tensors (the output last)
  *            STEP_OP:    name of the op, count, operands: role, [name if ROLE_NAMED,] tensor or -1, [a number's bits if -1,]
  *                        rank or -1, lines, axes reordered or 0, [order]
+ *   indices: [left out where none] count, each: an input of whole numbers, the first of its elements that is an index and the step
+ *            to the next, the line of how many rows they may choose from, name of the tensor that asks it
  * A chain, which is a model whose sizes depend on data, has other steps instead, one way and no weights:
  *            STEP_SEGMENT: name of another model, count, its inputs, count, its outputs
  *            STEP_NONZERO: tensor, the dimension that it tells, tensor of the places of what is not 0

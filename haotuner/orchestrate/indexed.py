@@ -1,0 +1,130 @@
+"""Which inputs of a graph hold indices, and how many rows each of these may choose from: a request is held against it.
+
+ONNX calls an index outside of -n..n-1 an error. What the inputs hold is asked once a call, before any step runs. Indices
+that the graph computes are not asked: loops keep these inside of the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from haotuner.graph.extents import Extent, canonical, same
+from haotuner.graph.graph import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Elements ``first``, ``first + step``, ... of the flat ``input`` lie in -extent..extent-1; ``reader``: who asks it."""
+
+    input: str
+    first: int
+    step: int
+    extent: Extent
+    reader: str
+
+
+def indexed(graph: Graph) -> list[Indexed]:
+    """What gathers and scatters ask of whole numbers that are inputs, in the order of the graph, each once."""
+    asked = _Asked(graph, {node.output: node for node in graph.nodes})
+    found: dict[tuple[str, int, int, str], Indexed] = {}
+    for node in graph.nodes:
+        if node.primitive in ("gather", "scatter"):
+            for one in asked.of(node):
+                found.setdefault((one.input, one.first, one.step, str(one.extent)), one)
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    graph: Graph
+    made: dict[str, Node]
+
+    def of(self, node: Node) -> Iterator[Indexed]:
+        rows, places = node.inputs[0], node.inputs[1]
+        extent = self.graph.types[rows].shape[node.attributes.get("axis", 0)]
+        wraps = [(places, extent)]
+        if self._source(places) is None:
+            wraps = []
+            most = self._most(places, wraps)
+            if most is None or not same(canonical(most + 1), extent):
+                return
+        for tensor, rows_of in wraps:
+            source = self._source(tensor)
+            if source is not None:
+                yield Indexed(*source, rows_of, node.output)
+
+    def _source(self, tensor: str) -> tuple[str, int, int] | None:
+        """The input whose elements a tensor holds, the first of them and the step to the next; None: it is computed."""
+        first, step, kinds = 0, 1, self.graph.types
+        while tensor not in self.graph.inputs:
+            node = self.made.get(tensor)
+            if node is None or node.primitive not in ("cast", "reshape", "transpose", "broadcast", "slice"):
+                return None
+            if node.primitive in ("transpose", "broadcast") and step > 1:
+                return None
+            tensor = node.inputs[0]
+            if node.primitive == "slice":  # a column of the last axis
+                shape, (axes, starts, stops, steps) = kinds[tensor].shape, (node.attributes[k] for k in _SLICE)
+                column = len(axes) == 1 and axes[0] % len(shape) == len(shape) - 1 and steps[0] == 1
+                if step > 1 or not column or not isinstance(shape[-1], int) or not isinstance(starts[0], int):
+                    return None
+                if stops[0] != starts[0] + 1:
+                    return None
+                first, step = starts[0], shape[-1]
+        return (tensor, first, step) if "int" in kinds[tensor].dtype else None
+
+    def _most(self, tensor: str, wraps: list[tuple[str, Extent]]) -> Extent | None:
+        """The largest place in a flat tensor, of indices in their axes; ``wraps`` gets these with their extents."""
+        count = self._count(tensor)
+        if count is not None:
+            return count
+        node = self.made.get(tensor)
+        if node is None:
+            return None
+        if node.primitive == "iota":
+            return canonical(node.attributes["extent"] - 1)
+        if node.primitive in ("cast", "reshape", "transpose", "broadcast"):
+            return self._most(node.inputs[0], wraps)
+        if node.primitive != "map":
+            return None
+        function = node.attributes["function"]
+        if function == "select":
+            extent = self._wrapped(node)
+            if extent is None:
+                return None
+            wraps.append((node.inputs[2], extent))
+            return canonical(extent - 1)
+        if function not in ("add", "mul"):
+            return None
+        one, other = (self._most(operand, wraps) for operand in node.inputs)
+        if one is None or other is None:
+            return None
+        return canonical(one + other if function == "add" else one * other)
+
+    def _wrapped(self, node: Node) -> Extent | None:
+        """The n of ``i + n if i < 0 else i``."""
+        less, behind = self.made.get(node.inputs[0]), self.made.get(node.inputs[1])
+        if less is None or behind is None or less.primitive != "map" or behind.primitive != "map":
+            return None
+        if less.attributes["function"] != "less" or behind.attributes["function"] != "add":
+            return None
+        if less.inputs[0] != node.inputs[2] or behind.inputs[0] != node.inputs[2] or self._count(less.inputs[1]) != 0:
+            return None
+        return self._count(behind.inputs[1])
+
+    def _count(self, tensor: str) -> Extent | None:
+        """The number that a tensor of sizes or a constant holds, the largest of several; None: it holds others."""
+        if tensor in self.graph.constants:
+            value = self.graph.constants[tensor]
+            return int(value.max()) if value.size and value.dtype.kind in "iu" and value.min() >= 0 else None
+        node = self.made.get(tensor)
+        if node is None or len(node.inputs) > 1:
+            return None
+        if node.primitive == "size":
+            found: Extent = node.attributes["extent"]
+            return found
+        return self._count(node.inputs[0]) if node.primitive in ("cast", "reshape", "concat", "broadcast") else None
+
+
+_SLICE = ("axes", "starts", "stops", "steps")

@@ -1,0 +1,135 @@
+"""Indices among a model's inputs: one that no row has is an error of that request, in words; nothing is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import haotuner
+from haotuner.errors import UsageError
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph
+from haotuner.graph.interpret import interpret
+from haotuner.importing.call import Call
+from haotuner.importing.folding import Folding
+from haotuner.importing.table import RULES
+from haotuner.orchestrate.indexed import indexed
+from tests.serving.model_packs import model_pack
+
+B, T, K = dimension("b"), dimension("t"), dimension("k")
+DRAW = np.random.default_rng(0)
+TABLE = DRAW.standard_normal((11, 4)).astype(np.float32)
+
+
+class Nodes:
+    """Nodes of ONNX, written down one after the other; inputs are tensors' names or constants."""
+
+    def __init__(self, **inputs: tuple[Any, ...]) -> None:
+        self.g = Folding()
+        for name, (dtype, *shape) in inputs.items():
+            self.g.input(name, tuple(shape), dtype)
+
+    def __call__(self, op: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+        names = tuple(one if isinstance(one, str) else self.g.constant(np.asarray(one)) for one in inputs)
+        return RULES[op](Call(self.g, op, names, attributes, 18, outputs))
+
+
+def graph(op: str, *inputs: Any, ends: dict[str, tuple[Any, ...]], **attributes: Any) -> Graph:
+    nodes = Nodes(**ends)
+    found = nodes(op, *inputs, outputs=2 if op == "TopK" else 1, **attributes)
+    return nodes.g.finish(*([found] if isinstance(found, str) else found))
+
+
+def cast() -> Graph:
+    nodes = Nodes(at=("int32", B, T))
+    return nodes.g.finish(nodes("Gather", TABLE, nodes("Cast", "at", to=7)))
+
+
+X = ("fp32", B, T)
+NETS = {  # of each: the graph, and the extents that its indices choose from
+    "rows": (graph("Gather", TABLE, "at", ends={"at": ("int64", B, T)}), (11,)),
+    "cast": (cast(), (11,)),
+    "axis": (graph("Gather", "x", "at", axis=1, ends={"x": X, "at": ("int64", 2)}), (9,)),
+    "elements": (graph("GatherElements", "x", "at", axis=1, ends={"x": X, "at": ("int64", B, K)}), (9,)),
+    "places": (graph("GatherND", "x", "at", ends={"x": (*X, 2), "at": ("int64", K, 2)}), (5, 9)),
+    "fixed": (graph("GatherND", "x", "at", ends={"x": ("fp32", 5, 9), "at": ("int64", K, 2)}), (5, 9)),
+    "written": (
+        graph("ScatterElements", "x", "at", "new", axis=1,
+              ends={"x": X, "at": ("int64", B, 2), "new": ("fp32", B, 2)}),
+        (9,),
+    ),
+    "slices": (graph("ScatterND", "x", "at", "new", ends={"x": X, "at": ("int64", K, 1), "new": ("fp32", K, T)}), (5,)),
+}  # fmt: skip
+SIZES = {"b": 5, "t": 9, "k": 3}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    graphs = {name: one for name, (one, _) in NETS.items()}
+    return model_pack(tmp_path_factory.mktemp("indices") / "pack", graphs, tuned=False, exact=False)
+
+
+def given(own: Graph, extents: tuple[int, ...]) -> dict[str, Any]:
+    """Inputs whose indices are distinct in each row, half of them counted from the end."""
+    found: dict[str, Any] = {}
+    for name in own.inputs:
+        kind = own.types[name]
+        shape = [SIZES.get(str(extent), extent) for extent in kind.shape]
+        found[name] = DRAW.standard_normal(shape).astype(np.float32)
+        if name == "at":
+            chosen = np.stack(
+                [np.resize(np.arange(extent), shape[:-1] if len(extents) > 1 else shape) for extent in extents]
+            )
+            chosen = np.moveaxis(chosen, 0, -1) if len(extents) > 1 else chosen[0]
+            below = np.where(DRAW.random(shape) < 0.5, chosen, chosen - np.array(extents))
+            found[name] = np.ascontiguousarray(below.reshape(shape).astype(kind.dtype))
+    return found
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_an_index_that_no_row_has_is_refused_and_the_next_request_is_right(path, name):
+    own, extents = NETS[name]
+    inputs = given(own, extents)
+    (output, want), *_ = interpret(own, inputs).items()
+    with haotuner.load(path, threads=1) as pack:
+        model = pack.model(name)
+        for column, extent in enumerate(extents):
+            for bad in (extent, -extent - 1, 2**31 - 1, -(2**31)):
+                wrong = inputs["at"].copy()
+                place = wrong.size - len(extents) + column
+                wrong.reshape(-1)[place] = bad
+                out = np.full_like(want, 7)
+                words = f"element {place} of the input at is the index {bad}, but there are {extent} rows"
+                with pytest.raises(UsageError, match=words):
+                    model.run({**inputs, "at": wrong}, out={output: out})
+                assert (out == 7).all()
+        np.testing.assert_array_equal(model.run(inputs)[output], want)
+
+
+def test_what_is_no_index_is_not_asked():
+    """Classes of OneHot may be none of them; places that the graph makes itself are right; others' arithmetic is theirs."""
+    at = {"at": ("int64", B)}
+    assert not indexed(graph("OneHot", "at", 4, np.array([0, 1], np.float32), ends=at))
+    assert not indexed(graph("TopK", "x", np.array([2]), axis=1, ends={"x": ("fp32", B, 9)}))
+    nodes = Nodes(**at)
+    own = nodes("Where", nodes("Less", "at", 0), nodes("Add", "at", 3), "at")
+    assert not indexed(nodes.g.finish(nodes("Gather", TABLE, own)))
+
+
+@pytest.mark.parametrize(
+    ("op", "held", "attributes"),
+    [
+        ("Gather", np.array([0, 5]), {}),
+        ("Gather", np.array([-10]), {"axis": 1}),
+        ("GatherElements", np.full((5, 1), 9), {"axis": 1}),
+        ("GatherND", np.array([[4, 9]]), {}),
+        ("ScatterND", np.array([[0], [1], [2], [3], [5]]), {}),
+        ("ScatterElements", np.full((5, 9), -6), {}),
+    ],
+)
+def test_a_constant_index_that_no_row_has_is_refused_at_import(op, held, attributes):
+    more = ["x"] if op.startswith("Scatter") else []
+    with pytest.raises(UsageError, match=rf"{op}: the index -?\d+, but there are (5|9) rows"):
+        graph(op, "x", held, *more, ends={"x": ("fp32", 5, 9)}, **attributes)
