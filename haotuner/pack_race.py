@@ -144,13 +144,25 @@ def ratio(
 
 
 def _call(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
-    draw, inputs = np.random.default_rng(SEED), {}
+    draw, inputs, alone = np.random.default_rng(SEED), {}, _alone(model)
     for end in model.inputs:
         shape = [dims[extent] if isinstance(extent, str) else extent for extent in end.shape]
-        drawn = draw.standard_normal(shape) if end.dtype.kind == "f" else draw.integers(0, 2, shape)
+        most = 0 if end.name in alone else 1
+        drawn = draw.standard_normal(shape) if end.dtype.kind == "f" else draw.integers(0, most + 1, shape)
         inputs[end.name] = drawn.astype(end.dtype)
     more = {"seed": SEED} if hasattr(model, "segments") else {}
     return lambda: model.run(inputs, **more)
+
+
+def _alone(model: Any) -> set[str]:
+    """Inputs that choose from one row, as one type of tokens is: of these 1 is no index."""
+    documents = [one.document for one in (model.segments.values() if hasattr(model, "segments") else [model])]
+    return {
+        told["inputs"][place]["name"]
+        for told in documents
+        for place, _, _, line, _ in told.get("indices", ())
+        if told["sizes"][line] == ["number", 1]
+    }
 
 
 def _least(calls: list[Callable[[], Any]], seconds: float, now: Callable[[], float]) -> list[float]:

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
-from haotuner.graph.extents import evaluate
+from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
 from haotuner.orchestrate.agreements import agreements, unmet
+from haotuner.orchestrate.indexed import indexed
 from haotuner.orchestrate.spans import requests, spans_of
 from haotuner.pack.device_models import answered
 from haotuner.pack.device_numbers import ordinal_for
@@ -100,8 +101,11 @@ def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, s
 
 
 def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
-    """Inputs of a request: normal numbers, whole ones small enough to be indices, masks of ones."""
+    """Inputs of a request: normal numbers; whole ones are 0 or 1, and 0 where they choose from one row."""
     draw = np.random.default_rng(seed)
+    alone = {
+        one.input for one in indexed(graph) if dimensions(one.extent) <= sizes.keys() and evaluate(one.extent, sizes) < 2
+    }
     found: dict[str, Any] = {}
     for name in graph.inputs:
         kind = graph.types[name]
@@ -109,7 +113,7 @@ def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[
         if kind.dtype in FLOATS:
             found[name] = draw.standard_normal(shape).astype(numpy_dtype(kind.dtype))
         else:
-            found[name] = draw.integers(0, 2, shape).astype(numpy_dtype(kind.dtype))
+            found[name] = draw.integers(0, 1 if name in alone else 2, shape).astype(numpy_dtype(kind.dtype))
     return found
 
 
