@@ -9,13 +9,15 @@ import pytest
 
 import haotuner
 from haotuner.errors import UsageError
-from haotuner.graph.extents import dimension
+from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
 from haotuner.importing.call import Call
 from haotuner.importing.folding import Folding
 from haotuner.importing.table import RULES
 from haotuner.orchestrate.indexed import indexed
+from haotuner.pack_race import _call
+from haotuner.whole_model import drawn_inputs
 from tests.serving.model_packs import model_pack
 
 B, T, K = dimension("b"), dimension("t"), dimension("k")
@@ -50,6 +52,7 @@ def cast() -> Graph:
 X = ("fp32", B, T)
 NETS = {  # of each: the graph, and the extents that its indices choose from
     "rows": (graph("Gather", TABLE, "at", ends={"at": ("int64", B, T)}), (11,)),
+    "one": (graph("Gather", TABLE[:1], "at", ends={"at": ("int64", B, T)}), (1,)),
     "cast": (cast(), (11,)),
     "axis": (graph("Gather", "x", "at", axis=1, ends={"x": X, "at": ("int64", 2)}), (9,)),
     "elements": (graph("GatherElements", "x", "at", axis=1, ends={"x": X, "at": ("int64", B, K)}), (9,)),
@@ -76,7 +79,7 @@ def given(own: Graph, extents: tuple[int, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in own.inputs:
         kind = own.types[name]
-        shape = [SIZES.get(str(extent), extent) for extent in kind.shape]
+        shape = [evaluate(extent, SIZES) for extent in kind.shape]
         found[name] = DRAW.standard_normal(shape).astype(np.float32)
         if name == "at":
             chosen = np.stack(
@@ -106,6 +109,14 @@ def test_an_index_that_no_row_has_is_refused_and_the_next_request_is_right(path,
                     model.run({**inputs, "at": wrong}, out={output: out})
                 assert (out == 7).all()
         np.testing.assert_array_equal(model.run(inputs)[output], want)
+
+
+def test_requests_that_are_drawn_hold_no_index_that_one_row_has_not(path):
+    drawn = {name: drawn_inputs(NETS[name][0], {"b": 5, "t": 9})["at"] for name in ("one", "rows")}
+    assert not drawn["one"].any() and drawn["rows"].any()
+    with haotuner.load(path, threads=1) as pack:
+        call = _call(pack.model("one"), {"b": 5, "t": 9})
+        np.testing.assert_array_equal(next(iter(call().values())), np.broadcast_to(TABLE[0], (5, 9, 4)))
 
 
 def test_what_is_no_index_is_not_asked():
