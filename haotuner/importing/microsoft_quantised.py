@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.integers import INTEGERS, product
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
 from haotuner.importing.quantised import dequantised, dynamic, quantised
+from haotuner.importing.recurrent import RECURRENT
 
 
 def _real(c: Call, place: int, axis: int = 0) -> str:
@@ -84,6 +87,28 @@ def _dynamic_product(c: Call) -> str:
     return c.g.map("add", found, c.tensor(4)) if c.given(4) else found
 
 
+def _lstm(c: Call) -> list[str]:
+    """Weights of bytes, (ways, inputs, gates), and of the state; ONNX Runtime also rounds input and state, this does not."""
+    weights: list[str] = []
+    for place, scale, zero in ((1, 8, 9), (2, 10, 11)):
+        stored, scales = (_held(c, at) for at in (place, scale))
+        zeros = _held(c, zero) if c.given(zero) else np.zeros(scales.shape, stored.dtype)
+        if stored.ndim != 3 or scales.shape != zeros.shape or scales.ndim not in (1, 2):
+            raise c.bad(f"weights of {stored.shape} with scales of {scales.shape} and zero points of {zeros.shape}")
+        wide = (len(scales), 1, -1)  # one scale a way, or one a way and column
+        real = (stored.astype(np.float32) - zeros.astype(np.float32).reshape(wide)) * scales.reshape(wide)
+        weights.append(c.g.constant(np.ascontiguousarray(real.transpose(0, 2, 1), np.float32)))
+    inputs = (c.tensor(0), *weights, *c.inputs[3:8])
+    return list(RECURRENT["LSTM"](replace(c, op="LSTM", inputs=inputs)))
+
+
+def _held(c: Call, place: int) -> Any:
+    found = c.g.known(c.tensor(place))
+    if found is None:
+        raise c.bad(f"input {place} is not known when the file is read; weights must be constants")
+    return np.asarray(found)
+
+
 MICROSOFT_QUANTISED: Mapping[str, Rule] = {
     "QLinearAdd": _joined("add"),
     "QLinearMul": _joined("mul"),
@@ -97,4 +122,5 @@ MICROSOFT_QUANTISED: Mapping[str, Rule] = {
     "QGemm": _gemm,
     "MatMulIntegerToFloat": _real_product,
     "DynamicQuantizeMatMul": _dynamic_product,
+    "DynamicQuantizeLSTM": _lstm,
 }

@@ -90,12 +90,32 @@ CASES: dict[str, tuple[str, list[Any], Mapping[str, Any], int]] = {
     "dynamic": ("DynamicQuantizeMatMul", [n(3, 6), Q[0, 1], scale(0.02), zero(90), n(6)], {}, 1),
 }  # fmt: skip
 
+CONSTANTS = {"MatMulNBits": (1, 2, 3), "DynamicQuantizeLSTM": (1, 2, 8, 9, 10, 11)}  # inputs that hold weights
+# The operator rounds input and state to bytes of 256 steps at each token; ours rounds weights alone.
+LSTMS: dict[str, tuple[str, list[Any], Mapping[str, Any], int]] = {
+    "signed": (
+        "DynamicQuantizeLSTM",
+        [n(6, B, 5), whole(-120, 120, 1, 5, 16, dtype=np.int8), whole(-120, 120, 1, 4, 16, dtype=np.int8), n(1, 32), None,
+         None, None, None, np.full(1, 0.004, np.float32), np.zeros(1, np.int8), np.full(1, 0.005, np.float32),
+         np.zeros(1, np.int8)],
+        {"hidden_size": 4}, 3,
+    ),
+    "both_ways_by_column": (
+        "DynamicQuantizeLSTM",
+        [n(6, B, 5), whole(0, 250, 2, 5, 16, dtype=np.uint8), whole(0, 250, 2, 4, 16, dtype=np.uint8), n(2, 32),
+         np.array([6, 4], np.int32), n(2, B, 4), n(2, B, 4), n(2, 12),
+         DRAW.uniform(0.002, 0.004, (2, 16)).astype(np.float32), np.full((2, 16), 117, np.uint8),
+         DRAW.uniform(0.002, 0.004, (2, 16)).astype(np.float32), np.full((2, 16), 131, np.uint8)],
+        {"hidden_size": 4, "direction": "bidirectional"}, 3,
+    ),
+}  # fmt: skip
+
 
 def model(op: str, inputs: list[Any], attributes: Mapping[str, Any], outputs: int) -> tuple[Any, dict[str, Any]]:
     helper = onnx.helper
     feeds = {f"x{place}": np.asarray(one) for place, one in enumerate(inputs) if one is not None}
     types = {name: helper.np_dtype_to_tensor_dtype(one.dtype) for name, one in feeds.items()}
-    weights = {"x1", "x2", "x3"} if op == "MatMulNBits" else set()
+    weights = {f"x{place}" for place in CONSTANTS.get(op, ())} & feeds.keys()
     ins = [helper.make_tensor_value_info(name, types[name], one.shape) for name, one in feeds.items() if name not in weights]
     held = [onnx.numpy_helper.from_array(feeds[name], name) for name in sorted(weights)]
     skipped = {1, 2} if outputs == 4 else set()
@@ -124,6 +144,16 @@ def test_a_node_computes_what_onnx_runtime_does(name: str) -> None:
             assert np.max(np.abs(mine.astype(int) - theirs.astype(int)), initial=0) <= 1
         else:
             np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", LSTMS)
+def test_an_lstm_of_bytes_is_within_the_steps_that_onnx_runtime_rounds_to(name: str) -> None:
+    whole_model, feeds = model(*LSTMS[name])
+    wanted = ort.InferenceSession(whole_model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    found = interpret(graph_of(whole_model, None, {}), feeds)
+    for mine, theirs in zip(found.values(), wanted, strict=True):
+        assert mine.shape == theirs.shape and np.max(np.abs(theirs)) > 0.1
+        np.testing.assert_allclose(mine, theirs, atol=5e-3)
 
 
 def test_what_no_rule_knows_is_refused_in_words() -> None:
