@@ -47,6 +47,16 @@ class Work:
             near_bytes=self.near_bytes + other.near_bytes,
         )
 
+    def times(self, count: Column) -> Work:
+        """So many such calls, one after the other."""
+        return Work(
+            flops={kind: count * flops for kind, flops in self.flops.items()},
+            least_bytes=count * self.least_bytes,
+            far_bytes=count * self.far_bytes,
+            mid_bytes=count * self.mid_bytes,
+            near_bytes=count * self.near_bytes,
+        )
+
     @staticmethod
     def streamed(flops: Column, least_bytes: Column) -> Work:
         """Work that passes every byte once through all levels and nothing twice, done by SIMD units."""

@@ -98,10 +98,11 @@ class CpuConvWinograd(CpuConv):
         return (("features", features), ("scratch", room), ("products", products), ("accuracy", accuracy))
 
     def demand(self, asked: Asked) -> Demand:
-        """Products of all points, as one with as many rows, and the transforms around them."""
+        """That of a product a point, each with a weight of its own, and the transforms around them."""
         e = asked.extents
         wt = asked.param("wt")
-        tiles = e["b"] * np.ceil(e["p"] / wt) * np.ceil(e["q"] / wt) * (wt + 2) ** 2
+        count = (wt + 2) ** 2
+        tiles = e["b"] * np.ceil(e["p"] / wt) * np.ceil(e["q"] / wt)
         product = Asked(
             device=asked.device,
             params=asked.params,
@@ -111,13 +112,20 @@ class CpuConvWinograd(CpuConv):
             kernels=asked.kernels,
             kernel_at=asked.kernel_at,
         )
-        moved, none = FP32_BYTES * 2 * tiles * (e["cg"] + e["f"]), np.zeros_like(tiles)  # points are written and read again
+        values = count * tiles  # of all points, of a channel or a feature
+        moved, none = FP32_BYTES * 2 * values * (e["cg"] + e["f"]), np.zeros_like(tiles)  # they are written and read again
         around = Work(
-            flops={"simd": ADDS * tiles * (e["cg"] + e["f"])},
+            flops={"simd": ADDS * values * (e["cg"] + e["f"])},
             least_bytes=none,
             far_bytes=none,
             mid_bytes=moved,
             near_bytes=2 * moved,
         )
-        found = dense_demand.demand(product)
-        return replace(found, work=found.work + around)
+        one = dense_demand.demand(product)
+        stream = one.stream
+        return replace(
+            one,
+            work=one.work.times(count) + around,
+            tiles=replace(one.tiles, count=count * one.tiles.count),
+            stream=stream and replace(stream, new_pages=count * stream.new_pages, new_streams=count * stream.new_streams),
+        )

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.cost.families import demand
 from haotuner.microkernels.cpu.conv_winograd import WORST, CpuConvWinograd
 from haotuner.ops.convolution import convolve, windows
-from haotuner.ops.minimal_filtering import EPS, TILES, growth, tolerance, transforms
+from haotuner.ops.minimal_filtering import EPS, TILES, growth, points, tolerance, transforms
 from haotuner.select.limits import laws_of, question
 from haotuner.words.law import refusals
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
 
 PADS = ((0, 0), (1, 1), (2, 3))
@@ -85,3 +87,15 @@ def test_a_family_of_3x3_windows_that_move_by_one():
             if not list(refusals(question(family, kernel, op, here, {"b": 1, "h": 56, "w": 56}), laws))
         }
         assert kept == (set(TILES) if right else set()), (op.name, growth(4, op["c"]) / WORST)
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_a_call_reads_a_weight_of_each_point(tile):
+    family, op = CpuConvWinograd(), Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1")
+    kernel = next(one for one in family.points(op, BIG_CORE) if one["wt"] == tile)
+    shapes = [Shape.of({"b": 1, "h": side, "w": side}) for side in (tile, 2 * tile)]
+    cold, hot = (
+        demand(BIG_CORE, family, op, [(kernel, one) for one in shapes], weights=state).work for state in ("cold", "hot")
+    )
+    assert (cold.far_bytes - hot.far_bytes).tolist() == [points(tile) * 64 * 64 * 4] * 2
+    assert hot.flops["simd"][1] == 4 * hot.flops["simd"][0]  # four tiles are four times one
