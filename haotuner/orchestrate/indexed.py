@@ -52,7 +52,8 @@ class _Asked:
         for tensor, rows_of in wraps:
             source = self._source(tensor)
             if source is not None:
-                yield Indexed(*source, rows_of, node.output)
+                table = f" of {rows}" if rows in self.graph.constants else ""  # a weight has the name that its author knows
+                yield Indexed(*source, rows_of, node.output + table)
 
     def _source(self, tensor: str) -> tuple[str, int, int] | None:
         """The input whose elements a tensor holds, the first of them and the step to the next; None: it is computed."""

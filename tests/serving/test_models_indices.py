@@ -112,6 +112,7 @@ def test_an_index_that_no_row_has_is_refused_and_the_next_request_is_right(path,
 
 
 def test_requests_that_are_drawn_hold_no_index_that_one_row_has_not(path):
+    assert indexed(NETS["rows"][0])[0].reader == "gather of c", "a weight is named"
     drawn = {name: drawn_inputs(NETS[name][0], {"b": 5, "t": 9})["at"] for name in ("one", "rows")}
     assert not drawn["one"].any() and drawn["rows"].any()
     with haotuner.load(path, threads=1) as pack:

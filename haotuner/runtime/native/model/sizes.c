@@ -168,7 +168,7 @@ int ht_model_indices_in(const ht_model* m, const DLTensor* inputs, const int64_t
     for (int a = 0; a < given.ndim; ++a) count *= given.shape[a];
     int64_t at = astray(&given, own->first, own->step, count, rows);
     if (at >= count || ht_between_element(&given, at, &index) != 0) continue;
-    return ht_refuse(error, "ValueError", "%s: %.60s: element %lld of the input %.60s is the index %lld, but there are %lld rows: %lld to %lld", m->name, own->reader,
+    return ht_refuse(error, "ValueError", "%s: %.90s: element %lld of the input %.60s is the index %lld, but there are %lld rows: %lld to %lld", m->name, own->reader,
                      (long long)at, m->inputs[own->input].name, (long long)index, (long long)rows, (long long)-rows, (long long)rows - 1);
   }
   return 0;
