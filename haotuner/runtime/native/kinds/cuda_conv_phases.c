@@ -4,8 +4,6 @@
 #include "cuda/workspace.h"
 #include "cuda_conv.h"
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static int32_t common(int32_t a, int32_t b) { return b == 0 ? a : common(b, a % b); }
 
 /* Results 0.. of `out` at place, place + stride, ... see taps first_tap, first_tap + apart, ...; result j sees rows j - before, then backwards. */
