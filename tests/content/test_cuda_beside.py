@@ -38,7 +38,7 @@ def test_a_kernel_writes_all_and_loads_once():
     text = kernel_text("norm", plan, 256, dtype)
     assert text.count("__global__") == 1 and text.count("ht_half* __restrict__") == 7
     assert text.count("const ht_half* __restrict__") == 2, "inputs alone are not written"
-    assert text.count("ht_take<4, true>(") == 2, "the first iteration of each input, for all passes and outputs"
+    assert text.count("ht_take<4, true>(") == 2 + 2 * 3, "each input's first iteration, for all, and an end of each pass"
     assert text.count("__shfl_xor_sync") == 3, "sum and largest in one pass, then the squares"
     plan, _ = PROGRAMS["norm_stages"]
     text = kernel_text("norm", plan)

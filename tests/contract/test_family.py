@@ -61,6 +61,10 @@ OPS += [
     Op.parse(f"conv2d:c=64,f=64,r=3,s=3,pad=1,layout=nhwc,dtype={dtype}")
     for dtype in ("fp16", "bf16", "int8", "int8,in=int8")
 ]
+OPS += [
+    Op.parse(f"conv_transpose2d:c=64,f=64,r=4,s=4,stride=2,pad=1,layout=nhwc{dtype}")
+    for dtype in ("", ",dtype=fp16", ",dtype=bf16", ",dtype=int8", ",dtype=int8,in=int8")
+]
 # Of convolutions alone, which find them by themselves (``conv_families``).
 WITHIN = [one.name for one in FAMILIES if isinstance(one, CudaDense) and (one.windows or one.signs == "su")]
 TESTED = [one for one in FAMILIES if one.name not in WITHIN]
