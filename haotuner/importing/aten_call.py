@@ -61,7 +61,7 @@ class Aten:
                 return self.g.constant(value, dtype)
             own = dtype if dtype in FLOATS else "int64"  # sizes may be divided on the way to a real number
             return self.cast(self.g.of_extents(np.array(value, object), own), dtype)
-        return value if self.g.types[value].dtype == dtype else self.g.add("cast", value, dtype=dtype)
+        return self.g.cast(value, dtype)
 
     def shape(self, place: int = 0) -> tuple[Extent, ...]:
         """An argument's shape."""

@@ -24,12 +24,12 @@ def _conv(c: Call) -> str:
     return biased(c, convolved(c, c.tensor(0), c.tensor(1), windows_of(c, sizes, image), c.attribute("group", 1)))
 
 
-def biased(c: Call, x: str) -> str:
-    """A convolution's result with the bias that the node has as its third input."""
-    if not c.given(2):
+def biased(c: Call, x: str, place: int = 2) -> str:
+    """A convolution's result with the bias that the node has as its third input, or at another place."""
+    if not c.given(place):
         return x
     rank = c.g.types[x].rank
-    return c.g.map("add", x, reshaped(c, c.tensor(2), (c.shape(2)[0], *[1] * (rank - 2))))
+    return c.g.map("add", x, reshaped(c, c.tensor(place), (c.shape(place)[0], *[1] * (rank - 2))))
 
 
 def convolved(c: Call, x: str, weight: str, w: Windows, groups: int) -> str:

@@ -131,7 +131,7 @@ def _where(c: Call) -> str:
 
 def _cast(c: Call) -> str:
     to = c.type(1).dtype if c.op == "CastLike" else dtype_of_onnx(c.required("to"), c.op)
-    return c.tensor(0) if to == c.type(0).dtype else c.g.add("cast", c.tensor(0), dtype=to)
+    return c.g.cast(c.tensor(0), to)
 
 
 def _is_inf(c: Call) -> str:

@@ -72,6 +72,10 @@ class Folding(GraphBuilder):
                 return folded
         return self.plain(primitive, *inputs, name=name, **attributes)
 
+    def cast(self, x: str, dtype: str) -> str:
+        """A tensor in an element type; itself where it has that type."""
+        return x if self.types[x].dtype == dtype else self.add("cast", x, dtype=dtype)
+
     def plain(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """A node, whatever is known."""
         return GraphBuilder.add(self, primitive, *map(self._nodes_of, inputs), name=name, **attributes)

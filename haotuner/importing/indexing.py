@@ -9,11 +9,6 @@ from haotuner.importing.call import Call, Rule
 from haotuner.importing.layout import cut, padded, reshaped
 
 
-def _signed(c: Call, indices: str) -> str:
-    kind = c.g.types[indices].dtype
-    return indices if kind == "int64" else c.g.add("cast", indices, dtype="int64")
-
-
 def _within(c: Call, indices: str, extent: Extent) -> None:
     """UsageError where indices that are known now choose rows that a tensor of this extent has not."""
     held = c.g.known(indices)
@@ -28,7 +23,7 @@ def _within(c: Call, indices: str, extent: Extent) -> None:
 def _gather(c: Call) -> str:
     axis = c.axis(c.attribute("axis", 0))
     _within(c, c.tensor(1), c.shape()[axis])
-    return c.g.add("gather", c.tensor(0), _signed(c, c.tensor(1)), axis=axis)
+    return c.g.add("gather", c.tensor(0), c.g.cast(c.tensor(1), "int64"), axis=axis)
 
 
 def _from_the_front(c: Call, indices: str, extent: Extent) -> str:
@@ -65,7 +60,7 @@ def taken_along(c: Call, x: str, indices: str, axis: int) -> str:
 
 
 def _gather_elements(c: Call) -> str:
-    return taken_along(c, c.tensor(0), _signed(c, c.tensor(1)), c.axis(c.attribute("axis", 0)))
+    return taken_along(c, c.tensor(0), c.g.cast(c.tensor(1), "int64"), c.axis(c.attribute("axis", 0)))
 
 
 def _slices(c: Call, indices: str, batch: int) -> tuple[str, tuple[Extent, ...], tuple[Extent, ...], int]:
@@ -91,14 +86,14 @@ def _slices(c: Call, indices: str, batch: int) -> tuple[str, tuple[Extent, ...],
 
 def _gather_nd(c: Call) -> str:
     batch = c.attribute("batch_dims", 0)
-    places, outer, row, axes = _slices(c, _signed(c, c.tensor(1)), batch)
+    places, outer, row, axes = _slices(c, c.g.cast(c.tensor(1), "int64"), batch)
     flat = reshaped(c, c.tensor(0), (product(c.shape()[:axes]), *row))
     found = c.g.add("gather", flat, reshaped(c, places, (product(outer),)), axis=0)
     return reshaped(c, found, (*outer, *row))
 
 
 def _scatter_nd(c: Call) -> str:
-    places, outer, row, _ = _slices(c, _signed(c, c.tensor(1)), 0)
+    places, outer, row, _ = _slices(c, c.g.cast(c.tensor(1), "int64"), 0)
     size, count = product(row), product(outer)
     first = reshaped(c, c.g.map("mul", places, c.g.of_extents([size], "int64")), (count, 1))
     within = c.g.add("iota", extent=size, dtype="int64")
@@ -114,7 +109,7 @@ def _written(c: Call, places: str) -> str:
 
 
 def _scatter_elements(c: Call) -> str:
-    return _written(c, _flat_places(c, _signed(c, c.tensor(1)), c.axis(c.attribute("axis", 0)), c.shape()))
+    return _written(c, _flat_places(c, c.g.cast(c.tensor(1), "int64"), c.axis(c.attribute("axis", 0)), c.shape()))
 
 
 def _max_unpool(c: Call) -> str:

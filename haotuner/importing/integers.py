@@ -40,8 +40,11 @@ class Weight:
         return Weight(self.moved.T, self.near.T, self.rest)
 
 
-def weight_of(c: Call, w: str, zero: str | None, axis: int) -> Weight | None:
-    """A known weight less its zero point, of one number or of one for each feature, which ``axis`` counts; else None."""
+def weight_of(c: Call, w: str, zero: str | None, axis: int, groups: int = 1) -> Weight | None:
+    """A known weight less its zero point, of one number or of one for each feature, which ``axis`` counts; else None.
+
+    None of a convolution in several groups, too, where something lies beyond int8.
+    """
     stored, less = c.g.known(w), np.zeros((), np.int32) if zero is None else c.g.known(zero)
     if stored is None or less is None or object in (stored.dtype, less.dtype) or c.g.types[w].dtype not in BYTES:
         return None
@@ -52,6 +55,8 @@ def weight_of(c: Call, w: str, zero: str | None, axis: int) -> Weight | None:
     moved = stored.astype(np.int32) - less
     if moved.min(initial=0) >= -128 and moved.max(initial=0) <= 127:
         return Weight(moved, moved, None)
+    if groups > 1:
+        return None
     middle = 128 if stored.dtype == np.uint8 else 0
     return Weight(moved, stored.astype(np.int32) - middle, (middle - less).reshape(-1))
 
@@ -90,13 +95,13 @@ def is_zero(c: Call, zero: str) -> bool:
     return known is not None and known.dtype != object and not known.any()
 
 
-def _single(c: Call, one: str | None) -> bool:
+def single(c: Call, one: str | None) -> bool:
     """Whether a scale or a zero point is one number, or is left out."""
     return one is None or all(same(extent, 1) for extent in c.g.types[one].shape)
 
 
 def image_sums(c: Call, x: str, zero: str | None, weight: Weight, w: Windows, groups: int) -> str:
-    """A convolution of bytes; pads are what the zero point stands for. What lies beyond int8 has no groups."""
+    """A convolution of bytes; pads are what the zero point stands for."""
     if zero is not None and not is_zero(c, zero):
         x, w = _surrounded(c, x, zero, w), replace(w, before=(0,) * len(w.sizes), after=(0,) * len(w.sizes))
     return sums(c, x, zero, weight, 0, len(w.sizes), lambda one, other: convolved(c, one, other, w, groups))
@@ -117,17 +122,17 @@ def matrix_sums(c: Call, x: str, zero: str | None, weight: Weight) -> str:
     return sums(c, x, zero, weight, 1, 0, lambda one, other: matmul(c, one, other))
 
 
-def _both(c: Call, x: str, w: str, axis: int) -> tuple[Stored, Stored, Weight] | None:
+def _both(c: Call, x: str, w: str, axis: int, groups: int = 1) -> tuple[Stored, Stored, Weight] | None:
     """What real numbers were made of, and the weight; ``axis``: of its features. None where no kernel of bytes fits."""
     left, right = c.g.stored.get(x), c.g.stored.get(w)
     if left is None or right is None or c.g.types[left.bytes].dtype not in BYTES or c.g.known(left.bytes) is not None:
         return None
-    of_one = _single(c, right.scale) and _single(c, right.zero)
-    if not (_single(c, left.scale) and _single(c, left.zero)) or not (of_one or right.axis == axis):
+    of_one = single(c, right.scale) and single(c, right.zero)
+    if not (single(c, left.scale) and single(c, left.zero)) or not (of_one or right.axis == axis):
         return None
     if not c.g.types[left.scale].dtype == c.g.types[right.scale].dtype == "fp32":
         return None
-    weight = weight_of(c, right.bytes, right.zero, axis)
+    weight = weight_of(c, right.bytes, right.zero, axis, groups)
     return None if weight is None else (left, right, weight)
 
 
@@ -135,7 +140,7 @@ def _real(c: Call, found: str, left: Stored, right: Stored, behind: int) -> str:
     """Sums times both scales; ``behind``: axes behind that of the features."""
     factor, g = right.scale, c.g
     count = g.types[factor].shape
-    factor = reshaped(c, factor, () if _single(c, factor) else (*count, *[1] * behind))
+    factor = reshaped(c, factor, () if single(c, factor) else (*count, *[1] * behind))
     return g.map("mul", g.add("cast", found, dtype="fp32"), g.map("mul", reshaped(c, left.scale, ()), factor))
 
 
@@ -160,14 +165,13 @@ def _gemm(c: Call) -> str:
 
 
 def _conv(c: Call) -> str:
-    both = _both(c, c.tensor(0), c.tensor(1), 0)
+    groups = int(c.attribute("group", 1))
+    both = _both(c, c.tensor(0), c.tensor(1), 0, groups)
     if both is None or list(c.attribute("kernel_shape", c.shape(1)[2:])) != list(c.shape(1)[2:]):
         return _found(CONVOLUTIONS["Conv"], c)
     left, right, weight = both
-    groups, sizes = int(c.attribute("group", 1)), [int(one) for one in weight.near.shape[2:]]
-    if weight.rest is not None and groups > 1:
-        return _found(CONVOLUTIONS["Conv"], c)
-    found = image_sums(c, left.bytes, left.zero, weight, windows_of(c, sizes, c.shape()[2:]), int(c.attribute("group", 1)))
+    sizes = [int(one) for one in weight.near.shape[2:]]
+    found = image_sums(c, left.bytes, left.zero, weight, windows_of(c, sizes, c.shape()[2:]), groups)
     return biased(c, _real(c, found, left, right, len(sizes)))
 
 
@@ -179,7 +183,7 @@ def _found(rule: Rule, c: Call) -> str:
 
 def _matmul_integer(c: Call) -> str:
     x, w, zero = c.tensor(0), c.tensor(1), c.maybe(2)
-    weight = weight_of(c, w, c.maybe(3), 1) if c.g.types[w].rank == 2 and c.type().rank > 1 and _single(c, zero) else None
+    weight = weight_of(c, w, c.maybe(3), 1) if c.g.types[w].rank == 2 and c.type().rank > 1 and single(c, zero) else None
     if weight is None or c.g.known(x) is not None:
         return _found(PRODUCTS["MatMulInteger"], c)
     return matrix_sums(c, x, zero, weight)

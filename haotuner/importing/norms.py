@@ -44,12 +44,8 @@ def _batch_norm(c: Call) -> str:
     scale, bias, mean, variance = (c.tensor(place) for place in (1, 2, 3, 4))
     factor = c.g.map("mul", scale, c.g.map("rsqrt", c.g.map("add", variance, c.attribute("epsilon", 1e-5))))
     shift = c.g.map("sub", bias, c.g.map("mul", mean, factor))
-    factor, shift = (_as(c, _along(c, one, rank), dtype) for one in (factor, shift))
+    factor, shift = (c.g.cast(_along(c, one, rank), dtype) for one in (factor, shift))
     return c.g.map("add", c.g.map("mul", c.tensor(0), factor), shift)
-
-
-def _as(c: Call, x: str, dtype: str) -> str:
-    return x if c.g.types[x].dtype == dtype else c.g.add("cast", x, dtype=dtype)
 
 
 def _instance_norm(c: Call) -> str:

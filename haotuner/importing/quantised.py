@@ -10,12 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from haotuner.graph.extents import product
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.call import Call, Rule
-from haotuner.importing.convolutions import convolved
+from haotuner.importing.convolutions import biased, convolved
 from haotuner.importing.folding import Stored
-from haotuner.importing.integers import image_sums, is_zero, matrix_sums, weight_of
+from haotuner.importing.integers import image_sums, is_zero, matrix_sums, single, weight_of
 from haotuner.importing.layout import reshaped
 from haotuner.importing.products import matmul
 from haotuner.importing.types import dtype_of_onnx
@@ -44,8 +43,7 @@ def quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: i
     """Rounded to the nearest, to even where two are as near, and kept in the range of the bytes."""
     g, rank = c.g, c.g.types[x].rank
     own = g.types[scale].dtype
-    x = x if g.types[x].dtype == own else g.add("cast", x, dtype=own)
-    found = g.map("round", g.map("div", x, _spread(c, scale, rank, axis)))
+    found = g.map("round", g.map("div", g.cast(x, own), _spread(c, scale, rank, axis)))
     if zero is not None and not is_zero(c, zero):
         found = g.map("add", found, g.add("cast", _spread(c, zero, rank, axis), dtype=own))
     bounds = np.iinfo(numpy_dtype(dtype))
@@ -102,8 +100,8 @@ def _sums(c: Call, x: int, w: int, x_zero: int, w_zero: int) -> str:
     """A convolution of whole numbers; pads are what the zero point stands for."""
     sizes = [int(one) for one in c.shape(w)[2:]]
     windows, groups = windows_of(c, sizes, c.shape(x)[2:]), int(c.attribute("group", 1))
-    weight, zero = weight_of(c, c.tensor(w), c.maybe(w_zero), 0), c.maybe(x_zero)
-    if weight is not None and (weight.rest is None or groups == 1) and (zero is None or product(c.g.types[zero].shape) == 1):
+    weight, zero = weight_of(c, c.tensor(w), c.maybe(w_zero), 0, groups), c.maybe(x_zero)
+    if weight is not None and single(c, zero):
         return image_sums(c, c.tensor(x), zero, weight, windows, groups)
     left, right = _moved(c, c.tensor(x), zero, 1), _moved(c, c.tensor(w), c.maybe(w_zero), 0)
     return convolved(c, left, right, windows, groups)
@@ -114,33 +112,23 @@ def _requantised(c: Call, sums: str, scales: tuple[int, int, int], zero: int, ax
     g, rank = c.g, c.g.types[sums].rank
     wide = [g.add("cast", c.tensor(place), dtype="fp32") for place in scales]
     one, other = (_spread(c, tensor, rank, axis) for tensor in wide[:2])
-    sums = sums if g.types[sums].dtype == "fp32" else g.add("cast", sums, dtype="fp32")
-    real = g.map("mul", sums, g.map("mul", one, other))
+    real = g.map("mul", g.cast(sums, "fp32"), g.map("mul", one, other))
     return quantised(c, real, wide[2], c.tensor(zero), c.type(zero).dtype, axis)
 
 
 def _convolution(c: Call) -> str:
-    found = _sums(c, 0, 3, 2, 5)
-    if c.given(8):
-        found = c.g.map("add", found, reshaped(c, c.tensor(8), (c.shape(8)[0], *[1] * (c.type().rank - 2))))
-    return _requantised(c, found, (1, 4, 6), 7, 1)
+    return _requantised(c, biased(c, _sums(c, 0, 3, 2, 5), 8), (1, 4, 6), 7, 1)
 
 
 def _product(c: Call) -> str:
     rank, zero = c.type().rank, c.maybe(2)
-    plain = c.type(3).rank == 2 and rank > 1 and (zero is None or product(c.g.types[zero].shape) == 1)
-    weight = weight_of(c, c.tensor(3), c.maybe(5), 1) if plain else None
+    weight = weight_of(c, c.tensor(3), c.maybe(5), 1) if c.type(3).rank == 2 and rank > 1 and single(c, zero) else None
     if weight is not None:
         found = matrix_sums(c, c.tensor(0), zero, weight)
-        return _requantised(c, found, (1, 4, 6), 7, c.g.types[found].rank - 1)
-    left, right = (  # whole numbers as floats: exact up to 258 terms, and such products have kernels
-        c.g.add("cast", one, dtype="fp32")
-        for one in (
-            _moved(c, c.tensor(0), zero, max(rank - 2, 0)),
-            _moved(c, c.tensor(3), c.maybe(5), c.type(3).rank - 1),
-        )
-    )
-    found = matmul(c, left, right)
+    else:  # whole numbers as floats: exact up to 258 terms, and such products have kernels
+        left = _moved(c, c.tensor(0), zero, max(rank - 2, 0))
+        right = _moved(c, c.tensor(3), c.maybe(5), c.type(3).rank - 1)
+        found = matmul(c, *(c.g.add("cast", one, dtype="fp32") for one in (left, right)))
     return _requantised(c, found, (1, 4, 6), 7, c.g.types[found].rank - 1)
 
 
