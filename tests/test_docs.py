@@ -47,7 +47,7 @@ def test_a_decision_says_what_and_why_and_is_listed(page: Path):
     text = page.read_text(encoding="utf-8")
     assert text.startswith(f"# {page.stem[:3]} "), "its number is its file's"
     assert "**Chosen" in text and "**Because" in text
-    assert f"]({page.name})" in (page.parent / "README.md").read_text(encoding="utf-8")
+    assert f"]({page.name})" in (page.parent / "index.md").read_text(encoding="utf-8")
 
 
 def test_no_two_decisions_have_one_number():
