@@ -41,12 +41,13 @@ class Oriented:
     def called(self, place: Place) -> str:
         """The name of a tensor where it lies."""
         name, last = place
-        if not last:
-            return name
-        found = f"{name}@last"
-        while found in self.graph.types:
-            found += "'"
-        return found
+        return self._free(f"{name}@last") if last else name
+
+    def _free(self, name: str) -> str:
+        """A name that no tensor of the graph has."""
+        while name in self.graph.types:
+            name += "'"
+        return name
 
     def written(
         self, outputs: Sequence[Place], how: Callable[[Place], How], *, inputs: Sequence[str] | None = None
@@ -94,8 +95,12 @@ class Oriented:
         if way not in ("first", "last"):
             return []
         node = self._made[name]
-        last = self.rules[name].reads if way == "last" else [False] * len(node.inputs)
-        return [(one, so) for one, so in zip(node.inputs, last, strict=True) if one not in self.graph.constants]
+        places = zip(node.inputs, self._rule(node, way).reads, strict=True)
+        return [place for place in places if place[0] not in self.graph.constants]
+
+    def _rule(self, node: Node, way: How) -> Turned:
+        """A primitive as it was, or on images with channels last."""
+        return self.rules[node.output] if way == "last" else Turned(node.attributes, (False,) * len(node.inputs), last=False)
 
     def _typed(self, made: _Written, place: Place) -> str:
         """The name of a place, with its type."""
@@ -116,30 +121,22 @@ class Oriented:
         made.nodes.append(Node("transpose", (self.called((name, not last)),), self._typed(made, place), {"order": order}))
 
     def _compute(self, made: _Written, node: Node, place: Place, way: How) -> None:
-        """A primitive as it was, or on images with channels last."""
-        held = [name for name in node.inputs if name in self.graph.constants]
-        made.types |= {name: self.graph.types[name] for name in held}
-        if way == "first":
-            self._typed(made, place)
-            made.nodes.append(node)
-            made.constants |= {name: self.graph.constants[name] for name in held}
-            return
-        rule, reads = self.rules[node.output], list[str]()
-        for name, last in zip(node.inputs, rule.reads, strict=True):
-            if name not in held:
-                reads.append(self.called((name, last)))
-                continue
-            reads.append(self._constant(made, name, node.output) if last else name)
-            if not last:
-                made.constants[name] = self.graph.constants[name]
+        """A primitive, with the constants that it reads."""
+        rule = self._rule(node, way)
+        reads = [
+            self._constant(made, name, node.output if last else None)
+            if name in self.graph.constants
+            else self.called((name, last))
+            for name, last in zip(node.inputs, rule.reads, strict=True)
+        ]
         made.nodes.append(Node(node.primitive, tuple(reads), self._typed(made, place), rule.attributes))
 
-    def _constant(self, made: _Written, name: str, beside: str) -> str:
-        """A constant turned as the image beside it."""
-        rank = self.graph.types[beside].rank
-        value = with_channels_last(self.graph.constants[name], self.images[beside], rank)
-        called = f"{name}@{''.join(map(str, self.images[beside].order(rank)))}"
-        while called in self.graph.types:
-            called += "'"
+    def _constant(self, made: _Written, name: str, beside: str | None) -> str:
+        """A constant as it was, or turned as the image beside it."""
+        value, called = self.graph.constants[name], name
+        if beside is not None:
+            rank = self.graph.types[beside].rank
+            value = with_channels_last(value, self.images[beside], rank)
+            called = self._free(f"{name}@{''.join(map(str, self.images[beside].order(rank)))}")
         made.constants[called], made.types[called] = value, TensorType(value.shape, self.graph.types[name].dtype)
         return called

@@ -95,8 +95,12 @@ class Exact(Greedy):
     ) -> None:
         """``kinds``: windows by what they mean, which segments of a model share; the others are as of ``Greedy``."""
         self.prices, self.told = prices, Told()
-        self._kinds = {} if kinds is None else kinds
+        self.kinds = {} if kinds is None else kinds
         super().__init__(graph, tuned=tuned, serves=serves)
+
+    def of(self, graph: Graph, prices: Prices, *, tuned: bool = True) -> Exact:
+        """The plan of another graph, served by the same kernels; windows that mean the same are shared."""
+        return Exact(graph, prices, tuned=tuned, serves=self.finder.serves, kinds=self.kinds)
 
     def prefers(self, one: Product, parts: Sequence[Product]) -> bool:
         """Whether the one kernel is priced below the products and the loops that they leave."""
@@ -117,7 +121,7 @@ class Exact(Greedy):
 
     @cached_property
     def _cut(self) -> Windows:
-        return Windows(self, self.prices, self._kinds)
+        return Windows(self, self.prices, self.kinds)
 
     @cached_property
     def windows(self) -> list[Window]:

@@ -20,7 +20,6 @@ from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Loops
 from haotuner.orchestrate.program import Candidate, solve
 from haotuner.orchestrate.twins import meaning
-from haotuner.orchestrate.windows import Window
 from haotuner.words.op import Op
 
 LIMIT_S = 20.0  # for the program of a graph
@@ -37,17 +36,11 @@ class Unit:
 
 
 class Layouts:
-    """The layouts of a plan's images, by what kernels are expected to take. ``plan``: all channels first.
+    """The layouts of a plan's images, by what kernels are expected to take. ``plan``: all channels first."""
 
-    ``serves`` and ``kinds``: as of ``Exact``.
-    """
-
-    def __init__(
-        self, plan: Exact, serves: Callable[[Op], bool] | None = None, kinds: dict[Hashable, Window] | None = None
-    ) -> None:
-        self.plan, self.graph, self.serves = plan, plan.graph, serves
+    def __init__(self, plan: Exact) -> None:
+        self.plan, self.graph = plan, plan.graph
         self.prices = Prices(plan.prices.requests, plan.prices.rates)
-        self._kinds: dict[Hashable, Window] = {} if kinds is None else kinds
         convolutions = [one for one in plan.products.values() if one.kind == "conv"]
         known = convolved_images((one.x.tensor, one.output, one.weight.ndim - 2) for one in convolutions)
         self.oriented = Oriented(self.graph, images_of(self.graph, known))
@@ -105,7 +98,7 @@ class Layouts:
         """The plan of ``graph_of``; that with all channels first where nothing else is given."""
         if not any(True in own for own in layouts.values()):
             return self.plan
-        return Exact(self.graph_of(layouts), self.plan.prices, serves=self.serves, kinds=self._kinds)
+        return self.plan.of(self.graph_of(layouts), self.plan.prices)
 
     def everywhere(self) -> dict[int, set[Layout]]:
         """Channels last in all units that can have it."""
@@ -161,7 +154,7 @@ class Layouts:
         made = {node.output: node for node in graph.nodes}
         key = meaning(graph, made, tuple(made), graph.outputs)
         if key not in self._costs:
-            plan = Exact(graph, self.prices, tuned=unit.product, serves=self.serves, kinds=self._kinds)
+            plan = self.plan.of(graph, self.prices, tuned=unit.product)
             groups = sum(self.prices.loops_us(one.graph) for one in plan.steps if isinstance(one, Loops))
             products = sum(self.prices.product_us(one, graph) for one in plan.products.values())
             self._costs[key] = groups + products if plan.products or not unit.product else None
@@ -197,21 +190,21 @@ def _as_made(tensor: str) -> str:
     return f"{tensor} as made"
 
 
-def cheapest(plan: Exact, serves: Callable[[Op], bool] | None, kinds: dict[Hashable, Window]) -> Exact:
+def cheapest(plan: Exact) -> Exact:
     """The plan of the same graph in the cheapest layouts; itself where that is all channels first."""
-    layouts = Layouts(plan, serves, kinds)
+    layouts = Layouts(plan)
     return layouts.planned(layouts.chosen) if layouts.oriented.images else plan
 
 
-def all_last(plan: Exact, serves: Callable[[Op], bool] | None, kinds: dict[Hashable, Window]) -> Exact:
+def all_last(plan: Exact) -> Exact:
     """The plan of the same graph with channels last wherever that goes."""
-    layouts = Layouts(plan, serves, kinds)
+    layouts = Layouts(plan)
     return layouts.planned(layouts.everywhere())
 
 
 # What makes of a plan with all channels first the plan that is served.
-LAYOUTS: Mapping[str, Callable[[Exact, Callable[[Op], bool] | None, dict[Hashable, Window]], Exact]] = {
+LAYOUTS: Mapping[str, Callable[[Exact], Exact]] = {
     "cheapest": cheapest,
-    "first": lambda plan, serves, kinds: plan,
+    "first": lambda plan: plan,
     "last": all_last,
 }

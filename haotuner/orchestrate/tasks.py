@@ -82,9 +82,7 @@ def asked_model(
     prices = Measured(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
     kinds: dict[Hashable, Any] = {}
     plans = tuple(
-        LAYOUTS[layout](Exact(one.graph, prices, serves=serves, kinds=kinds), serves, kinds)
-        for one in cut(graph)
-        if one.graph is not None
+        LAYOUTS[layout](Exact(one.graph, prices, serves=serves, kinds=kinds)) for one in cut(graph) if one.graph is not None
     )
     if serves is not None:
         check_steps(name, [step for plan in plans for step in plan.steps])

@@ -30,7 +30,6 @@ from haotuner.orchestrate.spans import requests, spans_of
 from haotuner.whole_model import drawn_inputs, name_of
 
 REQUESTS, TURNS = 6, 12
-HEADING = "Channels first or last"
 
 
 def packed(model: Path, shapes: str, out: Path) -> None:
@@ -87,8 +86,8 @@ def plans(model: Path, graph: Graph, sizes: Sequence[Mapping[str, int]]) -> list
     """A row for each layout: what its plan is expected to take, its steps, and the CPU seconds of planning."""
     rows = []
     for layout, laid_out in LAYOUTS.items():
-        begin, kinds, prices = time.process_time(), dict[Any, Any](), Prices(sizes)
-        plan = laid_out(Exact(graph, prices, kinds=kinds), None, kinds)
+        begin, prices = time.process_time(), Prices(sizes)
+        plan = laid_out(Exact(graph, prices))
         steps = plan.steps
         products = [one for one in steps if isinstance(one, Product)]
         us = plan.told.chosen_us + sum(prices.product_us(one, plan.graph) for one in products)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -17,7 +17,6 @@ from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Loops, Step
 from haotuner.orchestrate.layout import LAYOUTS, Layouts
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.windows import Window
 from haotuner.words.op import Op
 
 SIZES = {"b": 2, "h": 40, "w": 36}
@@ -101,8 +100,7 @@ def waves() -> Graph:
 
 def planned(graph: Graph, rates: Rates = CORE, layout: str = "cheapest") -> Exact:
     """The plan of a graph by these rates."""
-    kinds: dict[Hashable, Window] = {}
-    return LAYOUTS[layout](Exact(graph, Prices([SIZES], rates), kinds=kinds), None, kinds)
+    return LAYOUTS[layout](Exact(graph, Prices([SIZES], rates)))
 
 
 def ops(steps: tuple[Step, ...]) -> list[str]:
@@ -116,7 +114,7 @@ def turns(plan: Exact) -> int:
 
 def test_a_chain_of_pixels_products_keeps_its_channels_last(golden):
     plan = planned(bottleneck(), SLOW_FIRST)
-    told = [f"{name}" for name in ops(plan.steps)]
+    told = ops(plan.steps)
     assert sum(name.startswith("dense") for name in told) == 3, "products of pixels are dense layers"
     assert any("nhwc" in name and "groups64" in name for name in told), "what lies between them stays in their layout"
     assert turns(plan) <= 2, "one before the chain, one behind it"
@@ -128,13 +126,13 @@ def test_windows_of_many_taps_keep_their_channels_first():
     x = g.map("max", g.convolution(g.image(), 32, taps=3), 0.0)
     y = g.map("tanh", g.convolution(x, 32, taps=7, groups=32))
     graph = g.finish(g.map("add", g.convolution(y, 32, taps=3), x))
-    first = Exact(graph, Prices([SIZES], SLOW_LAST), kinds={})
-    assert LAYOUTS["cheapest"](first, None, {}) is first
+    first = Exact(graph, Prices([SIZES], SLOW_LAST))
+    assert LAYOUTS["cheapest"](first) is first
     assert not any("nhwc" in name for name in ops(first.steps))
 
 
 def test_the_layouts_are_those_that_trying_all_finds():
-    layouts = Layouts(Exact(bottleneck(), Prices([SIZES], replace(CORE, one_tap_first=0.6)), kinds={}))
+    layouts = Layouts(Exact(bottleneck(), Prices([SIZES], replace(CORE, one_tap_first=0.6))))
 
     def cost(lasts: Sequence[bool]) -> float:
         """Of all units in these layouts, turned where they are wanted."""
