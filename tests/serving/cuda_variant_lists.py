@@ -76,6 +76,7 @@ KIND = {
     ),
     "cuda_conv_windows.c": (*WINDOW_PICKS, *IMAGE_PICKS, *PHASE_PICKS),
     "cuda_conv_phases.c": PHASE_PICKS,
+    "conv_residue.c": PHASE_PICKS,
     "cuda_conv_transposed.c": TRANSPOSED_PICKS,
     "cuda_generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),
     "generated.c": (*GENERATED_PICKS, *ONE_FOLD_PICKS),

@@ -40,7 +40,7 @@ PRODUCT_SERVING = (
 )
 _TYPED_CONV_PARTS = ("_typed.c", "_typed_direct.c", "_typed_finish.c", "_typed_image.c", "_typed_pack.c")
 _WINOGRAD_PARTS = ("_tiles.c", "_turned.c", "_winograd.c", "_winograd.h")
-_PLAIN_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_finish.c", ".h")
+_PLAIN_PARTS = ("_run.c", "_phase.c", "_residue.c", "_image.c", "_image.h", "_direct.c", "_finish.c", ".h")
 _DIRECT_TYPES = ("", "_bf16", "_fp16", "_int8", "_uint8")
 _DIRECT_PARTS = (
     *(f"_direct{part}.h" for part in ("", "_last", "_first", "_fp32", "_typed", "_16", "_8", "_4")),

@@ -24,6 +24,7 @@ CONV = tuple(
         "",
         "_run",
         "_phase",
+        "_residue",
         "_image",
         "_direct",
         "_finish",

@@ -37,6 +37,7 @@ KIND_SOURCES = (
     "cuda_conv_windows.c",
     "cuda_generated.c",
     "cuda_kind.c",
+    "conv_residue.c",
     "product_check.c",
 )
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KIND_SOURCES),

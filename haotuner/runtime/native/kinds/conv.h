@@ -44,6 +44,9 @@ typedef struct { /* an ordinary convolution: a part of the output, and the taps 
   int64_t first;  /* of signed bytes, from a group's weight to what its sums begin with */
 } ht_phase;
 
+/* conv_residue.c: outputs first, first + stride, ... of a transposed convolution; `taps` is 0 where none reaches them. */
+ht_side ht_conv_residue(const ht_window* w, int64_t first, int64_t outputs);
+
 int64_t ht_conv_phases(const ht_conv* conv);
 /* Phase `index` of outputs p x q, from the one before it; where p and q are 0 only its weight is described. */
 void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_phase* phase);

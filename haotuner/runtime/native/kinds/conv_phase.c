@@ -9,25 +9,13 @@
 
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static int64_t gcd(int64_t a, int64_t b) { return b == 0 ? a : gcd(b, a % b); }
-
 int64_t ht_conv_phases(const ht_conv* conv) {
   return conv->transposed ? (int64_t)conv->tall.stride * conv->wide.stride : 1;
 }
 
-static int64_t floored(int64_t a, int64_t b) { return a >= 0 ? a / b : -up(-a, b); }
-
-static void side_of(const ht_conv* conv, const ht_window* w, int64_t phase, int64_t outputs, ht_side* out) {
-  if (!conv->transposed) {
-    *out = (ht_side){0, 1, outputs, w->stride, -(int64_t)w->before, w->dilation, 0, 1, w->taps};
-    return;
-  }
-  int64_t step = w->stride / gcd(w->dilation, w->stride), tap = 0;
-  while (tap < step && tap < w->taps && (phase + w->before - tap * w->dilation) % w->stride != 0) ++tap;
-  int64_t taps = tap < step && tap < w->taps ? up(w->taps - tap, step) : 0;
-  int64_t at = taps > 0 ? floored(phase + w->before - tap * w->dilation, w->stride) : 0;
-  *out = (ht_side){phase, w->stride, outputs > phase ? up(outputs - phase, w->stride) : 0, 1, at,
-                   -(step * w->dilation / w->stride), tap, step, taps};
+static ht_side side_of(const ht_conv* conv, const ht_window* w, int64_t phase, int64_t outputs) {
+  if (conv->transposed) return ht_conv_residue(w, phase, outputs);
+  return (ht_side){0, 1, outputs, w->stride, -(int64_t)w->before, w->dilation, 0, 1, w->taps};
 }
 
 static int64_t per_group(int64_t all, const ht_conv* conv) { return all / conv->groups; }
@@ -53,8 +41,8 @@ static void weight_of(const ht_conv* conv, ht_phase* phase) {
 
 void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_phase* phase) {
   phase->offset = index == 0 ? 0 : phase->offset + phase->group * conv->groups;
-  side_of(conv, &conv->tall, index / conv->wide.stride, p, &phase->tall);
-  side_of(conv, &conv->wide, index % conv->wide.stride, q, &phase->wide);
+  phase->tall = side_of(conv, &conv->tall, index / conv->wide.stride, p);
+  phase->wide = side_of(conv, &conv->wide, index % conv->wide.stride, q);
   weight_of(conv, phase);
 }
 

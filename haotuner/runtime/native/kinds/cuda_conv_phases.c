@@ -4,33 +4,19 @@
 #include "cuda/workspace.h"
 #include "cuda_conv.h"
 
-static int32_t common(int32_t a, int32_t b) { return b == 0 ? a : common(b, a % b); }
-
-/* Results 0.. of `out` at place, place + stride, ... see taps first_tap, first_tap + apart, ...; result j sees rows j - before, then backwards. */
-typedef struct {
-  ht_cuda_phase phase;
-  int32_t first_tap, apart;
+typedef struct { /* its outputs j see rows at + j, then backwards */
+  ht_side side;
+  int64_t ahead; /* taps of the residues before it */
 } residue;
 
-static residue residue_of(const ht_window* side, int32_t place, int64_t out) {
-  const int32_t stride = side->stride, apart = stride / common(stride, side->dilation);
-  residue found = {{.count = place < out ? (int32_t)((out - 1 - place) / stride + 1) : 0}, 0, apart};
-  int32_t tap = 0;
-  while (tap < apart && ((int64_t)place + side->before - (int64_t)tap * side->dilation) % stride != 0) ++tap;
-  if (tap == apart || tap >= side->taps) return found; /* no tap reaches them */
-  found.first_tap = tap;
-  found.phase.taps = (side->taps - 1 - tap) / apart + 1;
-  found.phase.before = (int32_t)(((int64_t)tap * side->dilation - place - side->before) / stride);
-  return found;
+static int residues_of(const ht_window* w, int64_t out, residue* found) {
+  int64_t taps = 0;
+  for (int place = 0; place < w->stride; taps += found[place++].side.taps) found[place] = (residue){ht_conv_residue(w, place, out), taps};
+  return w->stride;
 }
 
-/* Of all residues of a side, and how many taps come before each. */
-static int residues_of(const ht_window* side, int64_t out, residue* found) {
-  for (int32_t place = 0, taps = 0; place < side->stride; taps += found[place++].phase.taps) {
-    found[place] = residue_of(side, place, out);
-    found[place].phase.first = taps;
-  }
-  return side->stride;
+static ht_cuda_phase phase_of(const residue* r) {
+  return (ht_cuda_phase){(int32_t)r->side.count, (int32_t)r->side.taps, (int32_t)-r->side.at, (int32_t)r->ahead};
 }
 
 int ht_cuda_turn_phases(const ht_conv* conv, const ht_cuda_bound_conv* bound, uint8_t dtype, void* turned, CUstream stream, ht_error* error) {
@@ -43,14 +29,15 @@ int ht_cuda_turn_phases(const ht_conv* conv, const ht_cuda_bound_conv* bound, ui
   for (int at = 0; at < down * right * conv->groups && rc == 0; ++at) {
     const int group = at % conv->groups;
     const residue *y = &tall[at / conv->groups / right], *x = &wide[at / conv->groups % right];
-    const int64_t taps = (int64_t)y->phase.taps * x->phase.taps, ahead = (int64_t)y->phase.first * conv->wide.taps + (int64_t)y->phase.taps * x->phase.first;
+    const int64_t taps = y->side.taps * x->side.taps, ahead = y->ahead * conv->wide.taps + y->side.taps * x->ahead;
     if (taps == 0) continue;
-    const int64_t from = group * channels * features * all + (int64_t)y->first_tap * conv->wide.taps + x->first_tap;
+    const int64_t from = group * channels * features * all + y->side.tap * conv->wide.taps + x->side.tap;
     const int64_t to = (ahead * conv->groups + group * taps) * features * channels;
     const ht_cuda_unfold unfold = {.x = (const char*)bound->w + from * element, .columns = (char*)turned + to * element, .xb = all,
-                                   .xc = (int64_t)y->apart * conv->wide.taps, .xh = x->apart, .xw = features * all, .pixels = features, .h = x->phase.taps,
-                                   .w = (int32_t)channels, .p = 1, .q = 1, .channels = y->phase.taps, .groups = 1, .r = x->phase.taps, .s = (int32_t)channels,
-                                   .down = 1, .right = 1, .dilation_down = 1, .dilation_right = 1, .stored = taps * channels % piece == 0 ? piece : 1};
+                                   .xc = y->side.tap_step * conv->wide.taps, .xh = x->side.tap_step, .xw = features * all, .pixels = features,
+                                   .h = (int32_t)x->side.taps, .w = (int32_t)channels, .p = 1, .q = 1, .channels = (int32_t)y->side.taps, .groups = 1,
+                                   .r = (int32_t)x->side.taps, .s = (int32_t)channels, .down = 1, .right = 1,
+                                   .dilation_down = 1, .dilation_right = 1, .stored = taps * channels % piece == 0 ? piece : 1};
     rc = ht_cuda_launch_unfold(bound->loaded->unfolds[dtype], &unfold, bound->loaded->device->units, stream, error);
   }
   return rc;
@@ -62,10 +49,10 @@ int64_t ht_cuda_tell_phases(const ht_conv* conv, const ht_cuda_windows* windows,
   memset(told, 0, sizeof *told);
   told->windows = *windows;
   told->windows.down = told->windows.right = 1;
-  told->windows.dilation_down = -(conv->tall.dilation / common(conv->tall.stride, conv->tall.dilation));
-  told->windows.dilation_right = -(conv->wide.dilation / common(conv->wide.stride, conv->wide.dilation));
+  told->windows.dilation_down = (int32_t)tall[0].side.by;
+  told->windows.dilation_right = (int32_t)wide[0].side.by;
   told->images = (int32_t)images, told->p = (int32_t)p, told->q = (int32_t)q, told->down = down, told->right = right, told->taps_right = conv->wide.taps;
-  for (int i = 0; i < down; ++i) told->tall[i] = tall[i].phase;
-  for (int i = 0; i < right; ++i) told->wide[i] = wide[i].phase;
-  return images * tall[0].phase.count * wide[0].phase.count; /* none has more results than the first */
+  for (int i = 0; i < down; ++i) told->tall[i] = phase_of(&tall[i]);
+  for (int i = 0; i < right; ++i) told->wide[i] = phase_of(&wide[i]);
+  return images * tall[0].side.count * wide[0].side.count; /* none has more results than the first */
 }
