@@ -45,6 +45,11 @@ class OnlineSchedule:
         return self.rows * (self.lanes if self.along == ROWS else 1)
 
     @property
+    def warps(self) -> int:
+        """Of tensor units: those of a block."""
+        return self.rows // self.out_rows
+
+    @property
     def lane_axis(self) -> int:
         """None of the output's axes alone."""
         return -1
@@ -135,12 +140,12 @@ def told_online(plan: OnlinePlan) -> dict[str, str]:
     """A plan's decisions in words, by their kind."""
     schedule, sums = plan.schedule, plan.sums
     row, key, depth = str(sums.row[1]), str(sums.key[1]), str(sums.depth[1])
-    if schedule.along == TENSOR:
-        return _told_tensor(plan, row, key)
     outer = " x ".join([*(str(extent) for _, extent in sums.outer), row])
+    skips = f"; tiles of {key} beyond the last one that a row sees are skipped" if sums.last is not None else ""
+    if schedule.along == TENSOR:
+        return _told_tensor(plan, row, key, outer, skips)
     lanes = f"{row}" if schedule.along == ROWS else f"{depth} of the first product, {key} of the exponentials"
     rows = f"{schedule.rows} vectors of {row}" if schedule.along == ROWS else f"{schedule.rows} of {row}"
-    skips = f"; tiles of {key} beyond the last one that a row sees are skipped" if sums.last is not None else ""
     turned = "their operand, turned, " if schedule.along == ROWS else ""
     parts = f"; workers share {key} in {schedule.parts} parts, joined by their maxima" if schedule.parts > 1 else ""
     return {
@@ -153,14 +158,11 @@ def told_online(plan: OnlinePlan) -> dict[str, str]:
     }
 
 
-def _told_tensor(plan: OnlinePlan, row: str, key: str) -> dict[str, str]:
+def _told_tensor(plan: OnlinePlan, row: str, key: str, outer: str, skips: str) -> dict[str, str]:
     s = plan.schedule
-    outer = " x ".join([*(str(extent) for _, extent in plan.sums.outer), row])
-    skips = f"; tiles of {key} beyond the last one that a row sees are skipped" if plan.sums.last is not None else ""
     parts = f"; blocks share {key} in {s.parts} parts, joined by their maxima" if s.parts > 1 else ""
     return {
-        "parallel": f"{s.rows // s.out_rows} warps with {s.out_rows} rows each, on units for small matrices; "
-        f"blocks share {outer}{parts}",
+        "parallel": f"{s.warps} warps with {s.out_rows} rows each, on units for small matrices; blocks share {outer}{parts}",
         "movement": f"{s.stages} tiles of {s.keys} {key} and a tile of {s.rows} {row} in {plan.scratch_bytes:,} bytes of "
         f"shared memory, a block; scores and sums in registers; no tensor of {row} x {key}",
         "computation": "online: the maximum so far, sums rescaled once a tile; exponentials are rounded to 16 bits where "

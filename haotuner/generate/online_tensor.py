@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from haotuner.errors import UsageError
 from haotuner.generate.expressions import Apply, Expression, Load, Number, Size, Variable, free_variables
 from haotuner.generate.online import Online
-from haotuner.generate.online_schedule import TENSOR, OnlinePlan, OnlineSchedule, online_plan
+from haotuner.generate.online_schedule import PIECE, TENSOR, OnlinePlan, OnlineSchedule, online_plan
 from haotuner.graph.extents import evaluate
 
 WARPS = ((1, 16), (2, 16), (4, 16), (8, 16), (4, 32), (8, 32))  # of a block, and rows of each
@@ -80,7 +80,7 @@ def registers(plan: OnlinePlan) -> int:
     """Of a thread: scores, sums, the rows' operand where it is held, and all else."""
     s, depth, columns = plan.schedule, plan.sums.depth[1], plan.sums.column[1]
     assert isinstance(depth, int) and isinstance(columns, int), "a plan has known extents"
-    pieces = s.out_rows // 16
+    pieces = s.out_rows // PIECE
     held = pieces * depth // 4 if pieces * depth <= HELD else 0
     more = (pieces - 1) * MORE_REGISTERS + (s.stages - 2) * STAGE_REGISTERS
     more += SCORE_REGISTERS if factor(plan.sums) is None else 0
@@ -89,7 +89,7 @@ def registers(plan: OnlinePlan) -> int:
 
 def resident(plan: OnlinePlan) -> int:
     """Blocks that a multiprocessor is to hold: ptxas keeps to so many registers."""
-    threads = plan.schedule.rows // plan.schedule.out_rows * 32
+    threads = plan.schedule.warps * 32
     return max(1, min(REGISTERS_HELD // (threads * registers(plan)), SHARED_HELD // plan.scratch_bytes))
 
 

@@ -61,12 +61,8 @@ APART_CYCLES = 32.0  # of a multiprocessor, for a warp's load of 32 rows: one a 
 AHEAD = 4.0  # loads of a lane's own terms that are under way at a time
 OVERLAP = 3.0  # exponent of the norm of what a unit does and what L2 gives it
 ELEMENT_CYCLES = 12.0  # of a vector's element in a pass: instructions of all warps of a scheduler take turns
-THREADS_HELD, REGISTERS_HELD, BLOCKS_HELD, L1_BYTES = (
-    2048,
-    65536,
-    32,
-    128 << 10,
-)  # of a multiprocessor of which a profile says less
+# Of a multiprocessor of which a profile says less.
+THREADS_HELD, REGISTERS_HELD, BLOCKS_HELD, L1_BYTES = 2048, 65536, 32, 128 << 10
 THREADS = 256  # of a block at most, unless a group is one
 
 

@@ -117,7 +117,7 @@ def _pointers(machine: CudaText) -> list[str]:
 
 def _tensor_text(symbol: str, plan: OnlinePlan, kept_as: str) -> str:
     """A kernel on tensor cores: every block has so many threads, no more and no less."""
-    threads = plan.schedule.rows // plan.schedule.out_rows * WARP
+    threads = plan.schedule.warps * WARP
     lines = [*_pointers(CudaText(plan, kept_as)), *tensor_body(plan, kept_as)]
     text = "\n".join(f"  {line}" for line in lines)
     limits = f"{threads}, {resident(plan)}"

@@ -18,9 +18,9 @@ from haotuner.generate.expressions import Apply, Expression, Fold, Load, free_va
 from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph, Node
+from haotuner.microkernels.cuda.generated_program import WARP
 from haotuner.words.demand import Column
 
-WARP = 32
 LOAD_CYCLES = 500.0  # from asking to the value, beyond L1
 NEAR_CYCLES = 60.0  # the same of what L1 has
 JOIN_CYCLES = 30.0  # of an exchange between lanes and what takes it in
@@ -57,13 +57,14 @@ class Passes:
         ]
         instructions = [sum(one.values()) + 1.0 for one, _ in found]  # what takes an element in
         moves, tensors = [len(loads) for _, loads in found], {name for _, loads in found for name in loads}
+        stores = 0
         if plan.schedule.lane_axis >= 0 or not found:
             own, loads = _of_pass([(value, {plan.loops[-1][0].name}) for value in written])
             instructions.append(sum(own.values()))
             moves.append(len(loads) + len(written))
             tensors |= set(loads)
-        along = len(written) if plan.schedule.lane_axis >= 0 or not found else 0
-        return Passes(tuple(instructions), tuple(moves), len(tensors) + along, count)
+            stores = len(written)
+        return Passes(tuple(instructions), tuple(moves), len(tensors) + stores, count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from haotuner.generate.online import Online
 from haotuner.generate.online_parts import record
 from haotuner.generate.online_schedule import DEPTH, TENSOR, OnlinePlan, OnlineSchedule, padded, schedules
 from haotuner.generate.online_space import OnlineSpace
-from haotuner.generate.online_tensor import registers, tensor_schedules
+from haotuner.generate.online_tensor import PARTS, registers, tensor_schedules
 from haotuner.generate.space import STRUCTURE, Hole
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
@@ -38,7 +38,6 @@ from haotuner.words.op import Op
 SHARED_BYTES = (48 << 10) * WARP // THREADS  # of a warp: what a block has without asking for more
 TENSOR_SM = 80  # the first with bf16, cp.async and products of 16 terms
 LEAST_SHARED = 99 << 10  # of a block on devices since then
-PARTS = (1, 8, 32)  # of the keys, where few queries have many
 STEPS = 5.0  # exchanges until a warp's lanes are joined
 
 
@@ -79,7 +78,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
         assert isinstance(columns, int), "the rule asks for known extents"
         cut = Cut(lanes=WARP, vectors=padded(columns, WARP) // WARP, lane_axis=rank - 1, merges=False)
         if plan.schedule.along == TENSOR:
-            threads = plan.schedule.rows // plan.schedule.out_rows * WARP
+            threads = plan.schedule.warps * WARP
             vectors = -(-columns // threads)
             cut = replace(cut, lanes=threads, vectors=vectors, rows=plan.schedule.rows, shared=plan.scratch_bytes)
         if plan.schedule.parts == 1:

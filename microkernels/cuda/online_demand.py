@@ -10,31 +10,38 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.generate.online_schedule import OnlinePlan, padded
+from haotuner.generate.online_schedule import PIECE, OnlinePlan, padded
 from haotuner.generate.online_tensor import HELD, factor, tiles_seen
 from haotuner.graph.extents import evaluate
 from haotuner.microkernels.cpu.generated_demand import Levels
 from haotuner.microkernels.cuda.dense_mma import HOPPER_SHARE
+from haotuner.microkernels.cuda.generated import (
+    JOIN_LAUNCH_CYCLES,
+    PARTIAL_FLOATS,
+    REGISTERS_HELD,
+    SCHEDULERS,
+    THREADS_HELD,
+    Cut,
+)
+from haotuner.microkernels.cuda.generated_program import WARP
 from haotuner.words.demand import Asked, Column, Counted, Demand, Tiles, Work
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.occupancy import RESERVED_BYTES
 
-PIECE, BYTES = 16, 2
+BYTES = 2  # of an element
 TENSOR_FMAS = 512.0  # of a multiprocessor in a cycle, where its profile does not say: sm_86 and sm_89 in fp16
 POWERS = 16.0  # exponentials of a multiprocessor in a cycle (CUDA guide, arithmetic instructions)
 ISSUED = 128.0  # threads whose instruction starts in a cycle: four warps
 SHARED = 128.0  # bytes of shared memory in a cycle
-SCHEDULERS, WARP = 4, 32
 EACH_SCORE, ANY_SCORE = 5.0, 12.0  # instructions of a score from product to operand; of one that is more than a product
 EACH_COPY = 12.0  # of 16 bytes that are brought, counted in the compiled loop
 DEPENDENT = 3.0  # cycles of a warp from an instruction to the next that needs it
 WAIT_CYCLES = 750.0  # of a block for each tile of keys: its barrier, the first products, lanes that exchange maxima
 START_CYCLES = 2400.0  # of a block: its first tiles come from the L2 or from memory, rows are written
-JOIN_CYCLES, JOIN_PART = 3000.0, 125.0  # of a second launch behind the first in a graph, and for each part that it reads
+JOIN_PART = 125.0  # of a second launch behind the first, for each part that it reads
 LEFT_BYTES = 3.0  # of parts' records that a multiprocessor writes and reads again in a cycle
-PARTIAL_FLOATS = 1 << 20  # HT_GENERATED_PARTIAL of runtime/native/cuda/generated.h
-THREADS_HELD, REGISTERS_HELD, SHARED_HELD = 2048, 65536, 100 << 10  # of a multiprocessor whose profile does not say
+SHARED_HELD = 100 << 10  # of a multiprocessor whose profile does not say
 
 
 class Told(Protocol):
@@ -48,7 +55,7 @@ class Told(Protocol):
         """Registers, shared memory and threads of one block."""
         ...
 
-    def cut(self, kernel: MicroKernel) -> Any:
+    def cut(self, kernel: MicroKernel) -> Cut:
         """How the host cuts a program."""
         ...
 
@@ -68,7 +75,7 @@ def tensor_demand(asked: Asked, family: Told) -> Demand:
     blocks, parts = columns["blocks"], columns["parts"]
     threads = asked.each(lambda kernel: family.footprint(kernel).threads)
     shared = asked.each(lambda kernel: family.footprint(kernel).shared_bytes)
-    joined = np.where(parts > 1, JOIN_CYCLES + JOIN_PART * parts, 0.0)
+    joined = np.where(parts > 1, JOIN_LAUNCH_CYCLES + JOIN_PART * parts, 0.0)
     busy = np.clip(blocks * parts, 1.0, units)
     held = columns["least"] <= Levels.of(device).l3
     far = columns["least"] if asked.cold else np.where(held, 0.0, columns["least"])
@@ -96,7 +103,7 @@ def bytes_over(kernel: MicroKernel, extents: Mapping[str, int], device: Device, 
     return {"registers": row["near"], "L1": row["moved"], "L2": least, "L3": least, "least": least}
 
 
-def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: Footprint, cut: Any) -> dict[str, float]:
+def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: Footprint, cut: Cut) -> dict[str, float]:
     """Of one kernel at one shape."""
     s, sums, units = plan.schedule, plan.sums, max(1, device.compute_units)
     depth, columns = (padded(evaluate(extent, sizes), PIECE) for extent in (sums.depth[1], sums.column[1]))
@@ -125,11 +132,11 @@ def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: 
         "blocks": blocks, "steps": steps, "parts": parts, "cycles": cycles,
         "least": own + outer * keys * (depth + columns) * BYTES, "moved": steps * tile + own + left,
         "flops": 2.0 * steps * s.rows * s.keys * (depth + columns),
-        "near": steps * tile * (s.rows // s.out_rows),
+        "near": steps * tile * s.warps,
     }  # fmt: skip
 
 
-def _parts(cut: Any, blocks: int, rows: int, tiles: int, device: Device) -> int:
+def _parts(cut: Cut, blocks: int, rows: int, tiles: int, device: Device) -> int:
     """Parts of the keys, as ``ht_cuda_generated_parts`` of runtime/native/cuda/generated.c cuts them."""
     if cut.parts < 2 or rows == 0:
         return 1
@@ -155,7 +162,7 @@ def _step(plan: OnlinePlan, count: int, depth: int, columns: int, device: Device
     again = 0 if s.out_rows // PIECE * depth <= HELD else rows * depth  # the rows' operand, read for every tile of keys
     shared = ((warps + 1) * brought + again) * BYTES / SHARED
     alone = (tensor + powers + issued) * SCHEDULERS / min(warps, SCHEDULERS) + WAIT_CYCLES
-    alone += DEPENDENT * EACH_COPY * brought / 8 / (s.rows // s.out_rows * WARP)  # a thread copies before it multiplies
+    alone += DEPENDENT * EACH_COPY * brought / 8 / (s.warps * WARP)  # a thread copies before it multiplies
     return float(np.sqrt(tensor**2 + powers**2 + issued**2 + shared**2)), alone
 
 

@@ -27,10 +27,10 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
     check(plan.sums)
     sums, s = plan.sums, plan.schedule
     machine = CudaText(plan, kept_as)
-    warps, parts = s.rows // s.out_rows, s.parts > 1
+    parts = s.parts > 1
     outer = {variable.name: Code(f"ht_o{place}") for place, (variable, _) in enumerate(sums.outer)}
     known = factor(sums)
-    form = f"{warps}, {s.out_rows}, {s.keys}, {s.stages}, {sums.depth[1]}, {sums.column[1]}"
+    form = f"{s.warps}, {s.out_rows}, {s.keys}, {s.stages}, {sums.depth[1]}, {sums.column[1]}"
     row, key, column = (axis[0].name for axis in (sums.row, sums.key, sums.column))
     matrices = [
         rows_of(sums.left, row, sums.depth[0].name), rows_of(sums.right, key, sums.depth[0].name),
