@@ -50,15 +50,28 @@ CONSUMER_LIMIT = 232  # registers of a consumer: with two of them (40 + 2 x 232)
 SWIZZLE_128_BYTES = 3  # CU_TENSOR_MAP_SWIZZLE_128B
 
 
-class CudaWgmma(CudaDense):
-    """Families ``cuda_wgmma_fp16`` and ``cuda_wgmma_bf16``; parameters bm, bn, bk, wr slabs a warpgroup, st, v, kn."""
+class CudaHopper(CudaDense):
+    """What all families of wgmma share."""
 
     oldest_sm = 90
-    swapped = False  # the instruction's 64 rows run over W's rows, its columns over X's
 
     def suits(self, device: Device) -> bool:
         """Only compute capability 9.0: later ones have other tensor-core instructions."""
         return device.arch in ("sm_90", "sm_90a")
+
+    def peak_share(self, device: Device) -> float:
+        """What the clock keeps when all tensor cores multiply."""
+        return SUSTAINED
+
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """Each slab's instruction reads 64 rows of X and all columns of W."""
+        return kernel["bm"] // SLAB * (SLAB + kernel["bn"]) * self.bytes_per_element()
+
+
+class CudaWgmma(CudaHopper):
+    """Families ``cuda_wgmma_fp16`` and ``cuda_wgmma_bf16``; parameters bm, bn, bk, wr slabs a warpgroup, st, v, kn."""
+
+    swapped = False  # the instruction's 64 rows run over W's rows, its columns over X's
 
     def serves(self, op: Op) -> bool:
         """Dense of this dtype whose static k (for ``kn`` weights also n) fits TMA's pitch."""
@@ -106,14 +119,6 @@ class CudaWgmma(CudaDense):
     def ahead(self, kernel: MicroKernel) -> int:
         """All stages of the ring but the one that is computed."""
         return kernel["st"] - 1
-
-    def peak_share(self, device: Device) -> float:
-        """What the clock keeps when all tensor cores multiply."""
-        return SUSTAINED
-
-    def near_bytes(self, kernel: MicroKernel) -> int:
-        """Each slab's instruction reads 64 rows of X and all columns of W."""
-        return kernel["bm"] // SLAB * (SLAB + kernel["bn"]) * self.bytes_per_element()
 
     def step(self, kernel: MicroKernel) -> Step:
         """A sixteenth of the wgmma of 16 elements of k; two copies by the TMA, a wait and an arrival in a step of bk."""

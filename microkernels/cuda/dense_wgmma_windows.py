@@ -16,10 +16,17 @@ from itertools import product
 from typing import Any
 
 from haotuner.microkernels.cuda import pieces
-from haotuner.microkernels.cuda.dense import TVM_DTYPES, WARP, CudaDense, module_of, resident_blocks
+from haotuner.microkernels.cuda.dense import (
+    SCHEDULER_REGISTERS,
+    SCHEDULERS,
+    TVM_DTYPES,
+    WARP,
+    module_of,
+    resident_blocks,
+)
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.dense_mma import CORNER_CHECKS, CORNER_REGISTERS, TAP_REGISTERS
-from haotuner.microkernels.cuda.dense_wgmma import K_STEP, SLAB, SUSTAINED, WARPGROUP
+from haotuner.microkernels.cuda.dense_wgmma import K_STEP, SLAB, WARPGROUP, CudaHopper
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -33,14 +40,8 @@ MOST_REGISTERS = 255
 SHARED_LIMIT = 227 * 1024  # of a block on sm_90
 
 
-class CudaWgmmaWindows(CudaDense):
+class CudaWgmmaWindows(CudaHopper):
     """Families ``cuda_windows_wgmma_`` and fp16 or bf16; parameters bm, bn, bk, wr slabs a warpgroup, st, v, kn."""
-
-    oldest_sm = 90
-
-    def suits(self, device: Device) -> bool:
-        """Only compute capability 9.0: later ones have other tensor-core instructions."""
-        return device.arch in ("sm_90", "sm_90a")
 
     @property
     def least_step(self) -> int:
@@ -66,25 +67,16 @@ class CudaWgmmaWindows(CudaDense):
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """Accumulators, corners of the rows that a thread copies, and addresses; shared memory of the ring."""
         bm, bn, wr = kernel["bm"], kernel["bn"], kernel["wr"]
-        threads = bm // (SLAB * wr) * WARPGROUP
-        stage = (bm + bn) * K_STEP * self.bytes_per_element()
+        threads = _threads(bm, wr)
         return Footprint(
             registers_per_thread=self.registers(self._wanted(bm, bn, wr)),
-            shared_bytes=max(kernel["st"] * stage, pieces.staged_bytes(threads // WARP, bn)),
+            shared_bytes=max(self._ring(bm, bn, kernel["st"]), pieces.staged_bytes(threads // WARP, bn)),
             threads=threads,
         )
 
     def ahead(self, kernel: MicroKernel) -> int:
         """All stages of the ring but the one that is computed and the one that is asked for meanwhile."""
         return kernel["st"] - 2
-
-    def peak_share(self, device: Device) -> float:
-        """What the clock keeps when all tensor cores multiply."""
-        return SUSTAINED
-
-    def near_bytes(self, kernel: MicroKernel) -> int:
-        """Each slab's instruction reads 64 rows of X and all columns of W."""
-        return kernel["bm"] // SLAB * (SLAB + kernel["bn"]) * self.bytes_per_element()
 
     def step(self, kernel: MicroKernel) -> Step:
         """A sixteenth of the wgmma of 16 elements of k; copies, and where their taps lie."""
@@ -102,14 +94,22 @@ class CudaWgmmaWindows(CudaDense):
         return module_of(_program(TVM_DTYPES[self.dtype], kernel, footprint.threads, blocks), symbol)
 
     def _wanted(self, bm: int, bn: int, wr: int) -> int:
-        corners = CORNER_REGISTERS * (bm * K_STEP // (bm // (SLAB * wr) * WARPGROUP * PIECE)) + TAP_REGISTERS
+        corners = CORNER_REGISTERS * (bm * K_STEP // (_threads(bm, wr) * PIECE)) + TAP_REGISTERS
         return wr * SLAB * bn // WARPGROUP + corners + ADDRESS_REGISTERS
 
     def _fits(self, bm: int, bn: int, wr: int, st: int) -> bool:
-        shared = st * (bm + bn) * K_STEP * self.bytes_per_element()
-        threads = bm // (SLAB * wr) * WARPGROUP
         wanted = self.registers(self._wanted(bm, bn, wr))
-        return shared <= SHARED_LIMIT and wanted < MOST_REGISTERS and wanted * threads <= 65536
+        held = wanted < MOST_REGISTERS and wanted * _threads(bm, wr) <= SCHEDULERS * SCHEDULER_REGISTERS
+        return held and self._ring(bm, bn, st) <= SHARED_LIMIT
+
+    def _ring(self, bm: int, bn: int, st: int) -> int:
+        """Bytes of all stages."""
+        return st * (bm + bn) * K_STEP * self.bytes_per_element()
+
+
+def _threads(bm: int, wr: int) -> int:
+    """Of a block."""
+    return bm // (SLAB * wr) * WARPGROUP
 
 
 def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
