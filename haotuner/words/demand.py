@@ -48,7 +48,7 @@ class Work:
         )
 
     def times(self, count: Column) -> Work:
-        """So many such calls, one after the other."""
+        """So many such calls, one after the other or side by side."""
         return Work(
             flops={kind: count * flops for kind, flops in self.flops.items()},
             least_bytes=count * self.least_bytes,

@@ -103,15 +103,7 @@ class CpuConvWinograd(CpuConv):
         wt = asked.param("wt")
         count = (wt + 2) ** 2
         tiles = e["b"] * np.ceil(e["p"] / wt) * np.ceil(e["q"] / wt)
-        product = Asked(
-            device=asked.device,
-            params=asked.params,
-            extents={"m": tiles, "n": e["f"], "k": e["cg"]},
-            element_bytes=asked.element_bytes,
-            cold=asked.cold,
-            kernels=asked.kernels,
-            kernel_at=asked.kernel_at,
-        )
+        product = replace(asked, extents={"m": tiles, "n": e["f"], "k": e["cg"]})
         values = count * tiles  # of all points, of a channel or a feature
         moved, none = FP32_BYTES * 2 * values * (e["cg"] + e["f"]), np.zeros_like(tiles)  # they are written and read again
         around = Work(

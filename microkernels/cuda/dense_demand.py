@@ -75,18 +75,7 @@ def batched(asked: Asked, family: Told) -> Demand:
 
 def _side_by_side(one: Demand, count: Any) -> Demand:
     """The demand of so many equal products in one launch."""
-    work = one.work
-    return replace(
-        one,
-        work=Work(
-            flops={kind: flops * count for kind, flops in work.flops.items()},
-            least_bytes=work.least_bytes * count,
-            far_bytes=work.far_bytes * count,
-            mid_bytes=work.mid_bytes * count,
-            near_bytes=work.near_bytes * count,
-        ),
-        tiles=replace(one.tiles, count=one.tiles.count * count),
-    )
+    return replace(one, work=one.work.times(count), tiles=replace(one.tiles, count=one.tiles.count * count))
 
 
 def demand(asked: Asked, family: Told) -> Demand:
