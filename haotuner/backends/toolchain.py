@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,33 +98,27 @@ class Toolchain:
         flags = [*CFLAGS, "-pthread"]
         words = [self.version, importlib.metadata.version("apache-tvm-ffi"), *flags]
         common: dict[int, str] = {}  # by how many of the folders a source may include from
-        lacking: dict[Path, tuple[str, list[str]]] = {}
-        found: dict[Path, Path] = {}
-        for source in sources:
-            if source.is_relative_to(_PACKAGE):
-                count = 1 if source.is_relative_to(include[0]) else len(include)
-                common.setdefault(count, hash_of(words, include[:count]))
-                key, kept = key_of(source, common[count]), None
-                with contextlib.suppress(OSError):
-                    kept = ObjectCache(self.objects).find(key)
-                if kept is None:
-                    lacking[source] = key, [*flags, *self._flags(include[:count])]
-                else:
-                    found[source] = kept
+        made: dict[Path, Future[Path]] = {}
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            made = [pool.submit(self._kept, source, *how, timeout_s) for source, how in lacking.items()]
-            found |= {source: one for source, done in zip(lacking, made, strict=True) if (one := done.result())}
-        return [found.get(source, source) for source in sources]
+            for source in sources:
+                if source.is_relative_to(_PACKAGE):
+                    count = 1 if source.is_relative_to(include[0]) else len(include)
+                    common.setdefault(count, hash_of(words, include[:count]))
+                    how = key_of(source, common[count]), [*flags, *self._flags(include[:count])]
+                    made[source] = pool.submit(self._kept, ObjectCache(self.objects), source, *how, timeout_s)
+        return [made[source].result() if source in made else source for source in sources]
 
-    def _kept(self, source: Path, key: str, flags: Sequence[str], timeout_s: float) -> Path | None:
-        """Compile a source of the package and keep its object file; None where there is no place for one."""
-        assert self.objects is not None
-        cache = ObjectCache(self.objects)
-        with contextlib.suppress(OSError), cache.aside() as aside:
-            made = Path(aside) / "made.o"
-            self._run([*flags, "-c", str(source), "-o", str(made)], timeout_s)
-            return cache.keep(key, made)
-        return None
+    def _kept(self, cache: ObjectCache, source: Path, key: str, flags: Sequence[str], timeout_s: float) -> Path:
+        """The object file of a source of the package, compiled if nobody did yet; where there is no place, the source."""
+        with contextlib.suppress(OSError):
+            kept = cache.find(key)
+            if kept is not None:
+                return kept
+            with cache.aside() as aside:
+                made = Path(aside) / "made.o"
+                self._run([*flags, "-c", str(source), "-o", str(made)], timeout_s)
+                return cache.keep(key, made)
+        return source
 
     def object(
         self, source: Path, include: list[Path], out: Path, flags: tuple[str, ...], *, timeout_s: float = 300
