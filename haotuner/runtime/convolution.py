@@ -13,7 +13,7 @@ from haotuner.ops.convolution import Window, windows
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.linear import Closed, array_of, channel_row
-from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
+from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.runtime.typed import as_bits, channel_values, empty_like, numpy_type, taken, typed_array
 from haotuner.words.limits import MAX_AXES, threads_of
 from haotuner.words.op import Op
@@ -243,8 +243,8 @@ class Convolution:
         size = (*shape[:split], *(known[axis] for axis in op.output.dims[1:]))
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(x, torch.Tensor):
-            if x.requires_grad and torch.is_grad_enabled():
-                raise ValueError(f"{op.name}: x requires grad; a pack only infers: call it under torch.inference_mode()")
+            if x.requires_grad:
+                refuse_grad(op.name, "x")
             return x.new_empty(size, dtype=getattr(torch, DTYPES[op.output.dtype].numpy))
         return empty_like(x, size, op.output.dtype)
 

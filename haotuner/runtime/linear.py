@@ -12,7 +12,7 @@ import numpy as np
 from haotuner.errors import PackClosed
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
-from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
+from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.words.limits import threads_of
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ class Linear:
         """An output for x, of its kind. On the path of every call without ``out``: the common kinds come first."""
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(x, torch.Tensor) and x.dim() > 0:
-            if x.requires_grad and torch.is_grad_enabled():
-                raise ValueError(f"{self.name}: x requires grad; a pack only infers: call it under torch.inference_mode()")
+            if x.requires_grad:
+                refuse_grad(self.name, "x")
             shape = x.shape
             # Whole numbers instead of a tuple save half of new_empty's 1.2 us.
             return x.new_empty(shape[0], self._n) if len(shape) == 2 else x.new_empty((*shape[:-1], self._n))

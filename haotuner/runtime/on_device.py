@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from haotuner.runtime.refusal import refuse_grad
 from haotuner.runtime.streams import Unclear, kind_of, stream_of
 
 
@@ -26,8 +27,8 @@ def check_lazy(op: str, name: str, value: Any) -> None:
         return
     if value.is_neg():
         raise ValueError(f"{op}: {name} is a lazy negation; pass {name}.resolve_neg()")
-    if value.requires_grad and sys.modules["torch"].is_grad_enabled():
-        raise ValueError(f"{op}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
+    if value.requires_grad:
+        refuse_grad(op, name)
 
 
 def empty_like(op: str, x: Any, size: tuple[int, ...], dtype: str = "") -> Any:

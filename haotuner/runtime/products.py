@@ -114,8 +114,5 @@ def _is_negated(value: Any) -> bool:
 
 def _number(value: Any) -> Any:
     """A plain number as an array of no axes."""
-    return (
-        np.full((), value, np.float32)
-        if isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-        else value
-    )
+    plain = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    return np.full((), value, np.float32) if plain else value
