@@ -40,10 +40,22 @@ def analysis_us(task: Task, pairs: Sequence[tuple[MicroKernel, Shape]], device: 
     return found
 
 
-def carried(task: Task, device: Device) -> Carried | None:
-    """What plans carry times by: of convolutions on CPUs, where the analysis was held against times."""
-    if not is_convolution(task.op.kind) or machine(device).waves_hide_latency:
-        return None
+def carried(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> Carried | None:
+    """What plans carry times by: predictions where nothing is timed, the analysis of convolutions on CPUs, else nothing."""
+    if predicts_cells(task, device):
+        return _predicted(task, device, families, model)
+    if is_convolution(task.op.kind) and not machine(device).waves_hide_latency:
+        return _analysed(task, device)
+    return None
+
+
+def predicts_cells(task: Task, device: Device) -> bool:
+    """Whether nothing is timed and cells are told apart by what is expected in each: on GPUs, whose kernels are alike."""
+    return task.budget_s == 0 and machine(device).waves_hide_latency
+
+
+def _analysed(task: Task, device: Device) -> Carried:
+    """What the analysis says, where it was held against times."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
         kernels = [MicroKernel.parse(one.parts[0].kernel) for one in compositions]
@@ -53,12 +65,7 @@ def carried(task: Task, device: Device) -> Carried | None:
     return Carried(_ranges(task), expected)
 
 
-def predicts_cells(task: Task, device: Device) -> bool:
-    """Whether nothing is timed and cells are told apart by what is expected in each: on GPUs, whose kernels are alike."""
-    return task.budget_s == 0 and machine(device).waves_hide_latency
-
-
-def predicted(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> Carried:
+def _predicted(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> Carried:
     """What plans of predictions ask in each cell: the same as at the shapes of the race."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign_within
 from haotuner.plan.cells import CellTable, Sharing, cell_table
 from haotuner.plan.cover import MAX_KEPT
-from haotuner.search.carried import carried, predicted, predicts_cells
+from haotuner.search.carried import carried, predicts_cells
 from haotuner.search.clock import Clock, now
 from haotuner.search.compared import compared, of_a_call
 from haotuner.search.explore import Explorable, explored
@@ -130,9 +130,8 @@ class Race:
         self.task, self.lab, self.clock = task, lab, clock
         self._layout = families[0].layout  # of the only family where bits may not depend on what serves
         self._shared = bool(getattr(families[0], "shares_programs", False))
-        self._predicts = predicts_cells(task, lab.device)
-        self._families, self._model = families, model
-        self.shapes = compared(task, lab.device, PREDICTED_SHAPES if self._predicts else SHAPES)
+        self._carried = carried(task, lab.device, families, model)
+        self.shapes = compared(task, lab.device, PREDICTED_SHAPES if predicts_cells(task, lab.device) else SHAPES)
         self.shares = self._shares()
         candidates = [one for family in families for one in candidates if one.family == family.name]
         each = [[one for one in candidates if one.family == family.name] for family in families]
@@ -332,9 +331,7 @@ class Race:
             found |= {c: own[shape] for c, own in staged.items() if shape in own and len(found) > len(kept)}
         rows = [way for way in ways if way in self.task.op.dynamic]
         sharing = Sharing(threads, rows, staged) if staged else None
-        device = self.lab.device
-        carry = predicted(self.task, device, self._families, self._model) if self._predicts else carried(self.task, device)
-        return cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, carry)
+        return cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, self._carried)
 
 
 def beside(family: Family, task: Task) -> bool:

@@ -26,14 +26,20 @@ LAYOUTS = 3  # in the race; the others are explored only
 
 
 def rounds(
-    book: Book, ordered: Sequence[str], rows: NDArray[np.int64], shares: NDArray[np.float64], seed: int
+    book: Book,
+    ordered: Sequence[str],
+    rows: NDArray[np.int64],
+    shares: NDArray[np.float64],
+    seed: int,
+    ahead: Sequence[str],
 ) -> Iterator[dict[str, list[Trial]]]:
     """Trials to measure, by kernel, until nothing is left to ask; what was noted and learned meanwhile decides the next.
 
     With a model learnt elsewhere first what its opinions share, where it has several (``head.py``), then single points of
     what its plan would use (``points``), and whole probes of other kernels once all of these have a time. From cold whole
-    probes of what a plan without measurements keeps, so that a short search is no worse than none (after 24 kernels the plan
-    was at 0.95 of the best; after a start that spread over tile sizes at 0.45 to 0.76), then of what plans ask for.
+    probes of what a plan without measurements keeps (``ahead``, of ``foreseen``), so that a short search is no worse than
+    none (after 24 kernels the plan was at 0.95 of the best; after a start that spread over tile sizes at 0.45 to 0.76), then
+    of what plans ask for.
     """
     rng = np.random.default_rng(seed)
     first = True
@@ -41,7 +47,7 @@ def rounds(
         batch = (book.head() or points(book, ordered, rows, shares)) if book.started else {}
         if not batch:
             size = STARTED_BATCH if book.started else FIRST_BATCH if first else NEXT_BATCH
-            asked = propose(book, ordered, rows, shares, size, rng, as_set=first and not book.started)
+            asked = propose(book, ordered, rows, shares, size, rng, ahead if first and not book.started else ())
             batch = {name: book.open(book.probes[name].trials()) for name in asked}
         if not batch:
             return
@@ -56,16 +62,15 @@ def propose(
     shares: NDArray[np.float64],
     size: int,
     rng: np.random.Generator,
-    *,
-    as_set: bool = False,
+    ahead: Sequence[str] = (),
 ) -> list[str]:
     """At most ``size`` kernels that are not yet measured; empty when the plans ask for none and none is left to explore.
 
-    ``as_set``: first what would be kept (``foreseen``), because few measurements must cover every m; one of one row in
-    front, because every plan needs one and a run that is cut short should have seen it.
+    ``ahead``: first these, a set that would be kept, because few measurements must cover every m; one of one row in front,
+    because every plan needs one and a run that is cut short should have seen it.
     """
-    if as_set:
-        kept = [name for name in foreseen(book, ordered, rows, shares) if not book.done(name)][:size]
+    if ahead:
+        kept = [name for name in ahead if not book.done(name)][:size]
         more = propose(book, [name for name in ordered if name not in kept], rows, shares, size, rng)
         chosen = [*kept, *more[: size - len(kept)]]
         return sorted(chosen, key=lambda name: not covers_every(book.probes[name]))

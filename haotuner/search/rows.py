@@ -122,7 +122,7 @@ class Search:
 
     def _rounds(self) -> str:
         book, lab, clock, effort = self.book, self.lab, self.clock, self.effort
-        batches = rounds(book, self.ordered, self.rows, self.shares, self.task.seed)
+        batches = rounds(book, self.ordered, self.rows, self.shares, self.task.seed, self.foreseen)
         batch = next(batches, {})
         if not book.started:
             self._recall(list(batch))
@@ -133,12 +133,12 @@ class Search:
                 not book.started
             ):  # single shapes are recalled as they are asked for, so that a run taken up again asks the same
                 self._recall(list(batch))
-            todo = {name: book.open(trials) for name, trials in batch.items() if not book.done(name)}
+            todo = [(name, book.open(trials)) for name, trials in batch.items() if not book.done(name)]
             for at in range(0, len(todo), TOGETHER):
-                some = dict(list(todo.items())[at : at + TOGETHER])
-                unknown = [name for name, trials in some.items() if any(lab.known(trial) is None for trial in trials)]
+                some = todo[at : at + TOGETHER]
+                unknown = [name for name, trials in some if any(lab.known(trial) is None for trial in trials)]
                 lab.prepare(unknown, clock.not_given_up)
-                for trials in some.values():
+                for _, trials in some:
                     for record in lab.measure(trials, clock.goes_on):
                         book.note(record)
                     if clock.expired or clock.given_up:

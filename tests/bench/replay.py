@@ -18,7 +18,7 @@ from haotuner.plan.compose import best_us, can_serve, choose, mean_us
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe
-from haotuner.search.propose import rounds
+from haotuner.search.propose import foreseen, rounds
 from haotuner.transfer.started import Started
 from haotuner.tuning import Effort
 from haotuner.words.device import Device
@@ -98,7 +98,7 @@ STRATEGIES: dict[str, Strategy] = {"model": model, "analytic": analytic, "random
 
 def _search(pool: Pool, book: Book, seed: int, *, learn: bool) -> Iterator[Trial]:
     ordered = [probe.kernel.name for probe in pool.probes]
-    for batch in rounds(book, ordered, pool.rows, pool.shares, seed):
+    for batch in rounds(book, ordered, pool.rows, pool.shares, seed, foreseen(book, ordered, pool.rows, pool.shares)):
         for trials in batch.values():
             yield from trials
         if learn:

@@ -77,7 +77,7 @@ def start(lone: MicroKernel) -> Started:
 def first_batch(model: Started) -> list[MicroKernel]:
     """What a search measures first."""
     search = Search(SMALL, FakeLab(CORE).as_lab(), FAMILY, funnel(model), model, Clock(now() + 60.0, lambda *_: True))
-    batch = next(rounds(search.book, search.ordered, search.rows, search.shares, 0))
+    batch = next(rounds(search.book, search.ordered, search.rows, search.shares, 0, search.foreseen))
     assert any(FAMILY.tile(MicroKernel.parse(name)).extent["m"] == 1 for name in list(batch)[:1]), "every plan needs one"
     return [MicroKernel.parse(name) for name in batch]
 
