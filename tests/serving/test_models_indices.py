@@ -12,30 +12,15 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.importing.call import Call
-from haotuner.importing.folding import Folding
-from haotuner.importing.table import RULES
 from haotuner.orchestrate.indexed import indexed
 from haotuner.pack_race import _call
 from haotuner.whole_model import drawn_inputs
 from tests.serving.model_packs import model_pack
+from tests.serving.written_nodes import Nodes
 
 B, T, K = dimension("b"), dimension("t"), dimension("k")
 DRAW = np.random.default_rng(0)
 TABLE = DRAW.standard_normal((11, 4)).astype(np.float32)
-
-
-class Nodes:
-    """Nodes of ONNX, written down one after the other; inputs are tensors' names or constants."""
-
-    def __init__(self, **inputs: tuple[Any, ...]) -> None:
-        self.g = Folding()
-        for name, (dtype, *shape) in inputs.items():
-            self.g.input(name, tuple(shape), dtype)
-
-    def __call__(self, op: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
-        names = tuple(one if isinstance(one, str) else self.g.constant(np.asarray(one)) for one in inputs)
-        return RULES[op](Call(self.g, op, names, attributes, 18, outputs))
 
 
 def graph(op: str, *inputs: Any, ends: dict[str, tuple[Any, ...]], **attributes: Any) -> Graph:

@@ -12,29 +12,23 @@ import haotuner
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.importing.call import Call
-from haotuner.importing.folding import Folding
-from haotuner.importing.table import RULES
 from haotuner.orchestrate.greedy import Greedy
 from haotuner.orchestrate.products import Product
 from tests.serving.model_packs import model_pack
+from tests.serving.written_nodes import Nodes
 
 DRAW = np.random.default_rng(7)
 FIRST, LAST = (8, 3, 3, 3), (8, 21)
 WEIGHTS = {"first": DRAW.integers(-127, 128, FIRST, np.int8), "last": DRAW.integers(0, 256, LAST, np.uint8)}
 
 
-class Net:
-    """Nodes of ONNX, written down one after the other."""
+class Net(Nodes):
+    """Of one input, with what stands between real numbers and bytes."""
+
+    x = "x"
 
     def __init__(self, *shape: Any, dtype: str = "fp32") -> None:
-        self.g = Folding()
-        self.x = self.g.input("x", shape, dtype)
-
-    def __call__(self, op: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
-        names = tuple(one if one is None or isinstance(one, str) else self.g.constant(np.asarray(one)) for one in inputs)
-        found = RULES[op](Call(self.g, op, names, attributes, 21, outputs))
-        return found if isinstance(found, str) else list(found)
+        super().__init__(x=(dtype, *shape))
 
     def bytes_of(self, x: str, scale: float, zero: Any) -> str:
         told = (np.float32(scale), zero)

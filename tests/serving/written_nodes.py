@@ -1,0 +1,27 @@
+"""Graphs of nodes of ONNX, written down one after the other, by the rules of importing: no file, no onnx package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from haotuner.importing.call import Call
+from haotuner.importing.folding import Folding
+from haotuner.importing.table import RULES
+
+OPSET = 21
+
+
+class Nodes:
+    """``inputs``: of each its element type, then its shape. A node's inputs are tensors' names, constants, or None."""
+
+    def __init__(self, **inputs: tuple[Any, ...]) -> None:
+        self.g = Folding()
+        for name, (dtype, *shape) in inputs.items():
+            self.g.input(name, tuple(shape), dtype)
+
+    def __call__(self, op: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+        names = tuple(one if one is None or isinstance(one, str) else self.g.constant(np.asarray(one)) for one in inputs)
+        found = RULES[op](Call(self.g, op, names, attributes, OPSET, outputs))
+        return found if isinstance(found, str) else list(found)
