@@ -69,12 +69,16 @@ class Call:
             raise UsageError(f"{self.op}: input {place} depends on the dimensions of the request, {found}; it must be fixed")
         return found
 
-    def floats(self, place: int) -> list[float]:
-        """Numbers of an input that are known now."""
+    def held(self, place: int) -> Any:
+        """The numbers of an input, an array; UsageError where they are not known now."""
         found = self.g.known(self.tensor(place))
         if found is None or found.dtype == object:
-            raise UsageError(f"{self.op}: input {place} is not known before the data are")
-        return [float(one) for one in np.asarray(found).reshape(-1)]
+            raise self.bad(f"input {place} is not known before the data are; it must be a constant")
+        return np.asarray(found)
+
+    def floats(self, place: int) -> list[float]:
+        """Numbers of an input that are known now."""
+        return [float(one) for one in self.held(place).reshape(-1)]
 
     def settings(self, name: str, place: int) -> list[int] | None:
         """Whole numbers that older models give as an attribute and newer ones as an input."""

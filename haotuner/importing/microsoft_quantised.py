@@ -91,8 +91,8 @@ def _lstm(c: Call) -> list[str]:
     """Weights of bytes, (ways, inputs, gates), and of the state; ONNX Runtime also rounds input and state, this does not."""
     weights: list[str] = []
     for place, scale, zero in ((1, 8, 9), (2, 10, 11)):
-        stored, scales = (_held(c, at) for at in (place, scale))
-        zeros = _held(c, zero) if c.given(zero) else np.zeros(scales.shape, stored.dtype)
+        stored, scales = (c.held(at) for at in (place, scale))
+        zeros = c.held(zero) if c.given(zero) else np.zeros(scales.shape, stored.dtype)
         if stored.ndim != 3 or scales.shape != zeros.shape or scales.ndim not in (1, 2):
             raise c.bad(f"weights of {stored.shape} with scales of {scales.shape} and zero points of {zeros.shape}")
         wide = (len(scales), 1, -1)  # one scale a way, or one a way and column
@@ -100,13 +100,6 @@ def _lstm(c: Call) -> list[str]:
         weights.append(c.g.constant(np.ascontiguousarray(real.transpose(0, 2, 1), np.float32)))
     inputs = (c.tensor(0), *weights, *c.inputs[3:8])
     return list(RECURRENT["LSTM"](replace(c, op="LSTM", inputs=inputs)))
-
-
-def _held(c: Call, place: int) -> Any:
-    found = c.g.known(c.tensor(place))
-    if found is None:
-        raise c.bad(f"input {place} is not known when the file is read; weights must be constants")
-    return np.asarray(found)
 
 
 MICROSOFT_QUANTISED: Mapping[str, Rule] = {
