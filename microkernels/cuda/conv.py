@@ -52,7 +52,7 @@ def product_of(op: Op, *, phased: bool = False) -> Op:
     """
     groups, taps = int(op.option("groups")), dict(op.static).get("r", 1) * op["s"]
     if phased:
-        taps = prod(-(-side.taps // side.stride) for side in sides_of(op))
+        taps = _taps_of_phase(op)
     elif transposed(op):
         lines = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups * taps},k={op['c'] // groups}"
         layout = "nn" if channels_last(op) else "tn"
@@ -61,15 +61,19 @@ def product_of(op: Op, *, phased: bool = False) -> Op:
     return Op.parse(f"batch_matmul:{known},layout=nt,dtype={op.dtype},in={op.option('in')}")
 
 
+def _taps_of_phase(op: Op) -> int:
+    """The most taps that reach results of one residue."""
+    return prod(-(-side.taps // side.stride) for side in sides_of(op))
+
+
 def product_extents(op: Op, extents: Mapping[str, Any], *, phased: bool = False) -> dict[str, Any]:
     """Extents of that product from those of the convolution: numbers, or columns of them."""
     groups, taps = int(op.option("groups")), extents.get("r", 1) * extents["s"]
     if phased:
         tall, wide = sides_of(op)
         rows, columns = -(-extents.get("p", 1) // tall.stride), -(-extents["q"] // wide.stride)
-        k = extents["c"] // groups * -(-tall.taps // tall.stride) * -(-wide.taps // wide.stride)
-        phases = tall.stride * wide.stride
-        return {"b": groups * phases, "m": extents["b"] * rows * columns, "n": extents["f"] // groups, "k": k}
+        found = {"b": groups * tall.stride * wide.stride, "m": extents["b"] * rows * columns, "n": extents["f"] // groups}
+        return found | {"k": extents["c"] // groups * _taps_of_phase(op)}
     if transposed(op):
         plane, lines, k = extents.get("h", 1) * extents["w"], extents["f"] // groups * taps, extents["c"] // groups
         if channels_last(op):

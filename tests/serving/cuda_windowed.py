@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,7 @@ FAR = 1 << 50  # an address that nobody has
 def windowed(path: str) -> None:
     """Pixels apart are read as they lie; an image off 16 bytes by columns where the pack has kernels for them."""
     served, driver = Stepped(path), Driver()
-    drawn = served.drawn(SHAPES["image"][1])
-    y = served.out(judge.reference(served.meaning, drawn | served.constants))
-    more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+    drawn, y, more = _drawn(served, SHAPES["image"][1])
     channels = drawn["x"].shape[-1]
     sizes = [int(np.prod(drawn["x"].shape[axis + 1 : -1])) for axis in range(drawn["x"].ndim - 1)]
     apart = served.device.upload(drawn["x"], strides=(*((channels + 32) * size for size in sizes), 1))
@@ -47,15 +46,7 @@ def windowed(path: str) -> None:
         if extent > 1:
             strides = [stride + (place == axis) for place, stride in enumerate(spread)]
             off.append(served.device.upload(drawn["x"], strides=(*strides, 1)))
-    for count, image in enumerate(off, 1):
-        if len(served.op.entry.kernels) > 1:
-            served.bound(image, out=y, stream=served.stream, **more)
-            served.device.wait(served.stream)
-            served.judge(drawn, y)
-            assert served.pack.stats()[served.meaning.name]["fallbacks"] == before + count
-        else:
-            with pytest.raises(ValueError, match=f"^{served.meaning.name}: x begins at an address, or has a stride"):
-                served.bound(image, out=y, stream=served.stream, **more)
+    _off(served, drawn, y, more, off)
     elsewhere = served.placed | {"weight": served.device.upload(served.constants["weight"], skip=1)}
     served.op.bind(**elsewhere)(served.device.upload(drawn["x"]), out=y, stream=served.stream, **more)
     served.device.wait(served.stream)
@@ -69,9 +60,7 @@ def windowed(path: str) -> None:
 def phased(path: str) -> None:
     """Transposed: one launch reads pixels apart as they lie; images off 16 bytes go by products, where the pack has them."""
     served, driver = Stepped(path), Driver()
-    drawn = served.drawn(SHAPES["image"][1])
-    y = served.out(judge.reference(served.meaning, drawn | served.constants))
-    more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+    drawn, y, more = _drawn(served, SHAPES["image"][1])
     channels, before = drawn["x"].shape[-1], served.pack.stats()[served.meaning.name]["fallbacks"]
     spread = [(channels + 32) * int(np.prod(drawn["x"].shape[axis + 1 : -1])) for axis in range(drawn["x"].ndim - 1)]
     uneven = [stride + 32 * (axis == 0) for axis, stride in enumerate(spread)]
@@ -82,15 +71,7 @@ def phased(path: str) -> None:
         served.judge(drawn, y)
         assert counts(driver)["cuLaunchKernel"] == 1
     assert served.pack.stats()[served.meaning.name]["fallbacks"] == before
-    off = served.device.upload(drawn["x"], skip=1)
-    if len(served.op.entry.kernels) > 1:
-        served.bound(off, out=y, stream=served.stream, **more)
-        served.device.wait(served.stream)
-        served.judge(drawn, y)
-        assert served.pack.stats()[served.meaning.name]["fallbacks"] == before + 1
-    else:
-        with pytest.raises(ValueError, match=f"^{served.meaning.name}: x begins at an address, or has a stride"):
-            served.bound(off, out=y, stream=served.stream, **more)
+    _off(served, drawn, y, more, [served.device.upload(drawn["x"], skip=1)])
     _axes_of_one(served)
     _turned_once(served, drawn, y, more)
     _turned_each_time(served, drawn, y, more)
@@ -99,9 +80,7 @@ def phased(path: str) -> None:
 def images(path: str) -> None:
     """Channels first: any strides and addresses are read as they lie, by two launches; weights lie anywhere."""
     served, driver = Stepped(path), Driver()
-    drawn = served.drawn(SHAPES["image"][1])
-    y = served.out(judge.reference(served.meaning, drawn | served.constants))
-    more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+    drawn, y, more = _drawn(served, SHAPES["image"][1])
     x, before = drawn["x"], served.pack.stats()[served.meaning.name]["fallbacks"]
     sizes = [int(np.prod(x.shape[axis + 1 : -1])) for axis in range(x.ndim - 1)]
     rows = [(x.shape[-1] + 3) * size for size in sizes]
@@ -136,6 +115,27 @@ def images(path: str) -> None:
     _axes_of_one(served)
     _turned_once(served, drawn, y, more)
     _turned_each_time(served, drawn, y, more)
+
+
+def _drawn(served: Stepped, shape: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """Inputs of a shape, memory for the result, and what a call takes beside x."""
+    drawn = served.drawn(shape)
+    y = served.out(judge.reference(served.meaning, drawn | served.constants))
+    return drawn, y, {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+
+
+def _off(served: Stepped, drawn: Any, y: Any, more: Any, images: Sequence[Any]) -> None:
+    """Images off 16 bytes go by products, where the pack has them; else they are refused."""
+    before = served.pack.stats()[served.meaning.name]["fallbacks"]
+    for count, image in enumerate(images, 1):
+        if len(served.op.entry.kernels) > 1:
+            served.bound(image, out=y, stream=served.stream, **more)
+            served.device.wait(served.stream)
+            served.judge(drawn, y)
+            assert served.pack.stats()[served.meaning.name]["fallbacks"] == before + count
+        else:
+            with pytest.raises(ValueError, match=f"^{served.meaning.name}: x begins at an address, or has a stride"):
+                served.bound(image, out=y, stream=served.stream, **more)
 
 
 def _channels_apart(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
@@ -231,9 +231,7 @@ def _turned_each_time(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
 
 def _axes_of_one(served: Stepped) -> None:
     """An axis of one element says nothing of its stride."""
-    drawn = served.drawn((1,) * len(served.meaning.dynamic))
-    y = served.out(judge.reference(served.meaning, drawn | served.constants))
-    more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+    drawn, y, more = _drawn(served, (1,) * len(served.meaning.dynamic))
     before = served.pack.stats()[served.meaning.name]["fallbacks"]
     odd = [drawn["x"].shape[-1] + 1 + 2 * place for place in range(drawn["x"].ndim - 1)]
     if served.meaning.option("layout") in ("nchw", "ncw"):

@@ -39,28 +39,36 @@ int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* ca
   const ht_cuda_args told = {.x = c->x, .w = bound->w};
   if (ht_cuda_windows_fit(kernel, &told, &windows, error) != 0) return 1;
   ht_cuda_workspace workspace = {NULL, NULL};
+  const void* weight;
+  int rc;
   if (bound->kept != NULL) {
-    if (ht_cuda_kept_read(bound->kept, queue->stream, error) != 0) return -1;
-  } else if (ht_cuda_workspace_take(bound->loaded->device, queue->stream, ht_cuda_conv_weight_bytes(data), &workspace) != 0)
-    return ht_refuse(error, "RuntimeError", "no memory for %lld bytes of a turned weight on this stream: call prepare(stream) of the bound weight first",
-                     (long long)ht_cuda_conv_weight_bytes(data));
-  const void* weight = bound->kept != NULL ? ht_cuda_kept_data(bound->kept) : workspace.data;
-  int rc = bound->kept != NULL ? 0 : turn_weight(conv, bound, data->dtype, workspace.data, queue->stream, error);
+    weight = ht_cuda_kept_data(bound->kept);
+    rc = ht_cuda_kept_read(bound->kept, queue->stream, error);
+  } else {
+    if (ht_cuda_workspace_take(bound->loaded->device, queue->stream, ht_cuda_conv_weight_bytes(data), &workspace) != 0)
+      return ht_refuse(error, "RuntimeError", "no memory for %lld bytes of a turned weight on this stream: call prepare(stream) of the bound weight first",
+                       (long long)ht_cuda_conv_weight_bytes(data));
+    weight = workspace.data;
+    rc = turn_weight(conv, bound, data->dtype, workspace.data, queue->stream, error);
+  }
   for (int64_t first = 0; first < c->batch && rc == 0; first += each) {
     ht_cuda_args args;
     ht_cuda_batch batch;
-    ht_cuda_conv_products(op, c, bound, NULL, first, least(each, c->batch - first), &args, &batch);
-    const void* image = (const char*)c->x + first * c->xb * element;
     ht_cuda_phases phases;
+    const ht_cuda_windows* seen = &windows;
+    const int64_t images = least(each, c->batch - first);
+    ht_cuda_conv_products(op, c, bound, NULL, first, images, &args, &batch);
+    const void* image = (const char*)c->x + first * c->xb * element;
     args.x = conv->last ? image : weight, args.w = conv->last ? weight : image;
     if (conv->last) batch.x[2] = channels;
     else args.ldw = (int32_t)c->xc, batch.w[1] = c->xb, batch.w[2] = channels * c->xc;
     if (conv->transposed) {
-      args.m = (int32_t)ht_cuda_tell_phases(conv, &windows, least(each, c->batch - first), c->p, c->q, &phases);
+      args.m = (int32_t)ht_cuda_tell_phases(conv, &windows, images, c->p, c->q, &phases);
       batch.extents[1] = phases.down * phases.right;
+      seen = &phases.windows;
     }
-    rc = ht_cuda_launch_windows(kernel, bound->loaded->functions[place], &args, &batch, conv->transposed ? &phases.windows : &windows, (int64_t)batch.extents[1] * batch.extents[2],
-                                queue->stream, error);
+    rc = ht_cuda_launch_windows(kernel, bound->loaded->functions[place], &args, &batch, seen,
+                                (int64_t)batch.extents[1] * batch.extents[2], queue->stream, error);
   }
   ht_cuda_workspace_done(&workspace);
   return rc;
