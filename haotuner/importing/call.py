@@ -71,8 +71,8 @@ class Call:
 
     def held(self, place: int) -> Any:
         """The numbers of an input, an array; UsageError where they are not known now."""
-        found = self.g.known(self.tensor(place))
-        if found is None or found.dtype == object:
+        found = self.g.numbers(self.tensor(place))
+        if found is None:
             raise self.bad(f"input {place} is not known before the data are; it must be a constant")
         return np.asarray(found)
 

@@ -44,6 +44,10 @@ class Folding(GraphBuilder):
         found = self.constants.get(tensor)
         return self.extents.get(tensor) if found is None else found
 
+    def numbers(self, tensor: str) -> Any:
+        """Elements of a tensor where they are known numbers, no extents; else None."""
+        return self.constants.get(tensor)
+
     def whole_numbers(self, tensor: str, what: str) -> list[Extent]:
         """The elements of a flat tensor; sizes that data hold get dimensions. UsageError where they cannot be sizes."""
         found = self.known(tensor)

@@ -11,8 +11,8 @@ from haotuner.importing.layout import cut, padded, reshaped
 
 def _within(c: Call, indices: str, extent: Extent) -> None:
     """UsageError where indices that are known now choose rows that a tensor of this extent has not."""
-    held = c.g.known(indices)
-    if held is None or held.dtype == object or held.size == 0 or not isinstance(extent, int):
+    held = c.g.numbers(indices)
+    if held is None or held.size == 0 or not isinstance(extent, int):
         return
     least, most = int(held.min()), int(held.max())
     if least < -extent or most >= extent:

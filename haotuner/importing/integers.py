@@ -45,8 +45,8 @@ def weight_of(c: Call, w: str, zero: str | None, axis: int, groups: int = 1) -> 
 
     None of a convolution in several groups, too, where something lies beyond int8.
     """
-    stored, less = c.g.known(w), np.zeros((), np.int32) if zero is None else c.g.known(zero)
-    if stored is None or less is None or object in (stored.dtype, less.dtype) or c.g.types[w].dtype not in BYTES:
+    stored, less = c.g.numbers(w), np.zeros((), np.int32) if zero is None else c.g.numbers(zero)
+    if stored is None or less is None or c.g.types[w].dtype not in BYTES:
         return None
     if less.size != 1 and (less.ndim != 1 or less.size != stored.shape[axis]):
         return None
@@ -91,8 +91,8 @@ def _wide(c: Call, x: str) -> str:
 
 def is_zero(c: Call, zero: str) -> bool:
     """Whether a zero point is known to be 0 everywhere."""
-    known = c.g.known(zero)
-    return known is not None and known.dtype != object and not known.any()
+    known = c.g.numbers(zero)
+    return known is not None and not known.any()
 
 
 def single(c: Call, one: str | None) -> bool:
@@ -109,8 +109,8 @@ def image_sums(c: Call, x: str, zero: str | None, weight: Weight, w: Windows, gr
 
 def _surrounded(c: Call, x: str, zero: str, w: Windows) -> str:
     """An image with its zero point as pads."""
-    g, ends, known = c.g, ((0, 0, *w.before), (0, 0, *w.after)), c.g.known(zero)
-    if known is not None and known.dtype != object:
+    g, ends, known = c.g, ((0, 0, *w.before), (0, 0, *w.after)), c.g.numbers(zero)
+    if known is not None:
         return padded(c, x, *ends, "constant", float(known.reshape(())))
     one = _wide(c, reshaped(c, zero, ()))
     moved = padded(c, g.map("sub", _wide(c, x), one), *ends, "constant", 0.0)

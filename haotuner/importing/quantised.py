@@ -80,9 +80,9 @@ def dequantised(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str
 
 def _real_of(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str:
     g, rank = c.g, c.g.types[x].rank
-    known = [g.known(one) for one in (x, scale, *([] if zero is None else [zero]))]
+    known = [g.numbers(one) for one in (x, scale, *([] if zero is None else [zero]))]
     factor = _spread(c, scale, rank, axis)
-    if all(one is not None and one.dtype != object for one in known):  # weights: as many bytes more as it may be
+    if all(one is not None for one in known):  # weights: as many bytes more as it may be
         shapes = [x, factor, *([] if zero is None else [_spread(c, zero, rank, axis)])]
         stored, scales, *moved_by = (np.asarray(g.known(one)) for one in shapes)
         moved = stored.astype(np.int32) - (moved_by[0].astype(np.int32) if moved_by else 0)

@@ -220,8 +220,8 @@ class Reader:
         self, node: Any, inputs: tuple[str | None, ...], names: MutableMapping[str, str], opset: int, depth: int
     ) -> Sequence[str]:
         """The branch that is taken, where that is known now."""
-        condition = self.g.known(inputs[0]) if inputs and inputs[0] else None
-        if condition is None or condition.dtype == object:
+        condition = self.g.numbers(inputs[0]) if inputs and inputs[0] else None
+        if condition is None:
             raise UsageError("which branch is taken depends on data, or on dimensions; export the model for one of them")
         name = "then_branch" if bool(np.asarray(condition).reshape(-1)[0]) else "else_branch"
         branch = next(one.g for one in node.attribute if one.name == name)
