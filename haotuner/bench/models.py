@@ -1,28 +1,32 @@
-"""The race of a whole model: requests as traffic brings them, each contender alone in a process."""
+"""The race of a whole model: requests as traffic brings them, each contender in a process of its own, all in turns."""
 
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from haotuner.bench.contender import Setting
+from haotuner.bench.environment import child_environment
+from haotuner.bench.model_child import PROGRAM
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.isolate.answers import Job, Unanswered
+from haotuner.isolate.child import Child
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
 from haotuner.trace import is_trace
 from haotuner.words.shape import ShapeRange
 
 MODEL_PEERS = ("onnxruntime", "openvino")
-LIMIT_S = 900.0
+LIMIT_S = 900.0  # of one answer
+TURNS = 5  # a contender's time at a size is spent in as many parts: a host changes its speed by a quarter for seconds
+OURS = "ours"
 DRAWN = 12  # requests of a range
 
 
@@ -92,6 +96,18 @@ def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
     return found
 
 
+class Answering(Protocol):
+    """A contender as the race sees it: `haotuner.isolate.child.Child`."""
+
+    def begin(self, request: Mapping[str, Any]) -> None:
+        """Hand it a request."""
+        ...
+
+    def finish(self, limit_s: float) -> Job:
+        """Its answer; Unanswered if there is none."""
+        ...
+
+
 def race(
     model: Model | Chain,
     file: Path | None,
@@ -106,34 +122,82 @@ def race(
 ) -> dict[str, Any]:
     """Times of ours and of each peer; peers read ``file``. HaotunerError with a contender's words where ours fails.
 
-    ``given``: what ``given_of`` read.
+    ``given``: what ``given_of`` read. ``seconds``: of each contender at each request.
     """
     inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
-    found: dict[str, Any] = {}
-    missing = []
-    for name in ("ours", *(peers if file is not None else ())):
-        watch(name)
-        task = {"contender": name, "pack": str(model.pack.path), "model": model.name, "file": str(file), "inputs": inputs,
-                "threads": threads, "requests": list(requests), "seconds": seconds, "given": dict(given or {})}  # fmt: skip
-        answer = subprocess.run(
-            [sys.executable, "-m", "haotuner.bench.model_child"], input=json.dumps(task), capture_output=True, text=True,
-            timeout=LIMIT_S, env=dict(environment), check=False,
-        )  # fmt: skip
-        told = json.loads(answer.stdout.splitlines()[-1]) if answer.returncode == 0 and answer.stdout.strip() else None
-        if told is None and name == "ours":
-            raise HaotunerError(f"the pack's model failed: {answer.stderr.strip()[-800:]}")
-        if told is None or "missing" in told:
-            missing.append(name)
-            continue
-        found[name] = told
-    missing += list(peers) if file is None else []
-    return _document(model.name, requests, found, missing, threads)
+    told = {"pack": str(model.pack.path), "model": model.name, "file": str(file), "inputs": inputs, "threads": threads,
+            "requests": [dict(one) for one in requests], "given": dict(given or {})}  # fmt: skip
+    names = (OURS, *(peers if file is not None else ()))
+    surroundings = child_environment(environment, Setting(threads=threads))
+    children = {name: Child(PROGRAM, {**told, "contender": name}, environment=surroundings, rests=True) for name in names}
+    try:
+        loads: dict[str, float] = {}
+        for name, child in children.items():
+            watch(f"loading {name}")
+            child.launch()
+            try:
+                loads[name] = float(child.greeting(LIMIT_S)["load_ms"])
+            except Unanswered as error:
+                _only_a_peer(name, error)
+        about = f"{len(requests)} requests, some {len(requests) * len(loads) * seconds:.0f} s"
+        watch(f"racing {', '.join(loads)} in turns: {about}")
+        found = in_turns({name: children[name] for name in loads}, len(requests), seconds)
+    finally:
+        for child in children.values():
+            child.close()
+    for name, one in found.items():
+        one["load_ms"] = loads[name]
+    return _document(model.name, requests, found, [one for one in peers if one not in found], threads)
+
+
+def in_turns(contenders: Mapping[str, Answering], count: int, seconds: float) -> dict[str, dict[str, Any]]:
+    """First and steady microseconds of requests ``0 .. count-1`` by each contender; one runs, the others wait.
+
+    First each request is answered once, in the order of the trace: what a size costs that was not seen before. Then each has
+    ``TURNS`` turns, in an order that rotates; a turn's first call, whose caches the others used, is not counted. The steady
+    time is the median. A peer that fails is left out; HaotunerError where ours does.
+    """
+    left = dict(contenders)
+    first: dict[str, list[float]] = {name: [] for name in left}
+    steady: dict[str, list[float]] = {name: [] for name in left}
+
+    def ask(name: str, request: Mapping[str, Any]) -> Job:
+        try:
+            left[name].begin(request)
+            return left[name].finish(LIMIT_S)
+        except Unanswered as error:
+            _only_a_peer(name, error)
+            del left[name]
+            return {}
+
+    def rotated(turn: int) -> list[str]:
+        names = list(left)
+        return names[turn % len(names) :] + names[: turn % len(names)]
+
+    for place in range(count):
+        for name in rotated(place):
+            first[name] += ask(name, {"do": "answer", "place": place, "calls": 1, "seconds": 0.0}).get("us", [])
+    for place in range(count):
+        times: dict[str, list[float]] = {name: [] for name in left}
+        for turn in range(TURNS):
+            for name in rotated(turn):
+                request = {"do": "answer", "place": place, "calls": 2, "seconds": seconds / TURNS}
+                times[name] += ask(name, request).get("us", [])[1:]
+        for name in left:
+            steady[name].append(statistics.median(times[name]))
+    peaks = {name: ask(name, {"do": "peak"}).get("bytes") for name in list(left)}
+    return {name: {"first_us": first[name], "steady_us": steady[name], "peak_bytes": peaks[name]} for name in left}
+
+
+def _only_a_peer(name: str, error: Unanswered) -> None:
+    if name == OURS:
+        raise HaotunerError(f"the pack's model failed: {error}") from error
 
 
 def _document(
     name: str, requests: Sequence[Mapping[str, int]], found: Mapping[str, Any], missing: Sequence[str], threads: int
 ) -> dict[str, Any]:
-    ours, peers = found["ours"], {peer: one for peer, one in found.items() if peer != "ours"}
+    ours, peers = found[OURS], {peer: one for peer, one in found.items() if peer != OURS}
     rows = [
         {
             "model": name, "shape": dict(sizes), "threads": threads, "first_us": ours["first_us"][at],

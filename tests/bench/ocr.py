@@ -1,20 +1,18 @@
 """RapidOCR with its three sessions replaced by one pack: ``python -m tests.bench.ocr PACK [--images 1000] [--page FILE]``.
 
 The pack holds RapidOCR's detector, recogniser and classifier (``haotuner tune`` takes several files). Images of odd sizes
-with a few lines of text come one after the other, each contender alone in a process: RapidOCR unchanged on ONNX Runtime
-and on OpenVINO (as RapidOCR sets it, then told to keep to fp32), and on the pack, where no other session is ever made.
-Told are latencies, memory, and whether texts agree.
+with a few lines of text come one after the other; contenders take turns at each, every one in a process of its own: RapidOCR
+unchanged on ONNX Runtime and on OpenVINO (as RapidOCR sets it, then told to keep to fp32), and on the pack, where no other
+session is ever made. Told are latencies, memory, and whether texts agree.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +22,16 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.bench.contender import OURS, Setting
+from haotuner.bench.environment import child_environment
+from haotuner.isolate.answers import Job, Unanswered
+from haotuner.isolate.child import Child
+from haotuner.isolate.program import Program
+
+PROGRAM = "tests.bench.ocr:contender"
 AS_FP32 = "openvino-f32"  # by itself OpenVINO multiplies in bf16 where the CPU can; RapidOCR does not ask it for fp32
-CONTENDERS = ("ours", "onnxruntime", "openvino", AS_FP32)
-LIMIT_S = 3600.0
+CONTENDERS = (OURS, "onnxruntime", "openvino", AS_FP32)
+LIMIT_S = 600.0  # of loading, of one image
 WORDS = ("Invoice", "total 48.20", "haotuner", "batch 17", "Rue de Lyon", "2026-11-25", "shapes", "No. 6120", "thank you")
 
 
@@ -77,40 +82,71 @@ def _status(key: str) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), 0)
 
 
-def serve(contender: str, pack: str, images: int, threads: int, side: int) -> dict[str, Any]:
-    """All images by one contender, in this process."""
+def contender(told: Mapping[str, Any]) -> Program:
+    """RapidOCR on the sessions that ``told`` names. It greets with the seconds of loading, and serves two verbs.
+
+    ``answer``: image ``place``; its milliseconds, texts, and resident memory behind it. ``peak``: the most memory so far.
+    """
     rapidocr: Any = importlib.import_module("rapidocr")
 
+    threads = told["threads"]
     params: dict[str, Any] = {
-        "Global.log_level": "error", "Det.limit_type": "max", "Det.limit_side_len": side,
+        "Global.log_level": "error", "Det.limit_type": "max", "Det.limit_side_len": told["side"],
         "EngineConfig.onnxruntime.intra_op_num_threads": threads, "EngineConfig.openvino.inference_num_threads": threads,
     }  # fmt: skip
-    if contender in ("openvino", AS_FP32):
+    if told["contender"] in ("openvino", AS_FP32):
         params |= {f"{part}.engine_type": rapidocr.EngineType.OPENVINO for part in ("Det", "Cls", "Rec")}
-    if contender == AS_FP32:
+    if told["contender"] == AS_FP32:
         settings: Any = importlib.import_module("rapidocr.inference_engine.openvino.device_config").CPUConfig
         default = settings.get_config
         settings.get_config = lambda self: {**default(self), "INFERENCE_PRECISION_HINT": "f32"}
     begin = time.perf_counter()
-    if contender == "ours":
+    if told["contender"] == OURS:
         import haotuner
 
         sessions: Any = importlib.import_module("rapidocr.inference_engine.onnxruntime.main")
 
-        sessions.InferenceSession = replaced(haotuner.load(pack, threads=threads))
+        sessions.InferenceSession = replaced(haotuner.load(told["pack"], threads=threads))
     engine = rapidocr.RapidOCR(params=params)
     load_s = time.perf_counter() - begin
-    ms: list[float] = []
-    texts: list[list[str]] = []
-    rss: list[int] = []
-    for place in range(images):
-        image = drawn(place)
+
+    def answer(job: Job) -> Job:
+        image = drawn(job["place"])
         begin = time.perf_counter()
         found = engine(image)
-        ms.append((time.perf_counter() - begin) * 1e3)
-        texts.append(list(found.txts or ()))
-        rss.append(_status("VmRSS"))
-    return {"load_s": load_s, "ms": ms, "texts": texts, "rss": rss, "peak": _status("VmHWM")}
+        ms = (time.perf_counter() - begin) * 1e3
+        return {"ms": ms, "texts": list(found.txts or ()), "rss": _status("VmRSS")}
+
+    return Program(verbs={"answer": answer, "peak": lambda _: {"bytes": _status("VmHWM")}}, greeting={"load_s": load_s})
+
+
+def race(told: Mapping[str, Any], images: int) -> dict[str, dict[str, Any]]:
+    """What each contender took and read; one runs, the others are stopped, in an order that rotates. Unanswered if ours fails."""
+    surroundings = child_environment({**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, Setting(threads=told["threads"]))
+    children = {
+        name: Child(PROGRAM, {**told, "contender": name}, environment=surroundings, rests=True) for name in CONTENDERS
+    }
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        for name, child in children.items():
+            child.launch()
+            try:
+                found[name] = {"load_s": child.greeting(LIMIT_S)["load_s"], "ms": [], "texts": [], "rss": []}
+            except Unanswered as error:
+                if name == OURS:
+                    raise
+                print(f"{name} failed: {error}", file=sys.stderr)
+        for place in range(images):
+            turn = place % len(found)
+            for name in [*list(found)[turn:], *list(found)[:turn]]:
+                for key, value in children[name].ask({"do": "answer", "place": place}, LIMIT_S).items():
+                    found[name][key].append(value)
+        for name, one in found.items():
+            one["peak"] = children[name].ask({"do": "peak"}, LIMIT_S)["bytes"]
+    finally:
+        for child in children.values():
+            child.close()
+    return found
 
 
 def page(found: Mapping[str, Mapping[str, Any]], images: int, command: str, threads: int) -> str:
@@ -122,7 +158,8 @@ def page(found: Mapping[str, Mapping[str, Any]], images: int, command: str, thre
         "# RapidOCR on one pack", "",
         f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {cpu}, {threads} thread(s), load average {os.getloadavg()[0]:.0f} on "
         f"{os.cpu_count()} cores.",
-        f"{images:,} images of odd sizes, 81 to 959 pixels, one after the other; each contender in a process of its own.",
+        f"{images:,} images of odd sizes, 81 to 959 pixels, one after the other. Each contender is in a process of its",
+        "own; they take turns at each image: one runs, the others are stopped.",
         "Times are of the whole of RapidOCR, its image processing included. *first 10*, *after all*: resident memory then.",
         f"*{AS_FP32}*: told to keep to fp32, as all but *openvino* do, which multiplies in bf16 on CPUs that have it.",
         "",
@@ -148,24 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--side", type=int, default=640, help="the detector's longest side")
-    parser.add_argument("--only", choices=CONTENDERS, help="one contender, in this process; prints JSON")
     parser.add_argument("--page", type=Path)
     asked = parser.parse_args(arguments)
-    if asked.only:
-        print(json.dumps(serve(asked.only, asked.pack, asked.images, asked.threads, asked.side)))
-        return 0
-    found = {}
-    for name in CONTENDERS:
-        command = [sys.executable, "-m", "tests.bench.ocr", asked.pack, "--only", name, "--images", str(asked.images),
-                   "--threads", str(asked.threads), "--side", str(asked.side)]  # fmt: skip
-        environment = {**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment)
-        if answer.returncode:
-            print(f"{name} failed: {answer.stderr.strip()[-600:]}", file=sys.stderr)
-            if name == "ours":
-                return 1
-            continue
-        found[name] = json.loads(answer.stdout.splitlines()[-1])
+    found = race({"pack": asked.pack, "threads": asked.threads, "side": asked.side}, asked.images)
     text = page(found, asked.images, f"python -m tests.bench.ocr PACK --images {asked.images}", asked.threads)
     print(text)
     if asked.page:

@@ -1,4 +1,4 @@
-"""What a race of whole models is given: requests, and the elements of inputs that matter."""
+"""What a race of whole models is given, and who runs when."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from haotuner.bench.model_child import feeds_of
-from haotuner.bench.models import given_of, requests_of
-from haotuner.errors import UsageError
+from haotuner.bench.models import given_of, in_turns, requests_of
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.isolate.answers import Crashed, Job
 
 INPUTS: list[Mapping[str, Any]] = [
     {"name": "tokens", "dtype": "int64", "shape": ["batch", "seq"]},
@@ -41,3 +42,44 @@ def test_sizes_of_the_data_are_not_drawn():
     assert found == [{"batch": 1, "seq": 3}, {"batch": 1, "seq": 4}]
     with pytest.raises(UsageError, match="length_0"):
         requests_of("batch=1;seq=3..4;length_0=1..9", DIMS)
+
+
+class Simulated:
+    """A contender on a host that slows down; it takes ``us`` on a quick one."""
+
+    def __init__(self, us: float, host: list[float], *, fails: int = 10**9) -> None:
+        self._us, self._host, self._fails, self.asked = us, host, fails, [0, 0]
+
+    def begin(self, request: Mapping[str, Any]) -> None:
+        """Take a request."""
+        self._request = dict(request)
+
+    def finish(self, limit_s: float) -> Job:
+        """Calls of the host's present speed; every call makes the host slower."""
+        if self._request["do"] == "peak":
+            return {"bytes": 1}
+        self.asked[self._request["seconds"] > 0] += 1
+        if sum(self.asked) > self._fails:
+            raise Crashed("it fell over")
+        calls = self._request["calls"]
+        found = [self._us * self._host[0] * (1.0 if call else 3.0) for call in range(calls)]
+        self._host[0] *= 1.01
+        return {"us": found}
+
+
+def test_contenders_take_turns():
+    """A host that is twice as slow at the end changes no ratio by more than a few percent."""
+    host = [1.0]
+    two = {"ours": Simulated(100.0, host), "onnxruntime": Simulated(150.0, host)}
+    found = in_turns(two, 8, 1.0)
+    ratios = np.array(found["onnxruntime"]["steady_us"]) / np.array(found["ours"]["steady_us"])
+    np.testing.assert_allclose(ratios, 1.5, rtol=0.02)
+    assert host[0] > 2 and found["ours"]["steady_us"][0] < 200  # a turn's first call, of 300, counts in first times alone
+    assert found["ours"]["first_us"][0] == 300 and len(found["ours"]["first_us"]) == 8
+
+
+def test_a_peer_that_falls_over_is_left_out_and_ours_is_not():
+    host = [1.0]
+    assert set(in_turns({"ours": Simulated(1.0, host), "openvino": Simulated(1.0, host, fails=11)}, 4, 1.0)) == {"ours"}
+    with pytest.raises(HaotunerError, match="the pack's model failed: it fell over"):
+        in_turns({"ours": Simulated(1.0, host, fails=5), "openvino": Simulated(1.0, host)}, 4, 1.0)
