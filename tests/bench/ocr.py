@@ -121,11 +121,9 @@ def contender(told: Mapping[str, Any]) -> Program:
 
 
 def race(told: Mapping[str, Any], images: int) -> dict[str, dict[str, Any]]:
-    """What each contender took and read; one runs, the others are stopped, in an order that rotates. Unanswered if ours fails."""
-    surroundings = child_environment({**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, Setting(threads=told["threads"]))
-    children = {
-        name: Child(PROGRAM, {**told, "contender": name}, environment=surroundings, rests=True) for name in CONTENDERS
-    }
+    """What each contender took and read; the others are stopped meanwhile. Unanswered if ours fails."""
+    own = child_environment({**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, Setting(threads=told["threads"]))
+    children = {name: Child(PROGRAM, {**told, "contender": name}, environment=own, rests=True) for name in CONTENDERS}
     found: dict[str, dict[str, Any]] = {}
     try:
         for name, child in children.items():
