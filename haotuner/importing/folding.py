@@ -100,9 +100,13 @@ class Folding(GraphBuilder):
                     return self.constant(np.ascontiguousarray(found).reshape(kind.shape), kind.dtype)
             if count > LARGEST:
                 return None
-            return self.of_extents(applied(primitive, known, attributes, kind.dtype), kind.dtype)
+            return self.of_extents(applied(primitive, known, attributes, kind.dtype, self._is_size), kind.dtype)
         except (Undecided, TypeError):  # sympy cannot say, or has no such arithmetic
             return None
+
+    def _is_size(self, extent: Extent) -> bool:
+        """Whether some tensor has that extent."""
+        return any(extent in kind.shape for kind in self.types.values())
 
     def _nodes_of(self, tensor: str) -> str:
         """The tensor, with nodes that make it."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import sympy
 
+from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, floor_division, largest, same, smallest
 from haotuner.graph.primitives import PRIMITIVES
 
@@ -46,12 +47,21 @@ def objects(array: Any) -> Any:
     return found
 
 
-def applied(primitive: str, arrays: Sequence[Any], attributes: Mapping[str, Any], dtype: str) -> Any:
-    """The primitive's result of known elements. Undecided where it depends on the request."""
+def applied(
+    primitive: str,
+    arrays: Sequence[Any],
+    attributes: Mapping[str, Any],
+    dtype: str,
+    is_size: Callable[[Extent], bool] = lambda extent: False,
+) -> Any:
+    """The primitive's result of known elements. Undecided where it depends on the request.
+
+    ``is_size``: whether an extent is some tensor's, hence never negative, also where that cannot be shown of its terms.
+    """
     if primitive == "size":
         return _single(attributes["extent"])
     if primitive == "map":
-        return _mapped(attributes["function"], [objects(one) for one in arrays], dtype)
+        return _mapped(attributes["function"], [objects(one) for one in arrays], dtype, is_size)
     if primitive == "cast":
         return _elementwise(_casts(dtype), objects(arrays[0]))
     if primitive in _MOVES:
@@ -92,13 +102,36 @@ def _truth(condition: Any) -> int:
     raise Undecided
 
 
-def _equal(one: Extent, other: Extent) -> int:
+def _equal(one: Extent, other: Extent, is_size: Callable[[Extent], bool] = lambda extent: False) -> int:
     if same(one, other):
         return 1
-    difference = sympy.sympify(one) - other
-    if difference.is_zero is False:
+    if (sympy.sympify(one) - other).is_zero is False:
+        return 0
+    if any(_under(*pair, is_size) for pair in ((one, other), (other, one))):
         return 0
     raise Undecided
+
+
+def _under(one: Extent, other: Extent, is_size: Callable[[Extent], bool]) -> bool:
+    """Whether one extent is shown to be less than another; False says nothing."""
+    if (sympy.sympify(one) < other) == sympy.true or is_size(other) and (sympy.sympify(one) < 0) == sympy.true:
+        return True
+    gap = canonical(sympy.sympify(other) - one)
+    return bool(sympy.sympify(gap).is_integer) and never_negative(gap - 1)
+
+
+def _less(one: Extent, other: Extent, is_size: Callable[[Extent], bool]) -> int:
+    if _under(one, other, is_size):
+        return 1
+    gap = canonical(sympy.sympify(one) - other)
+    if (
+        bool(sympy.sympify(gap).is_integer)
+        and never_negative(gap)
+        or is_size(one)
+        and (sympy.sympify(other) <= 0) == sympy.true
+    ):
+        return 0
+    return _truth(sympy.sympify(one) < other)
 
 
 def _divided(one: Extent, other: Extent) -> Extent:
@@ -166,11 +199,6 @@ _MAPS: Mapping[str, Callable[..., Any]] = {
     "floor": lambda a: floor_division(a, 1),
     "ceil": lambda a: canonical(-floor_division(-a, 1)),
     "sqrt": _root,
-    "equal": _equal,
-    "less": lambda a, b: _truth(sympy.sympify(a) < b),
-    "less_equal": lambda a, b: _truth(sympy.sympify(a) <= b),
-    "greater": lambda a, b: _truth(sympy.sympify(a) > b),
-    "greater_equal": lambda a, b: _truth(sympy.sympify(a) >= b),
     "and": lambda a, b: int(bool(_number(a) and _number(b))),
     "or": lambda a, b: int(bool(_number(a) or _number(b))),
     "not": lambda a: int(not _number(a)),
@@ -178,7 +206,18 @@ _MAPS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _mapped(function: str, arrays: Sequence[Any], dtype: str) -> Any:
+_COMPARISONS: Mapping[str, Callable[[Extent, Extent, Callable[[Extent], bool]], int]] = {
+    "equal": _equal,
+    "less": _less,
+    "less_equal": lambda a, b, is_size: 1 - _less(b, a, is_size),
+    "greater": lambda a, b, is_size: _less(b, a, is_size),
+    "greater_equal": lambda a, b, is_size: 1 - _less(a, b, is_size),
+}
+
+
+def _mapped(function: str, arrays: Sequence[Any], dtype: str, is_size: Callable[[Extent], bool]) -> Any:
+    if function in _COMPARISONS:
+        return _elementwise(lambda one, other: _COMPARISONS[function](one, other, is_size), *arrays)
     if function == "div":
         return _elementwise(_divided if "int" in dtype else _ratio, *arrays)
     if function not in _MAPS:

@@ -84,3 +84,19 @@ def test_bounds_leave_out_what_never_counts():
     assert same(largest([0, H - H // 2]), H - H // 2)
     assert same(smallest([H, H + W, 2 * H]), H)
     assert same(smallest([0, 2 * H - 2 * W]) // 2, smallest([0, H - W]))
+
+
+@pytest.mark.parametrize("stride", [2, 4])
+@pytest.mark.parametrize("taps", [1, 3, 10])
+def test_a_size_is_never_minus_1(taps: int, stride: int) -> None:
+    """``expand`` of torch asks it of each size: after a window, the answer needs a proof, or that it is a size."""
+    nodes = [n("Conv", ["x", "w"], ["c"], strides=[stride]), n("Shape", ["c"], ["s"]), n("Equal", ["s", "less"], ["any"]),
+             n("Less", ["s", "none"], ["under"]), n("Or", ["any", "under"], ["odd"]),
+             n("Where", ["odd", "ones", "s"], ["size"]),
+             n("Expand", ["one", "size"], ["y"])]  # fmt: skip
+    weights = {"w": np.ones((2, 3, taps), np.float32), "less": np.array([-1]), "none": np.array([0]),
+               "ones": np.array([1, 1, 1]), "one": np.full((1, 1, 1), 7.0, np.float32)}  # fmt: skip
+    graph = graph_of(model(nodes, {"x": [1, 3, "w"]}, ["y"], weights), None, {})
+    assert set(graph.dimensions) == {"w"}  # no size is left to the data
+    x = np.zeros((1, 3, 23), np.float32)
+    assert interpret(graph, {"x": x})["y"].shape == (1, 2, (23 - taps) // stride + 1)
