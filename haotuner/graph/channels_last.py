@@ -143,9 +143,10 @@ def turned(node: Node, graph: Graph, images: Mapping[str, Image]) -> Turned | No
     if node.primitive == "reduce":
         axes = _axes(node, graph)
         attributes["axes"] = tuple(sorted(order.index(axis) for axis in axes))
-        sides = set(range(1 + first.channels, first.axes))
-        same_either_way = sides <= set(axes) and not node.attributes.get("keepdims", False)
-        return Turned(attributes, reads, made is not None) if made is not None or same_either_way else None
+        sides, keeps = set(range(1 + first.channels, first.axes)), node.attributes.get("keepdims", False)
+        left = [axis for axis in order if keeps or axis not in axes]
+        last = made is not None and tuple(map(sorted(left).index, left)) == made.order(len(left))
+        return Turned(attributes, reads, last) if last or sides <= set(axes) and not keeps else None
     if node.primitive == "contract":
         (read, *others), out = _labels(node)
         read = "".join(read[axis] for axis in order)
@@ -153,7 +154,7 @@ def turned(node: Node, graph: Graph, images: Mapping[str, Image]) -> Turned | No
             out = "".join(out[axis] for axis in made.order(len(out)))
         attributes["labels"] = f"{','.join([read, *others])}->{out}"
         return Turned(attributes, reads, made is not None)
-    if made is None:
+    if made is None or not _alike(node, graph, first, made):
         return None
     if node.primitive == "pad":
         attributes |= {side: tuple(node.attributes[side][axis] for axis in order) for side in ("before", "after")}
@@ -163,12 +164,18 @@ def turned(node: Node, graph: Graph, images: Mapping[str, Image]) -> Turned | No
         attributes["axis"] = order.index(axis_of(node.attributes["axis"], rank, "gather"))
     elif node.primitive in ("reshape", "broadcast"):
         shape = tuple(node.attributes["shape"])
-        if node.primitive == "broadcast" and len(shape) != rank:
-            return None
         attributes["shape"] = tuple(shape[axis] for axis in made.order(len(shape)))
     else:
         return None
     return Turned(attributes, reads, last=True)
+
+
+def _alike(node: Node, graph: Graph, first: Image, made: Image) -> bool:
+    """Whether channels are the same axes of what is read and made; what is known of both may come from two sides."""
+    if node.primitive == "reshape":
+        return _reshaped(graph, node.inputs[0], node.output, first) == made
+    rank, after = graph.types[node.inputs[0]].rank, graph.types[node.output].rank
+    return (rank == after or node.primitive == "window") and first.order(after) == made.order(after)
 
 
 def _element_wise(node: Node, graph: Graph, images: Mapping[str, Image], made: Image | None) -> Turned | None:

@@ -98,6 +98,16 @@ def waves() -> Graph:
     return g.finish(y, g.add("contract", rows, g.weight(16, 8), labels="btk,kn->btn"))
 
 
+def folded() -> Graph:
+    """Channels that become batches, groups that are summed, groups that become channels of a flat image."""
+    g, b, w = Net(), dimension("b"), dimension("w")
+    x = g.convolution(g.input("x", (b, 8, w)), 16)
+    masks = g.map("sigmoid", g.add("reshape", x, shape=(b, 2, 8, w)))
+    apart = g.convolution(g.add("reshape", masks, shape=(2 * b, 8, w)), 32)
+    joined = g.convolution(g.add("reduce", masks, how="sum", axes=(1,), keepdims=False), 4)
+    return g.finish(apart, joined, g.convolution(masks, 4, taps=3))
+
+
 def planned(graph: Graph, rates: Rates = CORE, layout: str = "cheapest") -> Exact:
     """The plan of a graph by these rates."""
     return LAYOUTS[layout](Exact(graph, Prices([SIZES], rates)))
@@ -151,7 +161,7 @@ def test_the_layouts_are_those_that_trying_all_finds():
 
 
 @pytest.mark.parametrize("layout", ["cheapest", "last"])
-@pytest.mark.parametrize("net", [bottleneck, parted, waves])
+@pytest.mark.parametrize("net", [bottleneck, parted, waves, folded])
 def test_answers_and_their_layouts_do_not_change(net, layout):
     graph = net()
     plan = planned(graph, SLOW_FIRST, layout)
