@@ -120,9 +120,9 @@ class CpuProduct:
 
 
 def programs(kernel: MicroKernel) -> Iterator[tuple[int, int]]:
-    """Rows and vectors of every tile that a call of the kernel may be cut into."""
+    """Rows and vectors of every tile that a call of the kernel may be cut into: narrow ones are taller, by as many sums."""
     for vectors in range(1, kernel["nv"] + 1):
-        for rows in range(1, kernel["mr"] + 1):
+        for rows in range(1, min(MOST_ROWS, kernel["mr"] * kernel["nv"] // vectors) + 1):
             yield rows, vectors
 
 

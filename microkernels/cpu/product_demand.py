@@ -9,12 +9,15 @@ from haotuner.words.demand import Asked, CpuStream, Demand, MatmulTile, Staging,
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X that the current FMA uses
 _MOST_TERMS = 1024.0  # of a block, as native/kinds/product_run.c has it
+_MOST_ROWS = 14.0  # of a tile, as product.py has it
 _ROWS = 128.0  # that pass over a block of W before the next, as there
 _ROW_POINTERS = 7.0  # of 16 address registers; further rows of X load theirs from the stack (dense_demand.py)
 
 
 def demand(asked: Asked) -> Demand:
     """``Y[b,m,n] = X[b,m,k] W[b,k,n]`` by register tiles of at most ``mr`` x ``nv * vl`` over blocks of W, packed or not.
+
+    Narrower groups of columns are computed by taller tiles, of as many sums.
 
     Loop order of a matrix: columns, blocks of k, blocks of rows, groups of columns, tiles of rows.
     """
@@ -25,8 +28,11 @@ def demand(asked: Asked) -> Demand:
     wanted = asked.param("kb")
     block = np.minimum(np.where(wanted > 0, wanted, _MOST_TERMS), np.maximum(k, 1.0))
     units = np.ceil(n / vl)
-    groups, row_tiles = np.ceil(units / asked.param("nv")), np.ceil(m / mr)
-    rows, vectors = m / row_tiles, units / groups  # even tiles
+    groups = np.ceil(units / asked.param("nv"))
+    vectors = units / groups  # even tiles
+    tall = np.minimum(_MOST_ROWS, np.floor(mr * asked.param("nv") / np.ceil(vectors)))
+    row_tiles = np.ceil(m / tall)
+    rows = m / row_tiles
     width = vectors * vl
     tiles = b * row_tiles * groups
     blocks = np.ceil(k / block)

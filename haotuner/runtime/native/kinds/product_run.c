@@ -37,7 +37,7 @@ typedef struct { /* how a box of the output is cut into blocks: the same for eve
   int all, copied;              /* all of W is copied; X has strides that the programs cannot read */
   int64_t first_columns, first_rows; /* of the first block, and their cuts: those of small matrices are all there is */
   columns_cut by_columns;
-  cut by_rows;
+  cut by_rows[3];         /* for each width of a group */
 } cuts;
 
 typedef struct {
@@ -99,13 +99,21 @@ static columns_cut cut_columns(const job* j, int64_t columns) {
   return found;
 }
 
+/* Vectors of the groups that are as wide, of those that are narrower by one, and of the group that holds a part of a vector. */
+static int64_t vectors_of(const columns_cut* c, int kind) {
+  return kind == 0 ? c->groups.size : kind == 1 ? c->groups.size - 1 : c->last;
+}
+
+static int64_t groups_of(const columns_cut* c, int kind) {
+  return kind == 0 ? c->groups.wide : kind == 1 ? c->groups.narrow : c->last > 0;
+}
+
 /* W of the block where the programs read it: groups one after the other, each (depth, width). */
 static void pack_w(const job* j, const block* b, const columns_cut* c, int all) {
   int64_t lanes = j->product->lanes, column = 0;
   float* to = room.w;
   for (int kind = 0; kind < 3; ++kind) {
-    int64_t vectors = kind == 0 ? c->groups.size : kind == 1 ? c->groups.size - 1 : c->last;
-    int64_t count = kind == 0 ? c->groups.wide : kind == 1 ? c->groups.narrow : c->last > 0;
+    const int64_t vectors = vectors_of(c, kind), count = groups_of(c, kind);
     for (int64_t i = 0; i < count; ++i, column += vectors * lanes, to += vectors * lanes * b->depth)
       if (all || kind == 2)
         ht_product_pack(to, vectors * lanes, b->w + column * b->w_right, b->w_down, b->w_right, b->depth,
@@ -113,55 +121,58 @@ static void pack_w(const job* j, const block* b, const columns_cut* c, int all) 
   }
 }
 
-/* Tiles of one height over all columns of the block. */
-static int run_rows(const job* j, const block* b, const columns_cut* c, operands o, int64_t size, int64_t tiles, int all) {
-  int64_t lanes = j->product->lanes, column = 0;
-  int add = b->from > 0, rc = 0;
+/* The tallest tile of so many vectors that holds no more sums than the kernel's largest: four rows of one vector would wait for their own
+ * results. The pack has all of these programs (microkernels/cpu/product.py). */
+static int64_t tallest(const ht_product_kernel* kernel, int64_t vectors) {
+  return vectors < 1 ? 1 : least(HT_PRODUCT_ROWS, (int64_t)kernel->rows * kernel->vectors / vectors);
+}
+
+/* Tiles of one height over groups of one width; `part`: the group's columns, where its last vector is not whole, else 0. */
+static int run_tiles(const job* j, int64_t size, int64_t tiles, int64_t vectors, int64_t groups, operands o, int64_t part, int add) {
+  const int64_t width = vectors * j->product->lanes, rows = size * tiles, down = o.y_stride;
   o.x_tile = size * (j->product->x_across ? 1 : o.x_stride);
+  if (part == 0) return call_tile(j, size, vectors, &o, tiles, groups, add);
   float* y = o.y;
-  const float* packed = room.w;
-  for (int kind = 0; kind < 3 && rc == 0; ++kind) {
-    int64_t vectors = kind == 0 ? c->groups.size : kind == 1 ? c->groups.size - 1 : c->last;
-    int64_t count = kind == 0 ? c->groups.wide : kind == 1 ? c->groups.narrow : c->last > 0, width = vectors * lanes;
-    if (count == 0) continue;
-    int copy = all || kind == 2;
-    o.w = copy ? packed : b->w + column;
-    o.w_stride = copy ? width : b->w_down;
-    o.w_group = copy ? width * b->depth : width;
-    packed += count * width * b->depth;
-    if (kind < 2) {
-      o.y = y + column;
-      rc = call_tile(j, size, vectors, &o, tiles, count, add);
-    } else {
-      int64_t rows = size * tiles, there = b->columns - column, down = o.y_stride;
-      for (int64_t i = 0; add && i < rows; ++i) memcpy(room.y + i * width, y + i * down + column, (size_t)there * sizeof(float));
-      o.y = room.y;
-      o.y_stride = width;
-      rc = call_tile(j, size, vectors, &o, tiles, 1, add);
-      for (int64_t i = 0; i < rows; ++i) memcpy(y + i * down + column, room.y + i * width, (size_t)there * sizeof(float));
-    }
-    column += count * width;
-  }
+  o.y = room.y;
+  o.y_stride = width;
+  for (int64_t i = 0; add && i < rows; ++i) memcpy(room.y + i * width, y + i * down, (size_t)part * sizeof(float));
+  const int rc = call_tile(j, size, vectors, &o, tiles, groups, add);
+  for (int64_t i = 0; i < rows; ++i) memcpy(y + i * down, room.y + i * width, (size_t)part * sizeof(float));
   return rc;
 }
 
 /* The rows of one block over columns that were made ready. */
 static int run_block(const job* j, const block* b, const columns_cut* c, const cuts* by) {
   const ht_product* p = j->product;
-  operands o = {.x = b->x, .y = b->y, .x_stride = p->x_across ? b->x_right : b->x_down, .y_stride = b->y_down, .depth = b->depth};
+  operands o = {.x = b->x, .x_stride = p->x_across ? b->x_right : b->x_down, .y_stride = b->y_down, .depth = b->depth};
   if (by->copied) {
     if (p->x_across) ht_product_pack(room.x, b->rows, b->x, b->x_right, b->x_down, b->depth, b->rows, p->lanes);
     else ht_product_pack(room.x, b->depth, b->x, b->x_down, b->x_right, b->rows, b->depth, p->lanes);
     o.x = room.x;
     o.x_stride = p->x_across ? b->rows : b->depth;
   }
-  const cut rows = b->rows == by->first_rows ? by->by_rows : cut_of(b->rows, j->kernel->rows);
-  if (run_rows(j, b, c, o, rows.size, rows.wide, by->all) != 0) return -1;
-  if (rows.narrow == 0) return 0;
-  int64_t row = rows.wide * rows.size;
-  o.x += row * (p->x_across ? 1 : o.x_stride);
-  o.y += row * o.y_stride;
-  return run_rows(j, b, c, o, rows.size - 1, rows.narrow, by->all);
+  const float *x = o.x, *packed = room.w;
+  const int add = b->from > 0, known = b->rows == by->first_rows && b->columns == by->first_columns;
+  int64_t column = 0;
+  for (int kind = 0; kind < 3; ++kind) {
+    const int64_t vectors = vectors_of(c, kind), count = groups_of(c, kind), width = vectors * p->lanes;
+    if (count == 0) continue;
+    const int copy = by->all || kind == 2;
+    const cut rows = known ? by->by_rows[kind] : cut_of(b->rows, tallest(j->kernel, vectors));
+    const int64_t part = kind == 2 ? b->columns - column : 0, row = rows.wide * rows.size;
+    o.w = copy ? packed : b->w + column;
+    o.w_stride = copy ? width : b->w_down;
+    o.w_group = copy ? width * b->depth : width;
+    o.x = x;
+    o.y = b->y + column;
+    if (run_tiles(j, rows.size, rows.wide, vectors, count, o, part, add) != 0) return -1;
+    o.x += row * (p->x_across ? 1 : o.x_stride);
+    o.y += row * b->y_down;
+    if (rows.narrow > 0 && run_tiles(j, rows.size - 1, rows.narrow, vectors, count, o, part, add) != 0) return -1;
+    packed += count * width * b->depth;
+    column += count * width;
+  }
+  return 0;
 }
 
 ht_product_beside ht_product_beside_of(const ht_call* call, const int64_t* offsets, int64_t row, int64_t column) {
@@ -195,7 +206,8 @@ static cuts cuts_of(const job* j, int64_t at_rows, int64_t at_columns) {
   found.first_columns = least(found.columns, at_columns);
   found.first_rows = least(found.rows, at_rows);
   found.by_columns = cut_columns(j, found.first_columns);
-  found.by_rows = cut_of(found.first_rows, j->kernel->rows);
+  for (int kind = 0; kind < 3; ++kind)
+    found.by_rows[kind] = cut_of(found.first_rows, tallest(j->kernel, vectors_of(&found.by_columns, kind)));
   return found;
 }
 

@@ -1,0 +1,22 @@
+"""Tiles of batched products: those of few columns are taller, so that they have as many sums at once."""
+
+from __future__ import annotations
+
+from haotuner.microkernels.cpu.product import CpuProduct, programs
+from haotuner.words.demand import asked
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from tests.judgement.cost_examples import BIG_CORE
+
+
+def test_narrow_tiles_have_as_many_sums_as_wide_ones() -> None:
+    small, large = CpuProduct().kernel(4, 2, 16, 1), CpuProduct().kernel(9, 3, 16, 1)
+    assert max(rows for rows, vectors in programs(small) if vectors == 1) == 8
+    assert {width: max(r for r, v in programs(large) if v == width) for width in (1, 2, 3)} == {1: 14, 2: 13, 3: 9}
+
+
+def test_they_are_priced_so() -> None:
+    op, kernel = Op.parse("batch_matmul:k=64"), CpuProduct().kernel(4, 2, 16, 1)
+    pairs = [(kernel, Shape.of(b=12, m=16, n=n)) for n in (16, 32)]
+    matmul = CpuProduct().demand(asked(BIG_CORE, op, pairs, element_bytes=4, cold=False)).matmul
+    assert matmul is not None and list(matmul.tile_rows) == [8, 4]
