@@ -12,7 +12,7 @@ import numpy as np
 import sympy
 
 from haotuner.graph.bounds import never_negative
-from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, floor_division, largest, same, smallest
+from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, floor_division, largest, quotient, same, smallest
 from haotuner.graph.primitives import PRIMITIVES
 
 LARGEST = 4_096  # elements; shapes have some ten
@@ -139,8 +139,11 @@ def _divided(one: Extent, other: Extent) -> Extent:
     if other == 0:
         raise Undecided
     if isinstance(one, int) and isinstance(other, int):
-        quotient = abs(one) // abs(other)
-        return quotient if (one < 0) == (other < 0) else -quotient
+        parts = abs(one) // abs(other)
+        return parts if (one < 0) == (other < 0) else -parts
+    exact = quotient(one, other)  # where the divisor may be 0 the request has no answer
+    if exact is not None:
+        return exact
     if not _truth(sympy.sympify(other) > 0):
         raise Undecided
     signs = _signs(one)
