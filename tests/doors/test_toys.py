@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.doors.command import Answer
+from tests.doors.warm import run_warm
 from tests.run_folder import cache_folder
 from tests.standin.patience import WALL_S
 
@@ -55,33 +57,38 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(tree: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(cache_folder())}
-    return subprocess.run(
-        [sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=WALL_S, check=False
-    )
+def environment(tree: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(cache_folder())}
+
+
+def run(tree: Path, cwd: Path, *words: str) -> Answer:
+    """``haotuner words`` of the tree."""
+    return Answer(*run_warm(words, cwd, environment(tree), WALL_S, tree))
 
 
 @pytest.mark.parametrize("device", ["cpu", "c"])
 def test_a_row_sum_over_two_dynamic_axes_is_tuned_packed_and_served(tree: Path, tmp_path: Path, device: str) -> None:
     asked = ("--op", "row_sum:", "--shapes", "m=1..64;n=1..300", "--device", device, "--threads", "1,2")
-    tuned = run(tree, tmp_path, "-m", "haotuner", "tune", *asked, "--budget", "2s", "--against", "none", "--json")
-    assert tuned.returncode == 0, tuned.stderr
-    (op,) = json.loads(tuned.stdout)["ops"]
+    tuned = run(tree, tmp_path, "tune", *asked, "--budget", "2s", "--against", "none", "--json")
+    assert tuned.code == 0, tuned.err
+    (op,) = json.loads(tuned.out)["ops"]
     family = {"cpu": "cpu_generated_row_sum_fp32", "c": "c_loops_row_sum_fp32"}[device]
     assert op["name"] == "row_sum" and op["measured"] >= 1 and all(k.startswith(f"{family}__") for k in op["kernels"])
-    told = run(tree, tmp_path, "-m", "haotuner", "tune", *asked, "--budget", "1s", "--against", "none", "--out", "other")
-    assert told.returncode == 0 and "row_sum" in told.stdout and "m=64;n=300" in told.stdout, told.stderr
-    served = run(tree, tmp_path, "-c", SERVE)
+    told = run(tree, tmp_path, "tune", *asked, "--budget", "1s", "--against", "none", "--out", "other")
+    assert told.code == 0 and "row_sum" in told.out and "m=64;n=300" in told.out, told.err
+    served = subprocess.run(
+        [sys.executable, "-c", SERVE], cwd=tmp_path, env=environment(tree), capture_output=True, text=True, timeout=WALL_S,
+        check=False,
+    )  # fmt: skip
     assert served.returncode == 0 and "'calls': 5" in served.stdout, served.stderr
-    verified = run(tree, tmp_path, "-m", "haotuner", "verify", "pack", "--json")
-    assert json.loads(verified.stdout) == {"ok": True, "problems": []}, verified.stderr
-    explained = run(tree, tmp_path, "-m", "haotuner", "explain", "pack", "--op", "row_sum", "--shape", "m=7;n=40", "--json")
-    assert explained.returncode == 0, explained.stderr
-    found = json.loads(explained.stdout)
+    verified = run(tree, tmp_path, "verify", "pack", "--json")
+    assert json.loads(verified.out) == {"ok": True, "problems": []}, verified.err
+    explained = run(tree, tmp_path, "explain", "pack", "--op", "row_sum", "--shape", "m=7;n=40", "--json")
+    assert explained.code == 0, explained.err
+    found = json.loads(explained.out)
     assert found["regions"][0]["kernel"] in op["kernels"] and found["regions"][0]["box"] == {"m": [0, 7]}
     assert found["measured_us"] > 0
-    said = run(tree, tmp_path, "-m", "haotuner", "explain", "pack", "--op", "row_sum", "--shape", "m=7;n=40")
-    assert said.returncode == 0 and "row_sum m=7 n=40" in said.stdout, said.stderr
-    listed = run(tree, tmp_path, "-m", "haotuner", "inspect", "pack")
-    assert listed.returncode == 0 and "m=1..64 n=1..300" in listed.stdout, listed.stderr
+    said = run(tree, tmp_path, "explain", "pack", "--op", "row_sum", "--shape", "m=7;n=40")
+    assert said.code == 0 and "row_sum m=7 n=40" in said.out, said.err
+    listed = run(tree, tmp_path, "inspect", "pack")
+    assert listed.code == 0 and "m=1..64 n=1..300" in listed.out, listed.err

@@ -29,20 +29,22 @@ ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.005
 COLD_BYTES = 64 << 20
 MODULES = ("lightgbm", "pandas", "scipy.optimize", "scipy.stats", "tvm", "haotuner.producing", "haotuner.microkernels")
-_running: dict[str, Warm] = {}
+_running: dict[tuple[str, Path], Warm] = {}
 
 
-def run_warm(words: Sequence[str], cwd: Path, environment: Mapping[str, str], seconds: float) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of ``haotuner words``; subprocess.TimeoutExpired after so many seconds.
+def run_warm(
+    words: Sequence[str], cwd: Path, environment: Mapping[str, str], seconds: float, tree: Path = ROOT
+) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of ``haotuner words`` of a tree; subprocess.TimeoutExpired after so many seconds.
 
-    One warm process is kept for each LD_LIBRARY_PATH, which the loader reads once.
+    One warm process is kept for each tree and LD_LIBRARY_PATH, which the loader reads once.
     """
-    libraries = environment.get("LD_LIBRARY_PATH", "")
-    if libraries not in _running:
+    kept_for = environment.get("LD_LIBRARY_PATH", ""), tree
+    if kept_for not in _running:
         if not _running:
             atexit.register(_close_all)
-        _running[libraries] = Warm(environment)
-    return _running[libraries].run(words, cwd, environment, seconds)
+        _running[kept_for] = Warm(environment, tree)
+    return _running[kept_for].run(words, cwd, environment, seconds)
 
 
 def _close_all() -> None:
@@ -53,10 +55,11 @@ def _close_all() -> None:
 class Warm:
     """The process that forks."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], tree: Path = ROOT) -> None:
         self._asked = 0
+        where = {**environment, "PYTHONPATH": os.pathsep.join(map(str, (tree, ROOT)))}  # the tests are in ours alone
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.doors.warm"], cwd=ROOT, env=dict(environment), stdin=subprocess.PIPE,
+            [sys.executable, "-m", "tests.doors.warm"], cwd=tree, env=where, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -160,7 +163,7 @@ def _spare_sources() -> None:
 
     vars(sources)["meaning"] = functools.cache(sources.meaning)
     CpuBackend().fingerprint(find_device("cpu", measure=False), Policy())
-    for path in (ROOT / "haotuner" / "microkernels" / "cuda").glob("*.py"):
+    for path in (Path(sources.__file__).parents[1] / "microkernels" / "cuda").glob("*.py"):
         sources.meaning(path)
 
 
