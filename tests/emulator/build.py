@@ -20,6 +20,7 @@ MACHINE = ("machine.cc", "async_copy.cc", "tensor_core.cc", "runtime.cc")
 ALIGNMENT = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # a misaligned vector access faults on a GPU
 # For the calls before loads and stores alone; a 16-byte access stays one.
 TRACED = ("-fsanitize=thread", "-fno-tree-sra")
+UNIT = "-O0"  # a unit runs for less time than an optimiser takes, but for a traced one
 TRACED_COPY = "namespace emu { void traced_copy_async(uint32_t to, const void* from, unsigned size, unsigned bytes); }"
 _KERNEL = re.compile(r'^extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^{]*)\) \{$', re.MULTILINE)
 COMPILE_SECONDS = 1500  # a unit takes 2 to 6 s; a machine that others use may stop it for minutes
@@ -90,13 +91,13 @@ def _headers() -> list[str]:
 def _own() -> list[str | bytes]:
     """What the machine and all that is built on it depend on; ``place``: units know the machine by its path."""
     files = [*sorted(NATIVE.iterdir()), Path(translate.__code__.co_filename), Path(__file__)]
-    told = repr((_flags(), ALIGNMENT, place()))
+    told = repr((_flags(), _flags(UNIT), ALIGNMENT, place()))
     return [compilers(), told, *(path.name.encode() + path.read_bytes() for path in files)]
 
 
 def _precompile(folder: Path) -> None:
     target = str(folder / "emulator.h.gch")
-    _run(["g++", *_flags(), *ALIGNMENT, "-x", "c++-header", str(NATIVE / "emulator.h"), "-o", target])
+    _run(["g++", *_flags(UNIT), *ALIGNMENT, "-x", "c++-header", str(NATIVE / "emulator.h"), "-o", target])
 
 
 def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
@@ -130,7 +131,7 @@ def _build_unit(source: str, library: Path, traced: bool) -> Path:
     else:
         unit.write_text(text)
     _run([
-        "g++", *_flags(), *checks, "-shared", *_headers(), *sources, "-o", str(library), str(machine()),
+        "g++", *_flags(UNIT), *checks, "-shared", *_headers(), *sources, "-o", str(library), str(machine()),
         f"-Wl,-rpath,{machine().parent}",
     ])  # fmt: skip
     return library
@@ -176,15 +177,15 @@ def _build_plain(sources: Sequence[Path], library: Path) -> Path:
         units.append(str(unit))
     include = f"-I{sources[0].parent}"
     _run([
-        "g++", *_flags(), *ALIGNMENT, "-shared", *_headers(), include, *units, "-o", str(library), str(machine()),
+        "g++", *_flags(UNIT), *ALIGNMENT, "-shared", *_headers(), include, *units, "-o", str(library), str(machine()),
         f"-Wl,-rpath,{machine().parent}",
     ])  # fmt: skip
     return library
 
 
-def _flags() -> list[str]:
+def _flags(level: str = "-O1") -> list[str]:
     # -O1: half the compile time of -O2, and the fibers spend theirs at switches. -w: generated code leaves variables unused.
-    return ["-O1", "-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", f"-I{cuda_include()}"]
+    return [level, "-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", f"-I{cuda_include()}"]
 
 
 def _run(command: list[str]) -> None:

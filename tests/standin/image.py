@@ -32,7 +32,7 @@ void call(void (*kernel)(P...), void** at) { call(kernel, at, std::index_sequenc
 """
 
 
-FLAGS = ("-O1", "-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", *ALIGNMENT)
+FLAGS = ("-O0", "-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", *ALIGNMENT)
 
 
 class NoSource(Exception):
