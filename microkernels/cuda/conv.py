@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import prod
-from typing import Any
+from math import gcd, prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,7 +52,7 @@ def product_of(op: Op, *, phased: bool = False) -> Op:
     """
     groups, taps = int(op.option("groups")), dict(op.static).get("r", 1) * op["s"]
     if phased:
-        taps = _taps_of_phase(op)
+        taps = prod(side.taps for side in residues_of(op))
     elif transposed(op):
         lines = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups * taps},k={op['c'] // groups}"
         layout = "nn" if channels_last(op) else "tn"
@@ -61,19 +61,27 @@ def product_of(op: Op, *, phased: bool = False) -> Op:
     return Op.parse(f"batch_matmul:{known},layout=nt,dtype={op.dtype},in={op.option('in')}")
 
 
-def _taps_of_phase(op: Op) -> int:
-    """The most taps that reach results of one residue."""
-    return prod(-(-side.taps // side.stride) for side in sides_of(op))
+class Residues(NamedTuple):
+    """Residues of the stride of a transposed convolution, along one side."""
+
+    live: int  # that any tap reaches; results of the others are zero
+    taps: int  # the most that reach one
+
+
+def residues_of(op: Op) -> tuple[Residues, Residues]:
+    """Down and to the right. Taps a whole ``stride / gcd(stride, dilation)`` apart reach the same residue."""
+    down, right = ((side.taps, side.stride // gcd(side.stride, side.dilation)) for side in sides_of(op))
+    return Residues(min(down), -(-down[0] // down[1])), Residues(min(right), -(-right[0] // right[1]))
 
 
 def product_extents(op: Op, extents: Mapping[str, Any], *, phased: bool = False) -> dict[str, Any]:
     """Extents of that product from those of the convolution: numbers, or columns of them."""
     groups, taps = int(op.option("groups")), extents.get("r", 1) * extents["s"]
     if phased:
-        tall, wide = sides_of(op)
+        (tall, wide), (down, right) = sides_of(op), residues_of(op)
         rows, columns = -(-extents.get("p", 1) // tall.stride), -(-extents["q"] // wide.stride)
-        found = {"b": groups * tall.stride * wide.stride, "m": extents["b"] * rows * columns, "n": extents["f"] // groups}
-        return found | {"k": extents["c"] // groups * _taps_of_phase(op)}
+        found = {"b": groups * down.live * right.live, "m": extents["b"] * rows * columns, "n": extents["f"] // groups}
+        return found | {"k": extents["c"] // groups * down.taps * right.taps}
     if transposed(op):
         plane, lines, k = extents.get("h", 1) * extents["w"], extents["f"] // groups * taps, extents["c"] // groups
         if channels_last(op):
