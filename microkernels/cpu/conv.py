@@ -7,7 +7,7 @@ pixels, so that the output is written as it is stored. The program is that of ``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.demand import Asked, Demand, Expectation
+from haotuner.words.demand import Asked, Column, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -121,7 +121,10 @@ class CpuConv:
         e = asked.extents
         one = np.ones_like(e["b"])
         deep, features = (e["cg"], e["f"]) if "cg" in e else (e["c"], e["fg"])
-        pixels, depth = e["b"] * e.get("p", one) * e["q"], deep * e.get("r", one) * e["s"]
+        pixels, depth = (
+            e["b"] * e.get("p", one) * e["q"],
+            deep * np.where(asked.param("cl") > 0, _taps_met(e), e.get("r", one) * e["s"]),
+        )
         rows, columns = np.where(last, pixels, features), np.where(last, features, pixels)
         product = Asked(
             device=asked.device,
@@ -171,6 +174,20 @@ def features_end(features: int, nr: int, vl: int) -> tuple[tuple[str, int], ...]
     least = min(vl, TAIL_LANES)
     end = -(-(features % nr) // least) * least
     return (("nt", end),) if 0 < end < nr else ()
+
+
+def _taps_met(extents: Mapping[str, Column]) -> Column:
+    """Taps of the window that meet the image at some output, where the runtime leaves the others out (``ht_conv_shorten``)."""
+    every = extents.get("r", np.ones_like(extents["b"])) * extents["s"]
+    if "cg" not in extents:  # transposed: phases share the taps
+        return every
+
+    def met(taps: str, image: str, output: str) -> Column:
+        outputs = extents[output]
+        return np.minimum(extents[taps], extents[image] + (outputs - 1) * np.maximum(np.round(extents[image] / outputs), 1))
+
+    lines = met("r", "h", "p") if "r" in extents else np.ones_like(every)
+    return np.asarray(np.where(lines > 1, lines * extents["s"], met("s", "w", "q")))
 
 
 def last_tile(kernel: MicroKernel) -> int:

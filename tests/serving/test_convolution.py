@@ -67,6 +67,24 @@ def shapes(op: Op, draw: np.random.Generator, count: int) -> list[Shape]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("spec", "kept", "shape"),
+    [
+        (SPECS[1], np.s_[:, :, 1:2], {"b": 2, "h": 1, "w": 4}),
+        (SPECS[1], np.s_[:, :, 1:2, 1:2], {"b": 1, "h": 1, "w": 1}),
+        (SPECS[7], np.s_[..., 1:2], {"b": 1, "w": 2}),
+    ],
+)
+def test_weights_that_meet_the_padding_alone_are_not_read(pack, spec, kept, shape):
+    """0 times NaN would be NaN: few pixels of many channels are a stream of weights."""
+    op, draw = Op.parse(spec), np.random.default_rng(0)
+    inputs = judge.draw(op, Shape.of(shape), draw, whole=True)
+    marked = np.full_like(inputs["weight"], np.nan)
+    marked[kept] = inputs["weight"][kept]
+    found = pack.op(op.name).bind(marked)(inputs["x"])
+    assert np.array_equal(found, judge.reference(op, inputs))
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_shape_is_right_with_any_strides(pack, spec):
     op, draw = Op.parse(spec), np.random.default_rng(0)

@@ -57,6 +57,9 @@ static inline int64_t ht_conv_out(const ht_conv* conv, const ht_window* w, int64
   int64_t room = extent + w->before + w->after - reach - 1;
   return room < 0 ? 0 : room / w->stride + 1;
 }
+/* Channels last, fp32: leaves out taps at the ends of a phase's window that meet the padding alone, whatever the output, so that an image
+ * of few lines reads the weights that it needs. The phase of the packed weight stays as it is, its offset moves on. */
+void ht_conv_shorten(const ht_conv* conv, int64_t h, int64_t w, ht_phase* phase);
 int64_t ht_conv_packed(const ht_conv* conv); /* floats of the packed weight */
 int64_t ht_conv_plain(const ht_conv* conv);  /* of these what products of image columns read; the other forms follow */
 enum { HT_CONV_TURNED = 1 }; /* a form: panels as channels last have them, terms in the order (channels / 32, tap, 32 channels), for conv_turned.c */

@@ -46,6 +46,31 @@ void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_
   weight_of(conv, phase);
 }
 
+/* Whether tap `t` meets the image, of `extent` elements, for some output. */
+static int meets(const ht_side* side, int64_t t, int64_t extent) {
+  int64_t at = side->at + t * side->by, output = at < 0 ? up(-at, side->move) : 0;
+  return output < side->count && at + output * side->move < extent;
+}
+
+/* Without the first and last taps that meet nothing: how many the first are. */
+static int64_t shorten(ht_side* side, int64_t extent) {
+  int64_t first = 0, end = side->taps;
+  while (first < end && !meets(side, first, extent)) ++first;
+  while (end > first && !meets(side, end - 1, extent)) --end;
+  side->tap += first * side->tap_step;
+  side->at += first * side->by;
+  side->taps = end - first;
+  return first;
+}
+
+void ht_conv_shorten(const ht_conv* conv, int64_t h, int64_t w, ht_phase* phase) {
+  if (!conv->last || conv->typed != NULL) return;
+  int64_t terms = per_group(conv->channels, conv), first = shorten(&phase->tall, h) * phase->wide.taps;
+  if (phase->tall.taps == 1) first += shorten(&phase->wide, w); /* only then do the taps that stay follow one another */
+  phase->offset += first * terms * conv->lanes;
+  phase->depth = terms * phase->tall.taps * phase->wide.taps;
+}
+
 int ht_conv_is_direct(const ht_conv* conv) {
   /* Lines of a strip of 256 columns must find room, whatever stride and dilation (conv_direct.c); other windows are products.
    * conv_direct.py says the same. */

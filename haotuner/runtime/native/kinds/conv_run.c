@@ -286,8 +286,11 @@ int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call
   if (kernel->tile == HT_CONV_TURNED) return ht_conv_run_turned(conv, kernel, call, share, threads);
   if (kernel->tile > 0) return ht_conv_run_winograd(conv, kernel, call, share, threads);
   atomic_init(&j.failed, 0);
+  ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) {
-    ht_conv_phase(conv, index, call->p, call->q, &j.phase);
+    ht_conv_phase(conv, index, call->p, call->q, &phase);
+    j.phase = phase;
+    ht_conv_shorten(conv, call->h, call->w, &j.phase);
     j.pixels = call->batch * j.phase.tall.count * j.phase.wide.count;
     if (j.pixels == 0) continue;
     int even = j.phase.tall.step == 1 && j.phase.wide.step == 1;
