@@ -177,7 +177,7 @@ def features_end(features: int, nr: int, vl: int) -> tuple[tuple[str, int], ...]
 
 
 def _taps_met(extents: Mapping[str, Column]) -> Column:
-    """Taps of the window that meet the image at some output, where the runtime leaves the others out (``ht_conv_shorten``)."""
+    """Taps of the window that meet the image at some output: the runtime leaves others out (``ht_conv_shorten``)."""
     every = extents.get("r", np.ones_like(extents["b"])) * extents["s"]
     if "cg" not in extents:  # transposed: phases share the taps
         return every

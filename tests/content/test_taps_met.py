@@ -1,4 +1,4 @@
-"""Channels last: a call is priced by the taps of its window that meet the image, as the runtime reads their weights alone."""
+"""Channels last: a call is priced by the taps of its window that meet the image; the runtime reads no other weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.judgement.cost_examples import BIG_CORE
 
 
 def met(op: Op, shape: Shape) -> int:
-    """Taps between the first and the last line, or column where one line is met, that some output's window has in the image."""
+    """Taps between the first and last line, or column where one line is met, that some output has in the image."""
     found = []
     extents = op.extents(shape)
     for side, image, output in zip(windows(op.kind, dict(op.static), op.all_options()).values(), "hw", "pq", strict=True):
