@@ -10,6 +10,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.types import FLOATS
 from haotuner.importing import curves
+from haotuner.importing.aten_bags import BAGS
 from haotuner.importing.aten_call import Aten, Rule
 from haotuner.importing.aten_indexing import INDEXING
 from haotuner.importing.aten_places import PLACES
@@ -293,5 +294,5 @@ ATEN: Mapping[str, Rule] = {
     "arange.default": _counted, "arange.start": _counted, "arange.start_step": _counted,
     "empty.memory_format": _full(0), "empty_like.default": _full(0), "empty_permuted.default": _full(0),
     "constant_pad_nd.default": _padded, "where.self": _where,
-    **INDEXING, **PLACES, **ROWS, **RESIZE, **RECURRENT,
+    **BAGS, **INDEXING, **PLACES, **ROWS, **RESIZE, **RECURRENT,
 }  # fmt: skip

@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, product, same, smallest
+from haotuner.graph.bounds import never_negative
+from haotuner.graph.extents import (
+    Extent,
+    canonical,
+    ceiling_division,
+    floor_division,
+    largest,
+    product,
+    quotient,
+    same,
+    smallest,
+)
 from haotuner.graph.types import broadcast
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.known import exact
@@ -232,12 +243,12 @@ def _constant_of_shape(c: Call) -> str:
 
 def _range(c: Call) -> str:
     kind = c.type(0).dtype
+    if (step := c.g.numbers(c.tensor(2))) is not None and not np.all(step):
+        raise c.bad("a step of 0; it must be another number")
     if "int" in kind:
-        (start,), (stop,), (step,) = c.numbers(0), c.numbers(1), c.whole(2)
-        span = canonical(stop - start) if step > 0 else canonical(start - stop)
-        count = largest([ceiling_division(span, abs(step)), 0])
-        found = c.g.add("iota", extent=count, dtype=kind)
-        found = found if step == 1 else c.g.map("mul", found, step)
+        (start,), (stop,), (step,) = c.numbers(0), c.numbers(1), c.numbers(2)
+        found = c.g.add("iota", extent=_whole_steps(c, start, stop, step), dtype=kind)
+        found = found if step == 1 else c.g.map("mul", found, step if isinstance(step, int) else c.tensor(2))
         first = c.tensor(0)
         return found if same(start, 0) else c.g.map("add", found, first)
     if all(c.g.known(c.tensor(place)) is not None for place in range(3)) and any(
@@ -252,6 +263,17 @@ def _range(c: Call) -> str:
         (high,) = c.floats(1)
         count = max(int(np.ceil((high - low) / width)), 0)
     return c.g.map("add", c.g.map("mul", c.g.add("iota", extent=count, dtype=kind), width), low)
+
+
+def _whole_steps(c: Call, start: Extent, stop: Extent, step: Extent) -> Extent:
+    """How many whole numbers a range holds. A step may be a size that divides the range."""
+    if not isinstance(step, int):
+        steps = quotient(canonical(stop - start), step)
+        if steps is None or not never_negative(steps):
+            raise c.bad(f"a step of {step}; it must be a number, or a size that divides the range")
+        return steps
+    span = canonical(stop - start) if step > 0 else canonical(start - stop)
+    return largest([ceiling_division(span, abs(step)), 0])
 
 
 def _between_extents(c: Call) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.errors import UsageError
 from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import dimension, evaluate, largest, same, smallest
 from haotuner.graph.interpret import interpret
@@ -52,6 +53,19 @@ def test_real_numbers_may_count_down_from_a_size(rows: int, step: float) -> None
              n("Neg", ["real"], ["to"]), n("Range", ["from", "to", "step"], ["y"])]  # fmt: skip
     _, y = answered(nodes, {"one": np.float32(1), "step": np.float32(step)}, rows)
     np.testing.assert_allclose(y, np.arange(rows - 1.0, -float(rows), step).astype(np.float32))
+
+
+def test_a_range_may_step_by_a_size_that_divides_it():
+    nodes = [n("Size", ["x"], ["count"]), n("Range", ["zero", "count", "rows"], ["y"])]
+    graph = graph_of(model([*SIZE, *nodes], {"x": ["h", 3]}, ["y"], {"zero": np.int64(0)}), None, {})
+    np.testing.assert_array_equal(interpret(graph, {"x": np.zeros((5, 3), np.float32)})["y"], [0, 5, 10])
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32])
+def test_a_range_without_a_step_is_refused_in_words(kind: Any) -> None:
+    nodes = [n("Range", ["zero", "five", "zero"], ["y"])]
+    with pytest.raises(UsageError, match="a step of 0"):
+        graph_of(model(nodes, {"x": ["h"]}, ["y"], {"zero": kind(0), "five": kind(5)}), None, {})
 
 
 def test_a_product_is_divided_by_one_of_its_sizes() -> None:

@@ -232,6 +232,40 @@ def test_distances_of_rows():
     right_at(Apart(), lambda b, t: torch.randn(b, t, 5), {0: "batch", 1: "words"}, (2, 7), (1, 3), (3, 30))
 
 
+def test_numbers_are_placed_between_bounds_under_masks_and_in_bags():
+    class Placed(nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags = nn.ModuleList([nn.EmbeddingBag(9, 4, mode=mode, padding_idx=0) for mode in ("sum", "mean")])
+            self.register_buffer("bounds", torch.tensor([-1.0, 0.0, 0.0, 0.5]))
+
+        def forward(self, x: Any) -> Any:
+            own = torch.sort(x, -1)[0]
+            ids = torch.bucketize(x, self.bounds)
+            rows, columns = torch.triu_indices(3, 4, 1)
+            return (
+                ids, torch.bucketize(x, self.bounds, right=True), torch.searchsorted(own, x - 0.1),
+                x.masked_scatter(x > 0, own * 2), *(bag(ids) for bag in self.bags), x[:, columns] * rows,
+            )  # fmt: skip
+
+    torch.manual_seed(3)
+    right_at(Placed(), lambda b, t: torch.randn(b, t).round(decimals=1), {0: "batch", 1: "words"}, (2, 7), (1, 4), (3, 30))
+
+
+def test_random_numbers_of_a_size_are_drawn_by_the_pack():
+    from haotuner.torch import export
+
+    class Noise(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return x + torch.randn(x.shape), torch.rand(x.shape[0], 3)
+
+    graph = export(Noise(), (torch.zeros(40, 9),), ({0: "batch"},))
+    found = interpret(graph, {graph.inputs[0]: np.zeros((4000, 9), np.float32)})
+    normal, flat = found.values()
+    assert abs(normal.mean()) < 0.05 and abs(normal.std() - 1) < 0.05
+    assert flat.shape == (4000, 3) and flat.min() >= 0 and flat.max() < 1 and abs(flat.mean() - 0.5) < 0.05
+
+
 def test_complex_numbers_where_none_can_be_are_refused_in_words():
     from haotuner.torch import export
 

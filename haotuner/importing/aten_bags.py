@@ -1,0 +1,103 @@
+"""Rules of ATen operators that place elements by counting: between bounds, in bags, under a mask; and triangles' indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, product
+from haotuner.importing.aten_call import Aten, Rule
+
+
+def _counted(a: Aten, numbers: str, bounds: str, how: str, dtype: str = "int64") -> str:
+    """How many bounds, the last axis, are on one side of each number: all are compared, so that there is no search."""
+    kinds = [a.g.types[one] for one in (numbers, bounds)]
+    of = next((one for one in ("float64", "float32") if one in {k.dtype for k in kinds}), kinds[0].dtype)
+    lined = a.onnx("Unsqueeze", a.cast(numbers, of), a.whole([kinds[0].rank]))
+    beside = a.cast(bounds, of)
+    if kinds[1].rank > 1:
+        beside = a.onnx("Unsqueeze", beside, a.whole([kinds[1].rank - 1]))
+    met = a.cast(a.g.map(how, beside, lined), "int64")
+    return a.cast(a.g.add("reduce", met, how="sum", axes=(a.g.types[met].rank - 1,), keepdims=False), dtype)
+
+
+def _between(a: Aten) -> str:
+    """The place at which (bucketize, searchsorted) each number would keep the bounds in order."""
+    first, second = (a.cast(one, a.g.types[other].dtype) if not isinstance(one, str) else one
+                     for one, other in ((a.at(0), a.at(1)), (a.at(1), a.at(0))))  # fmt: skip
+    numbers, bounds = (first, second) if a.op.startswith("bucketize") else (second, first)
+    if a.named.get("sorter") is not None:
+        raise UsageError(f"{a.op}: bounds in another order (sorter=) have no rule; sort them before")
+    right = a.named.get("right", False) or a.named.get("side") == "right"
+    return _counted(a, numbers, bounds, "less_equal" if right else "less", a.dtype)
+
+
+def _under_mask(a: Aten) -> str:
+    """masked_scatter: the elements under a mask are those of the source, in order."""
+    shape = a.shape()
+    mask = a.onnx("Expand", a.at(1), a.whole(list(shape)))
+    flat = a.onnx("Reshape", a.cast(mask, "int64"), a.whole([-1]))
+    place = a.g.map("max", a.g.map("sub", a.onnx("CumSum", flat, a.whole_scalar(0)), 1), 0)
+    source = a.onnx("Reshape", a.cast(a.at(2), a.dtype), a.whole([-1]))
+    last = a.cast(product(a.shape(2)) - 1, "int64")
+    chosen = a.onnx("Gather", source, a.g.map("min", place, last), axis=0)
+    return a.g.map("select", mask, a.onnx("Reshape", chosen, a.whole(list(shape))), a.at(0))
+
+
+_SUM, _MEAN = 0, 1
+
+
+def _bags(a: Aten) -> list[str]:
+    """Sums or means of a table's rows; offsets say where bags begin, the row ``padding_idx`` counts not."""
+    table, index, begins = a.at(0), a.cast(a.at(1), "int64"), a.cast(a.at(2), "int64")
+    mode, weights, padding = a.setting("mode", 4, 0), a.setting("per_sample_weights", 6), a.setting("padding_idx", 8, -1)
+    if mode not in (_SUM, _MEAN):
+        raise UsageError(f"{a.op}: the largest of a bag has no rule; sums and means have")
+    if a.setting("include_last_offset", 7, False):
+        begins = a.onnx("Slice", begins, a.whole([0]), a.whole([-1]), a.whole([0]))
+    (count,), (bags,), width = a.g.types[index].shape, a.g.types[begins].shape, a.g.types[table].shape[1]
+    counts = a.cast(a.onnx("Unsqueeze", a.g.map("not", a.g.map("equal", index, padding)), a.whole([1])), a.dtype)
+    rows = a.g.map("mul", a.onnx("Gather", table, index, axis=0), counts)
+    if weights is not None:
+        rows = a.g.map("mul", rows, a.onnx("Unsqueeze", a.cast(weights, a.dtype), a.whole([1])))
+    position = a.onnx("Range", a.whole_scalar(0), a.whole_scalar(count), a.whole_scalar(1))
+    bag = a.onnx("Unsqueeze", a.g.map("sub", _counted(a, position, begins, "less_equal"), 1), a.whole([1]))
+
+    def summed(values: str, across: Extent) -> str:
+        zeros = a.onnx("Expand", a.cast(0.0, a.dtype), a.whole([bags, across]))
+        return a.onnx("ScatterElements", zeros, a.onnx("Expand", bag, a.whole([count, across])), values, axis=0,
+                      reduction="add")  # fmt: skip
+
+    found = summed(rows, width)
+    return [found if mode == _SUM else a.g.map("div", found, a.g.map("max", summed(counts, 1), 1.0))]
+
+
+def _triangle(a: Aten) -> str:
+    """tril_indices and triu_indices of a matrix of known sides."""
+    sides = [a.at(0), a.at(1), a.at(2, 0)]
+    if not all(isinstance(one, int) for one in sides):
+        raise UsageError(f"{a.op}: sides that the request decides have no rule; compare rows and columns instead")
+    where = np.tril_indices if a.op.startswith("tril") else np.triu_indices
+    return a.g.constant(np.stack(where(sides[0], sides[2], sides[1])), a.dtype)
+
+
+def _drawn(law: str, **settings: float) -> Rule:
+    def rule(a: Aten) -> str:
+        return a.onnx(law, shape=list(a.at(0)), dtype=_ONNX_FLOAT, **settings)
+
+    return rule
+
+
+_ONNX_FLOAT = 1
+
+BAGS: Mapping[str, Rule] = {
+    **{f"{name}.{kind}": _between for name in ("bucketize", "searchsorted") for kind in ("Tensor", "Scalar")},
+    "masked_scatter.default": _under_mask,
+    "_embedding_bag.default": _bags, "_embedding_bag_forward_only.default": _bags,
+    "tril_indices.default": _triangle, "triu_indices.default": _triangle,
+    "randn.default": _drawn("RandomNormal", mean=0.0, scale=1.0),
+    "rand.default": _drawn("RandomUniform", low=0.0, high=1.0),
+    "hypot.default": lambda a: a.g.map("sqrt", a.g.map("add", *(a.g.map("mul", one, one) for one in (a.at(0), a.at(1))))),
+}  # fmt: skip
