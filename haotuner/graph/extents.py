@@ -41,6 +41,14 @@ def canonical(extent: Extent) -> Extent:
 
     if not isinstance(extent, sympy.Expr):
         return int(extent)
+    return _expanded(extent)
+
+
+@lru_cache(maxsize=10_000)
+def _expanded(extent: Any) -> Extent:
+    """Every tensor's type asks for it, of few different extents."""
+    import sympy
+
     expanded = sympy.expand(extent)
     return int(expanded) if expanded.is_Integer else expanded
 
@@ -282,6 +290,7 @@ def _read(tree: ast.AST) -> Extent:
 
 
 @lru_cache(1 << 14)  # a model has few, and is asked for them often
+@lru_cache(maxsize=10_000)
 def _written(extent: Any) -> str:
     if extent.is_Integer or extent.is_Symbol:
         return str(extent)

@@ -145,7 +145,8 @@ class Prices:
         for part in found:
             if isinstance(part, Fold):
                 extents |= {variable.name: extent for variable, extent in part.axes}
-        return [self._one(graph, found, extents, place) for place in range(len(self.requests))]
+        counted = _counted(found)
+        return [self._one(graph, counted, extents, place) for place in range(len(self.requests))]
 
     def _recurrent_us(self, graph: Graph, node: Node, place: int) -> float:
         """A recurrent layer's products and activations, a token after the other; 0 of other primitives."""
@@ -168,32 +169,16 @@ class Prices:
             )
         return float(np.mean(found))
 
-    def _one(self, graph: Graph, found: Sequence[Expression], extents: Mapping[str, Extent], place: int) -> float:
-        moved = sum(self._bytes(graph, one, place) for one in graph.outputs)
-        read = {part.tensor for part in found if isinstance(part, Load)} - set(graph.outputs)
+    def _one(self, graph: Graph, counted: _Counted, extents: Mapping[str, Extent], place: int) -> float:
         points = {name: self._size(extent, place) for name, extent in extents.items()}
-        moved += sum(min(self._bytes(graph, name, place), self._reach(name, found, points)) for name in read)
-        simple = hard = 0.0
-        for part in found:
-            free = free_variables(part)
-            if isinstance(part, Fold):
-                simple += prod(points[name] for name in free) * prod(points[variable.name] for variable, _ in part.axes)
-            elif isinstance(part, Apply) and dtype_of(part) != "int64":
-                count = prod(points[name] for name in free)
-                if part.function in HARD:
-                    hard += count
-                else:
-                    simple += count
+        moved = sum(self._bytes(graph, one, place) for one in graph.outputs)
+        for tensor, loads in counted.loads.items():
+            if tensor not in graph.outputs:  # of a large table a gather touches few rows
+                reach = sum(prod(points[name] for name in free) * size for free, size in loads)
+                moved += min(self._bytes(graph, tensor, place), reach)
+        simple, hard = (float(sum(prod(points[name] for name in free) for free in every)) for every in counted.results)
         fixed = self.rates.step_us + self.rates.output_us * (len(graph.outputs) - 1)
         return fixed + max(moved / self.rates.bytes_moved, simple / self.rates.simple + hard / self.rates.hard)
-
-    def _reach(self, tensor: str, found: Sequence[Expression], points: Mapping[str, int]) -> float:
-        """Bytes of a tensor that are read at all: a gather touches few rows of a large table."""
-        return sum(
-            prod(points[name] for name in free_variables(part)) * numpy_dtype(part.dtype).itemsize
-            for part in found
-            if isinstance(part, Load) and part.tensor == tensor
-        )
 
     def _bytes(self, graph: Graph, tensor: str, place: int) -> float:
         kind = graph.types[tensor]
@@ -205,3 +190,28 @@ class Prices:
         if extent not in self._extents:
             self._extents[extent] = tuple(evaluate(extent, sizes) for sizes in self.requests)
         return self._extents[extent][place]
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What elements read and compute, each by the loop variables that it hangs on: as often as these have values.
+
+    ``loads``: by tensor, with bytes of an element; ``results``: of simple arithmetic, and of dear functions.
+    """
+
+    loads: Mapping[str, Sequence[tuple[tuple[str, ...], int]]]
+    results: tuple[Sequence[tuple[str, ...]], Sequence[tuple[str, ...]]]
+
+
+def _counted(found: Sequence[Expression]) -> _Counted:
+    loads: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+    simple, hard = list[tuple[str, ...]](), list[tuple[str, ...]]()
+    for part in found:
+        if isinstance(part, Load):
+            size = numpy_dtype(part.dtype).itemsize
+            loads.setdefault(part.tensor, []).append((tuple(free_variables(part)), size))
+        elif isinstance(part, Fold):
+            simple.append((*free_variables(part), *(variable.name for variable, _ in part.axes)))
+        elif isinstance(part, Apply) and dtype_of(part) != "int64":
+            (hard if part.function in HARD else simple).append(tuple(free_variables(part)))
+    return _Counted(loads, (simple, hard))

@@ -48,11 +48,15 @@ class Fillers:
         self._who = alone.argmin(axis=0)
         self._alone = alone.min(axis=0)
         self.us = fill_us(self._alone[np.newaxis])[0]
+        self._parts: dict[int, tuple[Part, ...]] = {0: ()}
 
     def parts(self, rows: int) -> tuple[Part, ...]:
         """The regions that cover so many rows; none for none."""
-        if rows == 0:
-            return ()
+        if rows not in self._parts:
+            self._parts[rows] = self._found(rows)
+        return self._parts[rows]
+
+    def _found(self, rows: int) -> tuple[Part, ...]:
         if self.us[rows] == self._alone[rows]:
             return (self._single(rows),)
         first = np.arange(1, rows // 2 + 1)

@@ -122,6 +122,8 @@ class Search:
 
     def _rounds(self) -> str:
         book, lab, clock, effort = self.book, self.lab, self.clock, self.effort
+        if book.started and not clock.goes_on():
+            return "budget"  # a first batch would cost a prediction of every opinion
         batches = rounds(book, self.ordered, self.rows, self.shares, self.task.seed, self.foreseen)
         batch = next(batches, {})
         if not book.started:

@@ -17,12 +17,12 @@ from haotuner.errors import NothingLegal
 from haotuner.select.fit import fitting
 from haotuner.select.geometry import exact_axes, group
 from haotuner.select.ledger import Ledger
-from haotuner.select.limits import laws_of, question
+from haotuner.select.limits import common_laws, question
 from haotuner.select.padding import unpadded
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family
-from haotuner.words.kernel import Candidate, MicroKernel, Refused
+from haotuner.words.kernel import Candidate, Footprint, MicroKernel, Refused
 from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
@@ -82,15 +82,22 @@ def _legal(
     """How many points there are, and those that obey every law."""
     extents = [op.extents(shape) for shape in traffic.shapes()]
     largest = {axis: max(of[axis] for of in extents) for axis in op.dynamic}
-    laws = laws_of(family, op, device)
+    common, own = common_laws(device), family.laws(op, device)
+    of_footprint: dict[Footprint, Refused | None] = {}  # the first common law that it breaks
     legal: list[Candidate] = []
     points = 0
     for kernel in among or family.points(op, device):
         points += 1
-        asked = question(family, kernel, op, device, largest)
-        broken = next(refusals(asked, laws), None)
+        footprint = family.footprint(kernel)
+        if footprint not in of_footprint:
+            of_footprint[footprint] = next(refusals(question(family, kernel, op, device, largest), common), None)
+        broken = of_footprint[footprint]
+        if broken is not None:
+            ledger.refuse(kernel, broken.law, broken.asked, broken.allowed)
+            continue
+        broken = next(refusals(question(family, kernel, op, device, largest), own), None)
         if broken is None:
-            legal.append(Candidate(kernel=kernel, footprint=asked.footprint))
+            legal.append(Candidate(kernel=kernel, footprint=footprint))
         else:
             ledger.note(broken)
     return points, legal

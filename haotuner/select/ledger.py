@@ -18,10 +18,10 @@ class Ledger:
 
     def note(self, refused: Refused) -> None:
         """Take down one refusal."""
-        self.counts[refused.law] += 1
-        if len(self.examples) < self.room:
-            self.examples.append(refused)
+        self.refuse(refused.kernel, refused.law, refused.asked, refused.allowed)
 
     def refuse(self, kernel: MicroKernel, law: str, asked: float, allowed: float) -> None:
         """Counts a refusal given by its parts; asked is over allowed."""
-        self.note(Refused(kernel=kernel, law=law, asked=asked, allowed=allowed))
+        self.counts[law] += 1
+        if len(self.examples) < self.room:
+            self.examples.append(Refused(kernel=kernel, law=law, asked=asked, allowed=allowed))

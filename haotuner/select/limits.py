@@ -78,6 +78,11 @@ def question(family: Family, kernel: MicroKernel, op: Op, device: Device, most: 
 
 def laws_of(family: Family, op: Op, device: Device) -> Laws:
     """All laws, in the order they are asked; a point counts against the first one it breaks."""
+    return (*common_laws(device), *family.laws(op, device))
+
+
+def common_laws(device: Device) -> Laws:
+    """Those of every family: points of one footprint break the same ones."""
     own = ("occupancy", _occupancy) if typical(device).waves_hide_latency else ("l1", _l1)
     return (
         ("instructions", _instructions),
@@ -86,5 +91,4 @@ def laws_of(family: Family, op: Op, device: Device) -> Laws:
         ("shared", _block("shared")),
         ("threads", _block("threads")),
         own,
-        *family.laws(op, device),
     )

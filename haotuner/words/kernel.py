@@ -22,7 +22,7 @@ class MicroKernel:
 
     def __post_init__(self) -> None:
         keys, values = zip(*self.params, strict=True) if self.params else ((), ())
-        if all(type(value) is int and value >= 0 for value in values) and _names_parse_back(self.family, keys):
+        if set(map(type, values)) <= {int} and min(values, default=0) >= 0 and _names_parse_back(self.family, keys):
             return  # a selection makes tens of thousands; most differ in values alone
         match = _NAME.fullmatch(self.name)
         if not match or _params(match[2]) != self.params:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from haotuner.microkernels.cpu import dense_demand, dense_laws
-from haotuner.microkernels.cpu.epilogue import with_epilogue
+from haotuner.microkernels.cpu.epilogue import code_of
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
@@ -76,7 +76,7 @@ class CpuDense:
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile of whole vectors up to the family's limits; selection refuses what does not fit."""
-        lanes = device.wave_width
+        lanes, n, behind = device.wave_width, op["n"], code_of(op.epilogue)
         for rows in range(1, MAX_TILE_ROWS + 1):
             for vectors in range(1, MAX_TILE_VECTORS + 1):
                 for streams in range(1, vectors + 1):
@@ -87,17 +87,22 @@ class CpuDense:
                             if ahead in NEXT_PANEL_TILES and rows not in NEXT_PANEL_ROWS:
                                 continue
                             width = vectors * lanes
-                            kernel = self.kernel(rows, width, width // streams, unroll, lanes, ahead, op["n"])
-                            yield with_epilogue(kernel, op.epilogue) if op.epilogue else kernel
+                            yield self.kernel(rows, width, width // streams, unroll, lanes, ahead, n, behind)
 
-    def kernel(self, mr: int, nr: int, pw: int, ku: int, vl: int, pf: int = 0, n: int = 0) -> MicroKernel:
-        """The micro-kernel of these parameters for an output of n columns; 0: of any, with one program for all tiles."""
+    def kernel(self, mr: int, nr: int, pw: int, ku: int, vl: int, pf: int = 0, n: int = 0, ep: int = 0) -> MicroKernel:
+        """The micro-kernel of these parameters for an output of n columns; 0: of any, with one program for all tiles.
+
+        ``ep``: the code of its epilogue.
+        """
         if nr % pw or pw % vl:
             raise ValueError(f"a tile of {nr} columns needs whole panels of {pw}, and panels whole vectors of {vl}")
         least = min(vl, TAIL_LANES)
         tail = -(-(n % nr) // least) * least
         last = (("nt", tail),) if 0 < tail < nr else ()
-        return MicroKernel(self.name, (("mr", mr), ("nr", nr), ("pw", pw), ("ku", ku), ("vl", vl), ("pf", pf), *last))
+        behind = (("ep", ep),) if ep else ()
+        return MicroKernel(
+            self.name, (("mr", mr), ("nr", nr), ("pw", pw), ("ku", ku), ("vl", vl), ("pf", pf), *last, *behind)
+        )
 
     def suits(self, device: Device) -> bool:
         """Any CPU: the points are made for the device's own vectors."""

@@ -221,6 +221,16 @@ def test_a_width_is_refused_for_columns_that_it_computes_in_vain() -> None:
     }
 
 
+def test_points_of_one_footprint_are_refused_as_each_by_itself() -> None:
+    op = Op.parse("dense:n=40,k=6,epilogue=bias+relu")
+    funnel = select(op, FAMILY, SMALL_CORE, RANGE, by_rows)
+    points = list(FAMILY.points(op, SMALL_CORE))
+    first = [next(iter(refused_of(point, op, SMALL_CORE, 2048)), None) for point in points]
+    counts = Counter(one.law for one in first if one is not None)
+    assert counts["registers"] and counts["columns"] and counts == {law: funnel.refused.get(law, 0) for law in counts}
+    assert list(funnel.examples) == [one for one in first if one is not None][:EXAMPLES]
+
+
 def test_traffic_of_single_shapes_is_enough() -> None:
     check_counts(select(OP, FAMILY, BIG_CORE, Traffic.of([(Shape.of(m=7), 1.0)]), by_rows))
 
