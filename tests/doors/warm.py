@@ -170,6 +170,7 @@ def _spare_sources() -> None:
 if __name__ == "__main__":
     from haotuner.cli.app import GROUPS, VERBS
     from haotuner.entry import LightgbmAlone, WithoutTorch
+    from tests.doors.fork_children import fork_children
 
     gc.disable()  # imports leave next to no garbage
     sys.meta_path[:0] = [WithoutTorch(), LightgbmAlone()]
@@ -182,4 +183,5 @@ if __name__ == "__main__":
     gc.enable()
     asked = _next_command()
     _become(asked)
+    fork_children()
     runpy.run_module("haotuner", run_name="__main__", alter_sys=True)

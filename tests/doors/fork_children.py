@@ -1,0 +1,94 @@
+"""Child processes of a forked command, forked from it: they find imported what they import, a second of a core each.
+
+Only what builds, and what times on a CPU: CUDA cannot be used after a fork. What such a process is when it starts afresh is
+tested where there is no forked command: tests/work, tests/content/test_isolate.py, the GPU bundle.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from haotuner.backends.cpu import processes as cpu
+from haotuner.backends.cuda import processes as cuda
+from haotuner.isolate.child import BOOT
+
+FORKED = (cpu.BUILDING, cpu.TIMING, cuda.BUILDING)
+
+# Of Popen._execute_child's arguments: words, descriptors to pass, environment, ends of pipes, whether to begin a session.
+WORDS, PASSED, ENVIRONMENT, STDIN, STDOUT, STDERR, SESSION = 0, 4, 6, 10, 13, 15, 21
+
+
+class Forking(subprocess.Popen[bytes]):
+    """As Popen; forks where the command would boot a program of ours."""
+
+    def _execute_child(self, *asked: Any) -> None:
+        words = asked[WORDS]
+        if list(words[:4]) != [sys.executable, "-P", "-c", BOOT] or words[5] not in FORKED:
+            super()._execute_child(*asked)  # type: ignore[misc]
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: other threads are lost, as they should be
+            self.pid = os.fork()
+        if self.pid == 0:
+            _be(
+                words[3:], [asked[end] for end in (STDIN, STDOUT, STDERR)], asked[PASSED], asked[ENVIRONMENT], asked[SESSION]
+            )
+        self._child_created = True
+        self._close_pipe_fds(*asked[10:16])  # type: ignore[attr-defined]
+
+
+def _be(
+    words: Sequence[str], ends: Sequence[int], passed: Sequence[int], environment: Mapping[str, str] | None, session: bool
+) -> NoReturn:
+    """The process that BOOT would be, from start to end."""
+    code = 1
+    try:
+        gc.freeze()  # what is the parent's is not ended here
+        if session:
+            os.setsid()
+        for place, end in enumerate(ends):
+            os.dup2(end, place)
+        first = 3
+        for one in sorted({end for end in passed if end > 2}):
+            os.closerange(first, one)
+            first = one + 1
+        os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+        for one in passed:
+            os.set_inheritable(one, True)
+        sys.stdin, sys.stdout, sys.stderr = (open(place, mode, closefd=False) for place, mode in enumerate("rww"))  # noqa: SIM115
+        if environment is not None:
+            os.environ.clear()
+            os.environ.update(environment)
+        sys.argv = ["-c", *words[1:]]
+        exec(words[0], {"__name__": "__main__"})
+        code = 0
+    except SystemExit as asked:
+        code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+
+def fork_children() -> None:
+    """From now on, in this process."""
+    from haotuner.isolate import group
+
+    class Subprocess:
+        """What `group` uses of subprocess."""
+
+        Popen = Forking
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(subprocess, name)
+
+    vars(group)["subprocess"] = Subprocess()
