@@ -22,17 +22,17 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
         name, _, said = (one.strip() for one in part.partition("="))
         if name in graph.inputs and name not in graph.dimensions:
             for extent, text in zip(graph.types[name].shape, _axes(graph, name, said), strict=True):
-                _put(found, name, extent, ShapeRange.parse(f"e={text}"))
+                _put(found, name, extent, _span(name, text))
             continue
         if name not in own and name not in of_data:
             raise UsageError(
                 f"--shapes {shapes!r}: the model has the dimensions {', '.join((*own, *of_data)) or 'none'} and the inputs "
                 f"{', '.join(f'{one} {graph.types[one]}' for one in graph.inputs)}; there is no {name!r}"
             )
-        found[name] = dict(ShapeRange.parse(f"e={said}").spans)["e"]
+        found[name] = _span(name, said)
     if all(one in found for one in own):
         for name, most in counts(graph, {one: span.last for one, span in found.items()}):
-            found.setdefault(name, dict(ShapeRange.parse(f"e=1..{most}").spans)["e"])
+            found.setdefault(name, _span(name, f"1..{most}"))
     lacking = [one for one in (*own, *of_data) if one not in found]
     told = [one for one in lacking if one in of_data]
     if told and told == lacking:
@@ -46,6 +46,17 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     return found
 
 
+def _span(name: str, said: str) -> Span:
+    """The sizes that a text says of one dimension, whose name may be longer than those of an op's axes."""
+    try:
+        return dict(ShapeRange.parse(f"e={said}").spans)["e"]
+    except UsageError:
+        raise UsageError(
+            f"--shapes {name}={said}: expected a size, sizes (1,2,6) or a range (1..8; in steps 32..960:32), from 1 on. "
+            "Requests with an extent of 0 are served without being named"
+        ) from None
+
+
 def _axes(graph: Graph, name: str, said: str) -> list[str]:
     parts = said.split("x")
     if len(parts) != graph.types[name].rank:
@@ -53,8 +64,7 @@ def _axes(graph: Graph, name: str, said: str) -> list[str]:
     return parts
 
 
-def _put(found: dict[str, Span], name: str, extent: Extent, given: ShapeRange) -> None:
-    span = dict(given.spans)["e"]
+def _put(found: dict[str, Span], name: str, extent: Extent, span: Span) -> None:
     if isinstance(extent, int):
         if (span.first, span.last) != (extent, extent):
             raise UsageError(f"--shapes: input {name} has {extent} where {span} is asked")

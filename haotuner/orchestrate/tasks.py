@@ -84,6 +84,8 @@ def asked_model(
     plans = tuple(
         LAYOUTS[layout](Exact(one.graph, prices, serves=serves, kinds=kinds)) for one in cut(graph) if one.graph is not None
     )
+    if not plans:
+        raise UsageError(f"{name} computes nothing but places or numbers that data decide; there is nothing to tune")
     if serves is not None:
         check_steps(name, [step for plan in plans for step in plan.steps])
     if serves is not None and not any(isinstance(one, Product) for plan in plans for one in plan.steps):

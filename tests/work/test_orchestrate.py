@@ -202,6 +202,7 @@ BAD: dict[str, tuple[str, str]] = {
     "lacking": ("batch=1..4", "says nothing of seq"),
     "axes": ("x=1..4x8", "2 axes, the model has"),
     "fixed": ("x=1..4x8x31", "has 32 where 31 is asked"),
+    "none": ("batch=0..4;seq=1", "--shapes batch=0..4: expected a size"),
     "twice": ("x=1..4x8x32;mask=1..4x1x1x9", "seq is 8 in one place and 9"),
 }
 
@@ -211,6 +212,13 @@ def test_shapes_that_do_not_fit_the_model_are_refused(name):
     text, words = BAD[name]
     with pytest.raises(UsageError, match=words):
         spans_of(attention(), text)
+
+
+def test_a_model_that_only_the_host_computes_is_refused_in_words():
+    g = GraphBuilder()
+    places = g.add("nonzero", g.input("x", (B,)), extent=dimension("count_0"))
+    with pytest.raises(UsageError, match="m computes nothing but"):
+        asked_model("m", g.finish(places), f"{B}=1..4", Path("m.onnx"))
 
 
 def test_shapes_may_be_given_by_input():
