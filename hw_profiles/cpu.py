@@ -12,7 +12,7 @@ from haotuner.errors import EnvironmentMissing, UnknownDevice
 from haotuner.hw_profiles import amx
 from haotuner.hw_profiles.cpu_peak import CpuPeak, NotMeasured, peak_of
 from haotuner.hw_profiles.host import Host
-from haotuner.hw_profiles.isa import ISAS, CpuInfo, Isa, parse_cpuinfo
+from haotuner.hw_profiles.isa import ISAS, CpuInfo, Isa, parse_cpuinfo, wide_pipes
 from haotuner.hw_profiles.topology import Topology, topology
 from haotuner.words.device import Device, Source
 
@@ -102,6 +102,8 @@ def _device(info: CpuInfo, isa: Isa, place: Topology, rates: CpuPeak | NotMeasur
     if isa is ISAS[0] and amx.has_tiles(info):
         clock_mhz = rates.clock_mhz if isinstance(rates, CpuPeak) else CLOCK_MHZ
         derived["tensor_tflops"] = amx.FLOPS_PER_CYCLE * place.cores * clock_mhz * 1e-6
+    if not isinstance(rates, CpuPeak) and isa is ISAS[0] and wide_pipes(info):
+        derived["fma_pipes"] = wide_pipes(info)
     if isinstance(rates, CpuPeak):
         names = ("clock_mhz", "fma_pipes", "peak_gflops", "peak_gflops_unit", "memory_gbps", "memory_gbps_unit")
         measured = {name: getattr(rates, name) for name in names}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from haotuner.hw_profiles.isa import ISAS, parse_cpuinfo
+from haotuner.hw_profiles.isa import ISAS, parse_cpuinfo, wide_pipes
 from tests.content.hw_machines import CORE_2, EPYC, RYZEN, XEON
 
 
@@ -48,6 +48,21 @@ def test_an_unreadable_cpuinfo_has_no_instruction_set_and_still_an_id(text):
     info = parse_cpuinfo(text)
     assert info.isas() == ()
     assert info.id(ISAS[2]) == "cpu-x86-64-sse"
+
+
+@pytest.mark.parametrize(
+    ("text", "pipes"),
+    [
+        (EPYC, 2),  # Zen 5
+        (EPYC.replace("family\t: 26", "family\t: 25"), None),  # Zen 4 has one, but what its family says is not all of it
+        (EPYC.replace("AMD EPYC", "AMD Ryzen AI 9 HX 370"), None),  # half as wide in laptops
+        (XEON, None),  # of this family some models have one
+        (XEON.replace(" avx512f", " avx512f amx_tile"), 2),
+        (RYZEN, None),
+    ],
+)
+def test_pipes_of_the_widest_vectors_where_the_generation_says_them(text, pipes):
+    assert wide_pipes(parse_cpuinfo(text)) == pipes
 
 
 def test_wider_levels_contain_narrower_ones():
