@@ -73,13 +73,13 @@ class CpuInfo:
 
 
 def wide_pipes(info: CpuInfo) -> int | None:
-    """Multiply-adds of the widest vectors that a core starts in a cycle, where its generation says so; None where it does not.
+    """Multiply-adds of the widest vectors that a core starts in a cycle, where its generation says so, else None.
 
-    Two of AVX-512 on Intel's server cores with AMX (optimization manual: ports 0 and 5) and on AMD's EPYC of family 26 (Zen 5).
+    Two of AVX-512 on Intel's server cores with AMX (optimization manual: ports 0 and 5) and on EPYCs of family 26 (Zen 5).
     Others have one or two by model, so that only measuring tells.
     """
     zen5 = info.vendor == "AuthenticAMD" and info.family == "26" and "epyc" in info.model_name.lower()
-    return 2 if _V4 <= info.flags and ("amx_tile" in info.flags or zen5) else None
+    return 2 if info.flags >= _V4 and ("amx_tile" in info.flags or zen5) else None
 
 
 def parse_cpuinfo(text: str) -> CpuInfo:
