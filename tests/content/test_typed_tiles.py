@@ -62,7 +62,7 @@ class Tile(ctypes.Structure):
         ("x", ctypes.c_void_p), ("x_stride", ctypes.c_int64), ("w", ctypes.c_void_p), ("panel", ctypes.c_int64),
         ("sums", ctypes.c_void_p), ("stride", ctypes.c_int64), ("k", ctypes.c_int64), ("tiles", ctypes.c_int64),
         ("groups", ctypes.c_int64), ("first", ctypes.c_void_p), ("add", ctypes.c_int32), ("across", ctypes.c_int32),
-        ("finish", ctypes.c_void_p), ("given", ctypes.c_void_p),
+        ("finish", ctypes.c_void_p), ("given", ctypes.c_void_p), ("lines", ctypes.c_int64), ("line", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -106,6 +106,10 @@ def test_tiles_are_finished_one_by_one_in_either_order(kind: str, tmp_path: Path
         program(ctypes.byref(Tile(*given_to[:-1], 0, across, ctypes.cast(told, ctypes.c_void_p), None)))
         assert found.tobytes() == want.tobytes()
     assert orders == [[(0, 0), (7, 0), (0, 32), (7, 32)], [(0, 0), (0, 32), (7, 0), (7, 32)]]
+    in_runs, at = np.zeros_like(want), given_to[:4]
+    program(ctypes.byref(Tile(*at, want.ctypes.data, 64, 64, 2, 2)))
+    program(ctypes.byref(Tile(*at, in_runs.ctypes.data, 64, 32, 2, 2, lines=2, line=64)))
+    assert in_runs.tobytes() == want.tobytes()
 
 
 @pytest.mark.isa("avx512f", "avx512vl")

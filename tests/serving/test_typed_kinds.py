@@ -42,6 +42,11 @@ CONVOLUTIONS = (
     "conv2d:c=7,f=7,r=3,s=3,pad=1,groups=7,dtype=int8,in=int8",
     "conv2d:c=17,f=17,r=5,s=5,pad=2.1.2.3,groups=17,dtype=int8,layout=nhwc",
     "conv2d:c=3,f=6,r=5,s=5,pad=1.2.3.0,stride=2,groups=3,dtype=bf16",
+    *(  # taps of a line are whole steps of 64 bytes: windows are read from padded lines
+        "conv2d:c=64,f=20,r=3,s=3,pad=1.2.0.1,groups=2,dtype=bf16,layout=nhwc,epilogue=bias+residual",
+        "conv2d:c=64,f=18,r=3,s=1,dilation=2.1,pad=2.0,dtype=int8,in=int8",
+        "conv1d:c=32,f=18,s=3,pad=1,dtype=fp16",
+    ),
 )
 PRODUCTS = (
     "batch_matmul:k=37,layout=nt,dtype=bf16",
@@ -56,6 +61,8 @@ CONVOLUTIONS_ON_TILES = (
     "conv2d:c=70,f=33,r=1,s=1,dtype=int8,layout=nhwc",
     "conv1d:c=30,f=18,s=3,pad=1,groups=2,dtype=int8,in=int8",
     "conv_transpose2d:c=4,f=10,r=4,s=4,stride=2,pad=1,dtype=bf16",
+    "conv2d:c=32,f=33,r=3,s=3,pad=1,dtype=bf16,epilogue=bias+relu",  # from lines
+    "conv2d:c=64,f=18,r=2,s=3,pad=1,dtype=int8,layout=nhwc",
 )
 PRODUCTS_ON_TILES = (
     "batch_matmul:k=1700,layout=nn,dtype=bf16,out=fp32",
@@ -126,15 +133,16 @@ def test_the_promise_of_bits_is_checked_for_every_kind(
 @pytest.mark.parametrize("spec", CONVOLUTIONS + CONVOLUTIONS_ON_TILES)
 def test_an_image_has_the_bits_of_any_batch_and_weights_come_back(pack: Pack, spec: str) -> None:
     op = Op.parse(spec)
-    whole = Shape.of({axis: 3 if axis == "b" else 9 for axis in op.dynamic})
-    drawn = judge.draw(op, whole, np.random.default_rng(0))
-    constants = {key: drawn[key] for key, axes in op.epilogue_operands.items() if len(axes) == 1}
-    passed = [key for key in op.epilogue_operands if key not in constants]
-    served = pack.op(op.name).bind(drawn["weight"], **constants)
-    every = served(drawn["x"], **{key: drawn[key] for key in passed})
-    assert not judge.check(op, drawn, every).wrong
-    one = served(drawn["x"][2:], **{key: drawn[key][2:] for key in passed})
-    assert one.tobytes() == every[2:].tobytes()
+    for side in (9, 5):  # of three small images columns are laid out, of one perhaps lines
+        whole = Shape.of({axis: 3 if axis == "b" else side for axis in op.dynamic})
+        drawn = judge.draw(op, whole, np.random.default_rng(0))
+        constants = {key: drawn[key] for key, axes in op.epilogue_operands.items() if len(axes) == 1}
+        passed = [key for key in op.epilogue_operands if key not in constants]
+        served = pack.op(op.name).bind(drawn["weight"], **constants)
+        every = served(drawn["x"], **{key: drawn[key] for key in passed})
+        assert not judge.check(op, drawn, every).wrong
+        one = served(drawn["x"][2:], **{key: drawn[key][2:] for key in passed})
+        assert one.tobytes() == every[2:].tobytes()
     assert served.weight().tobytes() == drawn["weight"].tobytes()
 
 

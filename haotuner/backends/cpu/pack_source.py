@@ -31,7 +31,7 @@ CONV = tuple(
         "_tiles",
         "_turned",
         "_winograd",
-        *(f"_typed{part}" for part in ("", "_direct", "_finish", "_image", "_pack")),
+        *(f"_typed{part}" for part in ("", "_direct", "_finish", "_image", "_lines", "_pack")),
     )
 )
 PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run", "_single", "_typed"))

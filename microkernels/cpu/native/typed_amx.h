@@ -68,11 +68,16 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
       } else {
         HT_TILE(HT_ZERO)
       }
-      for (int64_t q = 0; q < whole; ++q) {
-        HT_ROWS(HT_OF_X)
-        HT_ROWS(HT_FETCH_X)
-        HT_COLUMNS(HT_FETCH)
-        HT_PASS(HT_OF_W, HT_ADD)
+      for (int64_t line = 0;;) {
+        for (int64_t q = 0; q < whole; ++q) {
+          HT_ROWS(HT_OF_X)
+          HT_ROWS(HT_FETCH_X)
+          HT_COLUMNS(HT_FETCH)
+          HT_PASS(HT_OF_W, HT_ADD)
+        }
+        if (++line >= t->lines) break;
+        x += t->line;
+        w += whole * 16 * HT_PW * 4;
       }
       if (left > 0) {
         for (int row = 0; row < HT_MR; ++row) memcpy(last_x[row], x + row * t->x_stride + whole * 64, (size_t)(left * 4 / HT_TYPE));

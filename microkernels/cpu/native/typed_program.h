@@ -156,7 +156,13 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
       } else {
         HT_TILE(HT_ZERO)
       }
-      HT_NAME(depth)(sums, t, t->x + tile * HT_MR * t->x_stride, t->w + group * (HT_NR / HT_PW) * panel);
+      const char *x = t->x + tile * HT_MR * t->x_stride, *w = t->w + group * (HT_NR / HT_PW) * panel;
+      for (int64_t line = 0;;) {
+        HT_NAME(depth)(sums, t, x, w);
+        if (++line >= t->lines) break;
+        x += t->line;
+        w += t->k / HT_TYPE * HT_PW * HT_COLUMN;
+      }
       HT_TILE(HT_END)
       if (t->finish != NULL) {
         const ht_typed_part part = {own, stride, tile * HT_MR, HT_MR, group * HT_NR, HT_NR};

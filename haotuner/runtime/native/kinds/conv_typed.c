@@ -159,6 +159,10 @@ int ht_conv_run_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_con
     ht_conv_phase(conv, index, call->p, call->q, &j.phase);
     j.pixels = call->batch * j.phase.tall.count * j.phase.wide.count;
     if (j.pixels == 0) continue;
+    if (ht_conv_has_lines(conv, kernel, call, &j.phase)) {
+      if (ht_conv_run_lines(conv, kernel, call, &j.phase, share, threads) != 0) return -1;
+      continue;
+    }
     j.in_place = evenly_spaced(&j);
     cut(&j, share, threads);
     const int64_t chunks = conv->groups * j.blocks * j.spans;

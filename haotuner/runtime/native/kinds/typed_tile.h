@@ -29,6 +29,7 @@ typedef struct { /* tiles row tiles of groups column groups */
   /* Called with each tile's sums while they are in L1, and `with`; columns may lie beyond what there is. NULL: sums go to `sums`. */
   void (*finish)(void* with, const ht_typed_part* part);
   void* with;
+  int64_t lines, line; /* terms in several runs: k in each, whole steps of 64 bytes; bytes of x from one to the next. 0 or 1: one run */
 } ht_typed_tile;
 
 typedef void (*ht_typed_fn)(const ht_typed_tile* tile);
