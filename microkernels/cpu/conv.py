@@ -114,16 +114,17 @@ class CpuConv:
 
     def demand(self, asked: Asked) -> Demand:
         """That of the product: pixels times features over a group's channels and taps."""
-        return self.product_demand(asked, asked.param("cl") > 0)
+        last = asked.param("cl") > 0
+        return self.product_demand(asked, last, last)
 
-    def product_demand(self, asked: Asked, last: NDArray[np.bool_]) -> Demand:
-        """``last``: where rows are pixels; elsewhere they are features."""
+    def product_demand(self, asked: Asked, last: NDArray[np.bool_], met: NDArray[np.bool_]) -> Demand:
+        """``last``: where rows are pixels; elsewhere they are features. ``met``: where taps of padding alone are skipped."""
         e = asked.extents
         one = np.ones_like(e["b"])
         deep, features = (e["cg"], e["f"]) if "cg" in e else (e["c"], e["fg"])
         pixels, depth = (
             e["b"] * e.get("p", one) * e["q"],
-            deep * np.where(asked.param("cl") > 0, _taps_met(e), e.get("r", one) * e["s"]),
+            deep * np.where(met, _taps_met(e), e.get("r", one) * e["s"]),
         )
         rows, columns = np.where(last, pixels, features), np.where(last, features, pixels)
         product = Asked(

@@ -81,8 +81,9 @@ class CpuTypedConv(CpuConv):
         return (("features", features),)
 
     def demand(self, asked: Asked) -> Demand:
-        """That of the product, as with channels last."""
-        return amx.demand(asked, self.product_demand(asked, asked.param("mr") > 0), WORDS[self.dtype].terms)
+        """That of the product, as with channels last, and of all taps."""
+        pixels = asked.param("mr") > 0
+        return amx.demand(asked, self.product_demand(asked, pixels, ~pixels), WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -11,11 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from haotuner.cost.features import features
 from haotuner.cost.model import Analytic
+from haotuner.cost.problem import problem_of
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
+from haotuner.microkernels.index import FAMILIES
 from haotuner.search.book import expectation
 from haotuner.select.funnel import EXAMPLES, Funnel, select
 from haotuner.select.limits import laws_of, question
@@ -229,6 +233,15 @@ def test_points_of_one_footprint_are_refused_as_each_by_itself() -> None:
     counts = Counter(one.law for one in first if one is not None)
     assert counts["registers"] and counts["columns"] and counts == {law: funnel.refused.get(law, 0) for law in counts}
     assert list(funnel.examples) == [one for one in first if one is not None][:EXAMPLES]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "int8"])
+def test_convolutions_of_other_types_have_expectations(dtype: str) -> None:
+    op = Op.parse(f"conv2d:c=32,f=32,r=3,s=3,pad=1.1.1.1,dtype={dtype},layout=nhwc")
+    (family,) = (one for one in FAMILIES if one.name == f"cpu_conv_{dtype}")
+    few = [(kernel, Shape.of(b=1, h=9, w=9)) for kernel in islice(family.points(op, BIG_CORE), 4)]
+    found = features(BIG_CORE, family, problem_of(op.name), few)
+    assert np.isfinite(found["expected_log"]).all()
 
 
 def test_traffic_of_single_shapes_is_enough() -> None:
