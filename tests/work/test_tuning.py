@@ -19,6 +19,7 @@ from haotuner.plan.curves import Curve
 from haotuner.plan.table import RowTable
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
+from haotuner.search.selections import Selections
 from haotuner.tuning import Effort, Tuned, tune
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -26,6 +27,8 @@ from haotuner.words.record import Outcome, Record, Trial
 from haotuner.words.shape import Shape, ShapeRange
 from haotuner.words.traffic import Traffic
 from tests.work.fake_lab import CORE, FAMILY, OP, TASK, FakeLab
+
+KNOWN = replace(TASK, selections=Selections())  # for tests of what follows the selection: it is made once for them
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +100,7 @@ def test_the_same_seed_on_the_same_surface_gives_the_same_result(tuned: Tuned, l
 def test_known_records_are_not_measured_again(tuned: Tuned, lab: FakeLab) -> None:
     again = FakeLab(CORE)
     again.store = dict(lab.store)
-    result = tune(replace(TASK, threads=(1, 2)), again.as_lab(), FAMILY)
+    result = tune(replace(KNOWN, threads=(1, 2)), again.as_lab(), FAMILY)
     assert again.measured == [] and result.kernels == tuned.kernels
     kept = [kernel.name for kernel in tuned.kernels]
     assert set(again.prepared) <= set(kept)  # what needs no measurement needs no build
@@ -115,32 +118,39 @@ def test_what_is_recorded_counts_however_short_the_time_is(tuned: Tuned, lab: Fa
 
 def test_no_thread_count_is_a_search_without_a_plan(tuned: Tuned, lab: FakeLab) -> None:
     """What replays of searches ask for (tests/bench/transfer_use.py)."""
-    alone = tune(replace(TASK, threads=()), lab.as_lab(), FAMILY)
+    alone = tune(replace(KNOWN, threads=()), lab.as_lab(), FAMILY)
     assert alone.row_tables == () and alone.measured == tuned.measured
 
 
 def test_kernels_that_fail_are_left_out(lab: FakeLab) -> None:
     broken = FakeLab(CORE, fails=lambda kernel: kernel["mr"] > 1 and kernel["mr"] % 2 == 0)
-    result = tune(TASK, broken.as_lab(), FAMILY)
+    result = tune(KNOWN, broken.as_lab(), FAMILY)
     assert broken.failures["crash"] > 0
     assert all(kernel["mr"] == 1 or kernel["mr"] % 2 for kernel in result.kernels)
 
 
-def test_all_candidates_failing_is_an_error_that_says_what_was_seen() -> None:
+def few(tuned: Tuned) -> tuple[MicroKernel, ...]:
+    """A tenth of what selection kept, kernels of one row among them: a search that tries all of them is a short one."""
+    kept = tuple(candidate.kernel for candidate in tuned.funnel.kept[::10])
+    assert any(kernel["mr"] == 1 for kernel in kept) and any(kernel["mr"] > 1 for kernel in kept)
+    return kept
+
+
+def test_all_candidates_failing_is_an_error_that_says_what_was_seen(tuned: Tuned) -> None:
     broken = FakeLab(CORE, fails=lambda _: True)
     with pytest.raises(HaotunerError, match=r"dense_n512_k256: every candidate failed \([0-9]+ crash\).*haotuner doctor"):
-        tune(TASK, broken.as_lab(), FAMILY)
+        tune(replace(TASK, among=few(tuned)), broken.as_lab(), FAMILY)
 
 
-def test_one_row_kernels_all_failing_is_an_error_that_says_so() -> None:
+def test_one_row_kernels_all_failing_is_an_error_that_says_so(tuned: Tuned) -> None:
     broken = FakeLab(CORE, fails=lambda kernel: kernel["mr"] == 1)
     with pytest.raises(HaotunerError, match="one row"):
-        tune(TASK, broken.as_lab(), FAMILY)
+        tune(replace(TASK, among=few(tuned)), broken.as_lab(), FAMILY)
 
 
 def test_a_signal_before_anything_was_measured_gives_a_plan_from_predictions() -> None:
     fake = FakeLab(CORE)
-    result = tune(TASK, fake.as_lab(), FAMILY, watch=lambda *_: False)
+    result = tune(KNOWN, fake.as_lab(), FAMILY, watch=lambda *_: False)
     assert (result.stopped, result.measured, fake.measured) == ("signal", 0, [])
     check_served(result.row_tables[0])
 
@@ -152,14 +162,14 @@ def test_a_signal_in_the_middle_ends_it_after_the_measurement_in_flight() -> Non
         told.append(record)
         return sum(r is not None for r in told) < 30
 
-    result = tune(TASK, fake.as_lab(), FAMILY, watch)
+    result = tune(KNOWN, fake.as_lab(), FAMILY, watch)
     assert result.stopped == "signal" and len(fake.measured) == 30 and 0 < result.measured <= 30
     check_served(result.row_tables[0])
 
 
 def test_a_signal_while_planning_is_reported_as_one() -> None:
     fake = FakeLab(CORE)
-    result = tune(TASK, fake.as_lab(), FAMILY, watch=lambda phase, _: phase == "search")
+    result = tune(KNOWN, fake.as_lab(), FAMILY, watch=lambda phase, _: phase == "search")
     assert result.stopped == "signal" and result.measured > 0
     check_served(result.row_tables[0])
 
@@ -183,7 +193,7 @@ def test_a_search_however_short_is_no_worse_than_none(after: int) -> None:
             told.append(record)
             return sum(r is not None for r in told) < until
 
-        table = tune(TASK, fake.as_lab(), FAMILY, watch if until else lambda *_: False).row_tables[0]
+        table = tune(KNOWN, fake.as_lab(), FAMILY, watch if until else lambda *_: False).row_tables[0]
         shapes = [shape for shape, _ in TASK.traffic]
         return np.array([fake.true_us(Trial.of(OP.name, table.at(s).composition, s, cache="cold")) for s in shapes])
 
@@ -262,7 +272,7 @@ def test_an_op_that_no_strategy_suits_is_refused_in_words() -> None:
 
 def test_the_effort_of_a_task_decides_how_long_is_searched(tuned: Tuned) -> None:
     assert tuned.strategy == "rows" and tuned.task.effort == Effort()
-    hasty = tune(replace(TASK, effort=Effort(quiet_rounds=1)), FakeLab(CORE).as_lab(), FAMILY)
+    hasty = tune(replace(KNOWN, effort=Effort(quiet_rounds=1)), FakeLab(CORE).as_lab(), FAMILY)
     assert hasty.stopped == "converged" and hasty.timings < tuned.timings
 
 

@@ -15,6 +15,7 @@ from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.search.probes import probe
+from haotuner.search.selections import Selections
 from haotuner.transfer.started import Started
 from haotuner.tuning import Effort, Tuned, tune
 from haotuner.words.kernel import MicroKernel
@@ -22,9 +23,11 @@ from haotuner.words.record import Record, Timed, Trial
 from haotuner.words.shape import Shape, ShapeRange
 from haotuner.words.traffic import Traffic
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
-from tests.work.test_tuning import check_served, true_curve
+from tests.work.test_tuning import check_served, few, true_curve
 
 SMALL = replace(TASK, traffic=Traffic.of_range(ShapeRange.parse("m=1..96"), samples=16))
+# With `start`, for tests of what follows the selection: it is made once for each.
+STARTED, SMALL_STARTED = (replace(task, selections=Selections()) for task in (TASK, SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +58,7 @@ def warm_lab() -> FakeLab:
 
 @pytest.fixture(scope="module")
 def warm(start: Forest, warm_lab: FakeLab) -> Tuned:
-    return tune(SMALL, warm_lab.as_lab(), FAMILY, model=Started(start))
+    return tune(SMALL_STARTED, warm_lab.as_lab(), FAMILY, model=Started(start))
 
 
 class Backwards:
@@ -77,7 +80,9 @@ def quality(tuned: Tuned, lab: FakeLab) -> float:
 
 def foreseen(start: Forest) -> set[str]:
     """The kernels of a plan without any measurement."""
-    return {kernel.name for kernel in tune(TASK, FakeLab(CORE).as_lab(), FAMILY, lambda *_: False, Started(start)).kernels}
+    return {
+        kernel.name for kernel in tune(STARTED, FakeLab(CORE).as_lab(), FAMILY, lambda *_: False, Started(start)).kernels
+    }
 
 
 def probes_of(lab: FakeLab) -> dict[str, set[Trial]]:
@@ -120,7 +125,7 @@ def test_the_same_seed_on_the_same_surface_gives_the_same_result(start: Forest, 
 def test_a_run_taken_up_again_asks_the_same_and_measures_nothing(start: Forest, warm: Tuned, warm_lab: FakeLab) -> None:
     again = FakeLab(CORE)
     again.store = dict(warm_lab.store)
-    result = tune(SMALL, again.as_lab(), FAMILY, model=Started(start))
+    result = tune(SMALL_STARTED, again.as_lab(), FAMILY, model=Started(start))
     assert again.measured == [] and result.kernels == warm.kernels and result.timings == warm.timings
     assert set(again.prepared) <= {kernel.name for kernel in warm.kernels}
 
@@ -158,7 +163,7 @@ def test_a_signal_in_the_middle_ends_it_with_a_plan_of_what_is_known(start: Fore
         told.append(record)
         return sum(r is not None for r in told) < after
 
-    result = tune(TASK, fake.as_lab(), FAMILY, watch, model=Started(start))
+    result = tune(STARTED, fake.as_lab(), FAMILY, watch, model=Started(start))
     assert result.stopped == "signal" and len(fake.measured) == after and result.measured > 0
     check_served(result.row_tables[0])
     known = {trial.kernel for trial in fake.measured}
@@ -175,20 +180,20 @@ def test_a_plan_of_a_run_without_time_rests_on_a_few_whole_kernels(start: Forest
 
 def test_kernels_that_fail_are_left_out(start: Forest) -> None:
     broken = FakeLab(CORE, fails=lambda kernel: kernel["mr"] > 1 and kernel["mr"] % 2 == 0)
-    result = tune(TASK, broken.as_lab(), FAMILY, model=Started(start))
+    result = tune(STARTED, broken.as_lab(), FAMILY, model=Started(start))
     assert broken.failures["crash"] > 0
     assert all(kernel["mr"] == 1 or kernel["mr"] % 2 for kernel in result.kernels)
 
 
-def test_all_candidates_failing_is_an_error_that_says_what_was_seen(start: Forest) -> None:
+def test_all_candidates_failing_is_an_error_that_says_what_was_seen(start: Forest, cold: Tuned) -> None:
     broken = FakeLab(CORE, fails=lambda _: True)
     with pytest.raises(HaotunerError, match=r"every candidate failed \([0-9]+ crash\).*haotuner doctor"):
-        tune(TASK, broken.as_lab(), FAMILY, model=Started(start))
+        tune(replace(TASK, among=few(cold)), broken.as_lab(), FAMILY, model=Started(start))
 
 
 def test_without_a_measurement_times_are_as_the_model_predicts_them(start: Forest) -> None:
     """Caution is for comparing measured with predicted; where all is predicted it would only make every time longer."""
-    result = tune(SMALL, FakeLab(CORE).as_lab(), FAMILY, watch=lambda *_: False, model=Started(start))
+    result = tune(SMALL_STARTED, FakeLab(CORE).as_lab(), FAMILY, watch=lambda *_: False, model=Started(start))
     assert result.measured == 0 and result.cover is not None
     frame = features(CORE.with_units(1), FAMILY, TASK.op, [(k, Shape.of(m=k["mr"])) for k in result.kernels])
     least = roofline_us(CORE.with_units(1), TASK.op, [Shape.of(m=k["mr"]) for k in result.kernels])
