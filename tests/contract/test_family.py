@@ -7,9 +7,11 @@ import re
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pytest
 
 from haotuner.backends.shallow import shallow
+from haotuner.cost.families import demand
 from haotuner.generate.kinds import has_graph
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cpu.online import CpuOnline
@@ -116,6 +118,15 @@ class TestFamily:
                 asked = family.footprint(point)
                 assert asked.registers_per_thread >= 1 and asked.shared_bytes >= 0 and asked.threads >= 1
                 assert asked == family.footprint(point)
+
+    def test_its_points_are_priced(self, family: Family) -> None:
+        for op, device in cases(family):
+            if not family.frontier:
+                continue
+            shapes = [Shape.of(dict.fromkeys(op.dynamic, extent)) for extent in (4, 33)]
+            pairs = [(point, shape) for point in points_of(family, op, device)[::997] for shape in shapes]
+            wanted = demand(device, family, op, pairs)
+            assert all(np.isfinite(column).all() for column in (*wanted.work.flops.values(), wanted.tiles.count))
 
     def test_a_tile_covers_the_axes_of_the_output_and_steps_along_the_others(self, family: Family) -> None:
         for op, device in cases(family):
