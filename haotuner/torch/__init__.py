@@ -3,6 +3,7 @@
     print(haotuner.torch.ops_of(model))                           # which ops the model needs: `haotuner tune --op …`
     print(haotuner.torch.swap(model, pack))                       # in place; what was replaced, what was left and why
     handle = haotuner.torch.register(pack)
+    module = haotuner.torch.ServedModel(pack, "MODEL")            # a whole model as a module
     y = torch.ops.haotuner.dense_n2304_k768(x, packed, bias)      # packed = handle.pack_weight(name, weight)
 
 With a pack that was loaded for a device the same serves CUDA tensors, whose weights stay where they are.
@@ -15,6 +16,7 @@ from __future__ import annotations
 from haotuner.torch.convolution import PackedConvolution
 from haotuner.torch.exporting import export
 from haotuner.torch.layer import PackedLinear
+from haotuner.torch.model import ServedModel
 from haotuner.torch.ops import Registered, packed_tensor, register, share_threads
 from haotuner.torch.placed import PlacedLayer
 from haotuner.torch.swap import Swapped, ops_of, swap, swap_linears
@@ -24,6 +26,7 @@ __all__ = [
     "PackedLinear",
     "PlacedLayer",
     "Registered",
+    "ServedModel",
     "Swapped",
     "export",
     "ops_of",

@@ -1,0 +1,43 @@
+"""A whole model of a pack as a module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from haotuner.errors import UsageError
+from haotuner.runtime.pack import Pack
+from haotuner.torch.defining import refuse_grad
+from haotuner.torch.ops import tensor_of
+
+
+class ServedModel(torch.nn.Module):  # type: ignore[misc]
+    """``model(x, mask)`` or ``model(x, mask=mask)``: the tensors of a whole model of an open pack, in and out.
+
+    Inputs come in the model's order or by name. One output is a tensor, several are a tuple in the model's order. It has no
+    parameters and infers only; ``torch.compile`` calls it as it is.
+    """
+
+    def __init__(self, pack: Pack, name: str) -> None:
+        super().__init__()
+        self._served = pack.model(name)
+        self._inputs = tuple(one.name for one in self._served.inputs)
+
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+        """The outputs. UsageError names the input, what was expected and what was found; ValueError for gradients."""
+        given = dict(zip(self._inputs, inputs, strict=False))
+        if len(inputs) > len(self._inputs) or given.keys() & named.keys():
+            raise UsageError(
+                f"{self._served.name} takes {', '.join(self._inputs)}, once each; got {len(inputs)} in order and "
+                f"{', '.join(named) or 'none'} by name"
+            )
+        given |= named
+        refuse_grad(self._served.name, *given.values())
+        found = tuple(self._run(given))
+        return found[0] if len(found) == 1 else found
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _run(self, given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        found = self._served.run(given).values()
+        return [one if isinstance(one, torch.Tensor) else tensor_of(one, getattr(torch, one.dtype.name)) for one in found]
