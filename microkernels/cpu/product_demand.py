@@ -14,10 +14,10 @@ _ROWS = 128.0  # that pass over a block of W before the next, as there
 _ROW_POINTERS = 7.0  # of 16 address registers; further rows of X load theirs from the stack (dense_demand.py)
 
 
-def demand(asked: Asked) -> Demand:
+def demand(asked: Asked, *, taller: bool = True) -> Demand:
     """``Y[b,m,n] = X[b,m,k] W[b,k,n]`` by register tiles of at most ``mr`` x ``nv * vl`` over blocks of W, packed or not.
 
-    Narrower groups of columns are computed by taller tiles, of as many sums.
+    ``taller``: narrower groups of columns are computed by taller tiles, of as many sums; else by tiles of ``mr`` rows.
 
     Loop order of a matrix: columns, blocks of k, blocks of rows, groups of columns, tiles of rows.
     """
@@ -30,7 +30,7 @@ def demand(asked: Asked) -> Demand:
     units = np.ceil(n / vl)
     groups = np.ceil(units / asked.param("nv"))
     vectors = units / groups  # even tiles
-    tall = np.minimum(_MOST_ROWS, np.floor(mr * asked.param("nv") / np.ceil(vectors)))
+    tall = np.minimum(_MOST_ROWS, np.floor(mr * asked.param("nv") / np.ceil(vectors))) if taller else mr
     row_tiles = np.ceil(m / tall)
     rows = m / row_tiles
     width = vectors * vl

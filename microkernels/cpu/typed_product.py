@@ -79,7 +79,8 @@ class CpuTypedProduct(CpuProduct):
         """See ``product_demand``: W is always packed, sums are never cut."""
         vectors = asked.param("nr") / asked.param("vl")
         zero = vectors * 0.0
-        wanted = product_demand.demand(replace(asked, params={**asked.params, "nv": vectors, "pk": zero + 1.0, "kb": zero}))
+        params = {**asked.params, "nv": vectors, "pk": zero + 1.0, "kb": zero}
+        wanted = product_demand.demand(replace(asked, params=params), taller=False)
         return amx.demand(asked, wanted, WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
