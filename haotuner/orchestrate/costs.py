@@ -34,7 +34,8 @@ class Rates:
     ``step_us``: of a step, whatever it does: a call, of a GPU a launch behind another one. ``kept``: whether loops let a
     row's terms wait in the result's row (``kept.py``). ``output_us``: of each output beside a group's first. Of products'
     flops, what convolutions reach: ``one_tap_first`` of one tap with channels first, which with channels last are dense
-    layers; ``many_taps_last`` of a channel a feature with channels last, where a window has more than ``FEW_TAPS``.
+    layers; ``many_taps_last`` of a channel a feature with channels last, where a window has more than ``FEW_TAPS``. Products
+    of bytes compute ``of_bytes`` times as much, with channels first ``bytes_first`` of that.
     """
 
     kept: bool
@@ -46,11 +47,16 @@ class Rates:
     flops: float
     one_tap_first: float = 1.0
     many_taps_last: float = 1.0
+    of_bytes: float = 1.0
+    bytes_first: float = 1.0
 
     def product_flops(self, op: Op) -> float:
         """What a product's kernel computes in a microsecond."""
         extents = dict(op.static)
         taps = extents.get("r", 1) * extents.get("s", 1)
+        if op.dtype == "int8":
+            first = is_convolution(op.kind) and op.option("layout") not in ("nhwc", "nwc")
+            return self.flops * self.of_bytes * (self.bytes_first if first else 1.0)
         if not is_convolution(op.kind):
             return self.flops
         if op.option("layout") not in ("nhwc", "nwc"):
@@ -70,6 +76,8 @@ CORE = Rates(
     flops=60e3,
     one_tap_first=0.7,
     many_taps_last=0.5,
+    of_bytes=5.0,
+    bytes_first=0.35,
 )  # one core: streams, vectors
 GPU = Rates(
     kept=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7

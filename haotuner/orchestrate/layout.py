@@ -20,7 +20,6 @@ from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Loops
 from haotuner.orchestrate.program import Candidate, solve
 from haotuner.orchestrate.twins import meaning
-from haotuner.words.op import Op
 
 LIMIT_S = 20.0  # for the program of a graph
 Layout = bool  # whether channels are last
@@ -71,7 +70,7 @@ class Layouts:
         places = {one.nodes: at for at, one in self.candidates.items()}
         every = [*self.candidates.values(), *self.turns({name for one in self.candidates.values() for name in one.reads})]
         made = {name for unit in self.units for name in unit.outputs}
-        found, _, proved = solve(every, [name for name in self.graph.outputs if name in made], LIMIT_S)
+        found, _, proved = solve(every, [name for name in self.graph.outputs if name in made], LIMIT_S, kernels=False)
         taken: dict[int, set[Layout]] = {}
         for place, last in (places[one.nodes] for one in found or () if proved and one.nodes in places):
             taken.setdefault(place, set()).add(last)
@@ -106,10 +105,7 @@ class Layouts:
 
     def _may(self, place: int) -> bool:
         """Whether some primitive of a unit can be on images with channels last."""
-        unit = self.units[place]
-        product = self.plan.products[unit.outputs[0]] if unit.product else None
-        floats = product is None or Op.parse(product.op).dtype == "fp32"  # how products of bytes compare nobody measured
-        return floats and any(name in self.oriented.rules for name in unit.nodes)
+        return any(name in self.oriented.rules for name in self.units[place].nodes)
 
     def _way(self, name: str, last: Layout) -> tuple[How, bool]:
         """How a unit in a layout makes a tensor, and whether the tensor has channels last."""

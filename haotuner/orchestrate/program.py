@@ -45,12 +45,15 @@ def solve(
     outputs: Sequence[str],
     limit_s: float = WINDOW_S,
     prices: Sequence[float] | None = None,
+    *,
+    kernels: bool = True,
 ) -> tuple[list[Candidate] | None, float, bool]:
     """The binary program: the plan, a lower bound on any plan's cost, and whether the plan meets it.
 
     ``y_t`` is the number of chosen kernels that make tensor t; at most one, one for each output, and one wherever a chosen
     kernel reads t. Kernels of several outputs may wait for each other in a circle: one that a plan has is then forbidden,
-    and the program solved again. ``prices``: of the candidates, where they are others than their own.
+    and the program solved again. ``prices``: of the candidates, where they are others than their own. ``kernels``: whether
+    candidates are such; other parts of a graph may make something before they have all that they read.
     """
     makers: dict[str, list[int]] = {}
     for place, one in enumerate(candidates):
@@ -67,7 +70,7 @@ def solve(
         left = until - time.monotonic()
         found, bound, proved = _solved(candidates, rows, [one.us for one in candidates] if prices is None else prices, left)
         chosen = None if found is None else needed(found, outputs)
-        circle = circle_of(chosen or ())
+        circle = circle_of(chosen or ()) if kernels else []
         if not circle:
             return chosen, bound, proved
         if left <= 0:

@@ -108,6 +108,39 @@ def folded() -> Graph:
     return g.finish(apart, joined, g.convolution(masks, 4, taps=3))
 
 
+def tied() -> Graph:
+    """What lies between products makes what one of them reads, and waits for it: what both ends need need not be stored."""
+    g = Net()
+    x = g.map("sin", g.convolution(g.image(), 16))
+    y = g.map("sin", g.convolution(g.map("mul", x, x), 16))
+    return g.finish(g.convolution(g.map("add", y, x), 8))
+
+
+def of_bytes(taps: int) -> Graph:
+    """Sums of bytes, as importing writes them, between two roundings."""
+    g = Net()
+    x = g.image(96)
+    for _ in range(3):
+        whole = g.add("cast", g.map("min", g.map("max", g.map("round", x), -128.0), 127.0), dtype="int8")
+        wide = g.add("cast", whole, dtype="int32")
+        weight = g.constant(np.random.default_rng(taps).integers(-9, 9, (96, 96, *[taps] * 2 * (taps > 1))).astype(np.int32))
+        window = "uv" if taps > 1 else ""
+        if window:
+            wide = g.add("pad", wide, before=(0, 0, 1, 1), after=(0, 0, 1, 1), mode="constant", value=0.0)
+            wide = g.add("window", wide, axes=(2, 3), sizes=(3, 3), strides=(1, 1), dilations=(1, 1))
+        sums = g.add("contract", wide, weight, labels=f"bcpq{window},fc{window}->bfpq")
+        x = g.map("mul", g.add("cast", sums, dtype="fp32"), 0.01)
+    return g.finish(x)
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_products_of_bytes_have_their_channels_last_on_cores(taps):
+    steps = planned(of_bytes(taps)).steps
+    assert all(("dense" if taps == 1 else "nhwc") in one for one in ops(steps)) and len(ops(steps)) == 3
+    equal = replace(CORE, bytes_first=1.0)
+    assert all("nhwc" not in one and one.startswith("conv2d") for one in ops(planned(of_bytes(taps), equal).steps))
+
+
 def planned(graph: Graph, rates: Rates = CORE, layout: str = "cheapest") -> Exact:
     """The plan of a graph by these rates."""
     return LAYOUTS[layout](Exact(graph, Prices([SIZES], rates)))
@@ -161,7 +194,7 @@ def test_the_layouts_are_those_that_trying_all_finds():
 
 
 @pytest.mark.parametrize("layout", ["cheapest", "last"])
-@pytest.mark.parametrize("net", [bottleneck, parted, waves, folded])
+@pytest.mark.parametrize("net", [bottleneck, parted, waves, folded, tied])
 def test_answers_and_their_layouts_do_not_change(net, layout):
     graph = net()
     plan = planned(graph, SLOW_FIRST, layout)
