@@ -17,6 +17,7 @@ from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Loops, Step
 from haotuner.orchestrate.layout import LAYOUTS, Layouts
 from haotuner.orchestrate.products import Product
+from haotuner.whole_model import TOLERANCE, tolerance_of
 from haotuner.words.op import Op
 
 SIZES = {"b": 2, "h": 40, "w": 36}
@@ -139,6 +140,11 @@ def test_products_of_bytes_have_their_channels_last_on_cores(taps):
     assert all(("dense" if taps == 1 else "nhwc") in one for one in ops(steps)) and len(ops(steps)) == 3
     equal = replace(CORE, bytes_first=1.0)
     assert all("nhwc" not in one and one.startswith("conv2d") for one in ops(planned(of_bytes(taps), equal).steps))
+
+
+def test_models_that_round_to_bytes_may_be_a_byte_away():
+    assert tolerance_of(bottleneck()) == TOLERANCE
+    assert 1 / 127 < tolerance_of(of_bytes(1)) < 0.05
 
 
 def planned(graph: Graph, rates: Rates = CORE, layout: str = "cheapest") -> Exact:
