@@ -25,7 +25,7 @@ from haotuner.words.shape import ShapeRange
 
 MODEL_PEERS = ("onnxruntime", "openvino")
 LIMIT_S = 900.0  # of one answer
-TURNS = 5  # a contender's time at a size is spent in as many parts: a host changes its speed by a quarter for seconds
+TURNS = 9  # a contender's time at a size is spent in as many parts: a host changes its speed by a third for seconds
 OURS = "ours"
 DRAWN = 12  # requests of a range
 
@@ -154,12 +154,13 @@ def in_turns(contenders: Mapping[str, Answering], count: int, seconds: float) ->
     """First and steady microseconds of requests ``0 .. count-1`` by each contender; one runs, the others wait.
 
     First each request is answered once, in the order of the trace: what a size costs that was not seen before. Then each has
-    ``TURNS`` turns, in an order that rotates; a turn's first call, whose caches the others used, is not counted. The steady
-    time is the median. A peer that fails is left out; HaotunerError where ours does.
+    ``TURNS`` turns, in an order that rotates; a turn's first call, whose caches the others used, is not counted.
+    ``turns_us``: the median of each turn, for each request; ``steady_us``: the median of those. A peer that fails is left
+    out; HaotunerError where ours does.
     """
     left = dict(contenders)
     first: dict[str, list[float]] = {name: [] for name in left}
-    steady: dict[str, list[float]] = {name: [] for name in left}
+    turns: dict[str, list[list[float]]] = {name: [[] for _ in range(count)] for name in left}
 
     def ask(name: str, request: Mapping[str, Any]) -> Job:
         try:
@@ -178,20 +179,31 @@ def in_turns(contenders: Mapping[str, Answering], count: int, seconds: float) ->
         for name in rotated(place):
             first[name] += ask(name, {"do": "answer", "place": place, "calls": 1, "seconds": 0.0}).get("us", [])
     for place in range(count):
-        times: dict[str, list[float]] = {name: [] for name in left}
         for turn in range(TURNS):
             for name in rotated(turn):
                 request = {"do": "answer", "place": place, "calls": 2, "seconds": seconds / TURNS}
-                times[name] += ask(name, request).get("us", [])[1:]
-        for name in left:
-            steady[name].append(statistics.median(times[name]))
+                if times := ask(name, request).get("us", [])[1:]:
+                    turns[name][place].append(statistics.median(times))
     peaks = {name: ask(name, {"do": "peak"}).get("bytes") for name in list(left)}
-    return {name: {"first_us": first[name], "steady_us": steady[name], "peak_bytes": peaks[name]} for name in left}
+    return {
+        name: {
+            "first_us": first[name],
+            "turns_us": turns[name],
+            "steady_us": [statistics.median(one) for one in turns[name]],
+            "peak_bytes": peaks[name],
+        }
+        for name in left
+    }
 
 
 def _only_a_peer(name: str, error: Unanswered) -> None:
     if name == OURS:
         raise HaotunerError(f"the pack's model failed: {error}") from error
+
+
+def paired(peer: Sequence[float], ours: Sequence[float]) -> float:
+    """The median of peer over ours, turn by turn: what lies next to each other in time is compared."""
+    return statistics.median(one / own for one, own in zip(peer, ours, strict=True))
 
 
 def _document(
@@ -202,12 +214,14 @@ def _document(
         {
             "model": name, "shape": dict(sizes), "threads": threads, "first_us": ours["first_us"][at],
             "steady_us": ours["steady_us"][at],
-            "peers": {p: {"first_us": one["first_us"][at], "steady_us": one["steady_us"][at]} for p, one in peers.items()},
+            "peers": {
+                p: {"first_us": one["first_us"][at], "steady_us": one["steady_us"][at],
+                    "ratio": paired(one["turns_us"][at], ours["turns_us"][at])} for p, one in peers.items()
+            },
         }
         for at, sizes in enumerate(requests)
     ]  # fmt: skip
-    best = [min((one["steady_us"] for one in row["peers"].values()), default=None) for row in rows]
-    ratios = [peer / row["steady_us"] for row, peer in zip(rows, best, strict=True) if peer is not None]
+    ratios = [min(one["ratio"] for one in row["peers"].values()) for row in rows if row["peers"]]
     steady = sorted(row["steady_us"] for row in rows)
     return {
         "rows": rows,
@@ -215,10 +229,7 @@ def _document(
         "summary": {
             "geomean_vs_best": math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None,
             "geomean_vs": {
-                peer: math.exp(
-                    statistics.fmean(math.log(row["peers"][peer]["steady_us"] / row["steady_us"]) for row in rows)
-                )
-                for peer in peers
+                peer: math.exp(statistics.fmean(math.log(row["peers"][peer]["ratio"]) for row in rows)) for peer in peers
             },
             "stream_vs": {peer: sum(one["first_us"]) / sum(ours["first_us"]) for peer, one in peers.items()},
             "first_vs_best": min((sum(one["first_us"]) for one in peers.values()), default=0.0) / sum(ours["first_us"])

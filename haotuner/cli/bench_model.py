@@ -71,7 +71,7 @@ def _print(found: Mapping[str, object], peers: Sequence[str]) -> None:
     for row in told:
         times: Mapping[str, Mapping[str, float]] = row["peers"]  # type: ignore[assignment]
         ours = float(row["steady_us"])  # type: ignore[arg-type]
-        best = min((one["steady_us"] for one in times.values()), default=None)
+        best = min((one["ratio"] for one in times.values()), default=None)
         shape: Mapping[str, int] = row["shape"]  # type: ignore[assignment]
         rows.append(
             (
@@ -80,12 +80,14 @@ def _print(found: Mapping[str, object], peers: Sequence[str]) -> None:
                 f"{float(row['first_us']) / 1e3:,.2f}",  # type: ignore[arg-type]
                 f"{ours / 1e3:,.2f}",
                 *(f"{times[peer]['steady_us'] / 1e3:,.2f}" for peer in peers),
-                "-" if best is None else f"{best / ours:.2f}x",
+                "-" if best is None else f"{best:.2f}x",
             )
         )
     say(columns(rows))
     summary: Mapping[str, object] = found["summary"]  # type: ignore[assignment]
-    say("milliseconds; first: a size that was not seen before; others: steady, the median")
+    say(
+        "milliseconds; first: a size that was not seen before; others: steady, the median; vs best: peer over ours by turns"
+    )
     if summary["geomean_vs_best"] is not None:
         stream: Mapping[str, float] = summary["stream_vs"]  # type: ignore[assignment]
         says = ", ".join(f"{peer} {ratio:.2f}x" for peer, ratio in stream.items())

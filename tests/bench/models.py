@@ -48,12 +48,11 @@ def main() -> int:
     lines.append(f"| size | new, ms | steady, ms | {' | '.join(f'{peer} new / steady' for peer in peers)} | vs best |")
     lines.append("|---" * (4 + len(peers)) + "|")
     for row in sorted(found["rows"], key=lambda one: list(one["shape"].values())):
-        best = min((one["steady_us"] for one in row["peers"].values()), default=float("nan"))
+        best = min((one["ratio"] for one in row["peers"].values()), default=float("nan"))
         times = [f"{row['peers'][p]['first_us'] / 1e3:.1f} / {row['peers'][p]['steady_us'] / 1e3:.1f}" for p in peers]
         size = " x ".join(map(str, row["shape"].values()))
         lines.append(
-            f"| {size} | {row['first_us'] / 1e3:.1f} | {row['steady_us'] / 1e3:.1f} | {' | '.join(times)} | "
-            f"{best / row['steady_us']:.2f} |"
+            f"| {size} | {row['first_us'] / 1e3:.1f} | {row['steady_us'] / 1e3:.1f} | {' | '.join(times)} | {best:.2f} |"
         )
     lines += _beside(predicted, found["rows"])
     told = found["summary"]
