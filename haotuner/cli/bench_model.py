@@ -85,9 +85,7 @@ def _print(found: Mapping[str, object], peers: Sequence[str]) -> None:
         )
     say(columns(rows))
     summary: Mapping[str, object] = found["summary"]  # type: ignore[assignment]
-    say(
-        "milliseconds; first: a size that was not seen before; others: steady, the median; vs best: peer over ours by turns"
-    )
+    say("milliseconds; first: a size that was not seen before; others: steady, the median; vs best: peer over ours by turns")
     if summary["geomean_vs_best"] is not None:
         stream: Mapping[str, float] = summary["stream_vs"]  # type: ignore[assignment]
         says = ", ".join(f"{peer} {ratio:.2f}x" for peer, ratio in stream.items())

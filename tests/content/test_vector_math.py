@@ -16,6 +16,7 @@ from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cpu.generated_function import program
 from haotuner.ops.functions import FUNCTIONS
+from tests.underflow import underflows
 
 LIMITS = {
     "exp": 2.0,
@@ -78,3 +79,13 @@ def test_special_values_are_numpys(function: str, lanes: int) -> None:
     with np.errstate(all="ignore"):
         exact = np.asarray(FUNCTIONS[function](x.astype(np.float64))).astype(np.float32)
     np.testing.assert_array_equal(found, exact)
+
+
+@pytest.mark.parametrize("function", ["exp", "sigmoid"])
+@pytest.mark.parametrize("lanes", [4, pytest.param(16, marks=AVX512)])
+def test_what_masks_hide_does_not_underflow(function: str, lanes: int) -> None:
+    x = np.array([-105, -1e4, -1e9, -3.4e38, -np.inf, 0, -1, 5] * 6, np.float32)
+    found = np.empty_like(x)
+    run, given = compiled(function, lanes, ARCHS.get(lanes, "x86-64")), (tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(found))
+    assert not underflows(lambda: run(*given))
+    assert (found.reshape(6, 8)[:, :5] == 0).all() and (found.reshape(6, 8)[:, 5:] > 0).all()

@@ -6,6 +6,7 @@ import ctypes
 import math
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from haotuner.orchestrate.inside import clipped, inside
 from haotuner.orchestrate.repeated import again_and_again
 from haotuner.orchestrate.scopes import Group
 from haotuner.orchestrate.woven import strand, strands
+from tests.underflow import underflows
 
 B, H, W = (dimension(name) for name in "bhw")
 INFINITY = float("inf")
@@ -301,9 +303,7 @@ def test_functions_keep_their_digits_although_sums_may_be_taken_apart(arch: str,
         exact = {"exp": np.exp(wide), "sigmoid": 1 / (1 + np.exp(-wide)), "tanh": np.tanh(wide),
                  "erf": np.array([math.erf(one) for one in wide])}  # fmt: skip
         for name, most in FUNCTIONS.items():
-            getattr(found, f"of_{name}")(
-                ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.c_long(len(x))
-            )
+            _applied(found, name, x, y)
             want = exact[name]
             rounded = want.astype(np.float32)
             np.testing.assert_array_equal(np.isnan(y), np.isnan(x), name)
@@ -311,3 +311,11 @@ def test_functions_keep_their_digits_although_sums_may_be_taken_apart(arch: str,
             known = np.isfinite(rounded)
             off = np.abs(y[known] - want[known]) / np.spacing(np.abs(rounded[known])).astype(np.float64)
             assert off.max() <= most, (name, x[known][off.argmax()], off.max())
+    hidden = np.array([-105, -1e4, -1e9, -3.4e38, -np.inf] * 16, np.float32)  # as masks leave it
+    for name in ("exp", "sigmoid"):
+        assert not underflows(partial(_applied, found, name, hidden, y)), name
+        assert (y[: len(hidden)] == 0).all()
+
+
+def _applied(library: ctypes.CDLL, name: str, x: Any, y: Any) -> None:
+    getattr(library, f"of_{name}")(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.c_long(len(x)))
