@@ -16,7 +16,7 @@ from haotuner.backends.cpu.compile import (
     object_code,
 )
 from haotuner.backends.cpu.pack_sliced import kernel_row
-from haotuner.backends.cpu.pack_source import PRODUCT, direct_sources
+from haotuner.backends.cpu.pack_source import CONV_SOURCES, PRODUCT, direct_sources
 from haotuner.backends.cpu.product_source import product_table, timed
 from haotuner.backends.cpu.typed_library import types_of, way_here
 from haotuner.backends.toolchain import Toolchain
@@ -38,17 +38,15 @@ PRODUCT_SERVING = (
     "kinds/turn.h",
     *TYPED_SERVING,
 )
-_TYPED_CONV_PARTS = ("_typed.c", "_typed_direct.c", "_typed_finish.c", "_typed_image.c", "_typed_pack.c")
-_WINOGRAD_PARTS = ("_tiles.c", "_turned.c", "_winograd.c", "_winograd.h")
-_PLAIN_PARTS = ("_run.c", "_phase.c", "_residue.c", "_image.c", "_image.h", "_direct.c", "_finish.c", ".h")
 _DIRECT_TYPES = ("", "_bf16", "_fp16", "_int8", "_uint8")
 _DIRECT_PARTS = (
     *(f"_direct{part}.h" for part in ("", "_last", "_first", "_fp32", "_typed", "_16", "_8", "_4")),
     *(f"_direct_{width}{dtype}.c" for width in (16, 8) for dtype in _DIRECT_TYPES),
     "_direct_4.c",
 )  # of which a library holds what its kernels need
-_CONV_PARTS = (*_TYPED_CONV_PARTS, *_PLAIN_PARTS, *_WINOGRAD_PARTS)
-CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS), "kinds/turn.h", *TYPED_SERVING)
+_CONV_HEADERS = tuple(f"kinds/{name}.h" for name in ("conv", "conv_image", "conv_winograd", "turn"))
+_CONV_LOOPS = tuple(name for name in CONV_SOURCES if name != "kinds/conv.c")  # all but what packs' ops are bound by
+CONV_SERVING = tuple(dict.fromkeys(("pool.c", *_CONV_LOOPS, *_CONV_HEADERS, *TYPED_SERVING)))
 CONV_DIRECT_SERVING = tuple(f"kinds/conv{part}" for part in _DIRECT_PARTS)
 
 
