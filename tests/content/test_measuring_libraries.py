@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-import tvm_ffi  # noqa: F401: its names are what the libraries call
+import tvm_ffi  # noqa: F401  # its names are what the libraries call
 
 from haotuner.backends.cpu.measuring import measuring_library
 from haotuner.hw_profiles.find import find_device
