@@ -49,8 +49,10 @@ class Speed:
         """What the figures are, and whether to trust them."""
         contended = sum(bool(row.get("contended")) for row in self.document["rows"])
         shapes = sorted({row["shape"]["m"] for row in self.document["rows"]})
-        missing = self.document.get("missing", [])
-        text = f"peer time over ours, geometric mean over m = {', '.join(map(str, shapes))}; > 1 means haotuner is faster"
+        missing, rows = self.document.get("missing", []), self.document["rows"]
+        whole = len(rows) == len({(row["op"], row["threads"]) for row in rows}) * len(shapes)
+        of = f"{'' if whole else 'what was raced of '}m = {', '.join(map(str, shapes))}"
+        text = f"peer time over ours, geometric mean over {of}; > 1 means haotuner is faster"
         if missing:
             text += f"\nnot installed: {', '.join(missing)}"
         return text + (f"\n{contended} of {len(self.document['rows'])} rows: {OTHER_LOAD}" if contended else "")

@@ -104,6 +104,7 @@ def test_a_size_that_the_race_had_no_time_for_is_said_to_be_so() -> None:
     part = Speed(document={"rows": [ROW, later]}, peers=("numpy",), threads=[1, 2], ratios={})
     assert "(-: the 40 s of the race were over)" in times_table(report(), part)
     assert "were over" not in times_table(report(), raced("numpy"))
+    assert "over what was raced of m = 4, 9;" in part.note() and "mean over m = 4;" in raced("numpy").note()
 
 
 def test_a_first_look_names_the_axes_that_its_bounds_multiply() -> None:
