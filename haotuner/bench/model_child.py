@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.bench.contender import OURS
 from haotuner.isolate.answers import MISSING, Job, Refusal
 from haotuner.isolate.program import Program
 
@@ -46,7 +47,7 @@ def contender(told: Mapping[str, Any]) -> Program:
 
 def loader(name: str, task: Mapping[str, Any]) -> Callable[[], Run]:
     """What loads the model and gives a function that answers feeds. ImportError where its library is not installed."""
-    if name == "ours":
+    if name == OURS:
         from haotuner.runtime.pack import load
 
         return lambda: load(task["pack"], threads=task["threads"]).model(task["model"]).run

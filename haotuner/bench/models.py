@@ -8,15 +8,15 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from haotuner.bench.contender import Setting
+from haotuner.bench.contender import OURS, Setting
 from haotuner.bench.environment import child_environment
 from haotuner.bench.model_child import PROGRAM
-from haotuner.errors import HaotunerError, UsageError
-from haotuner.isolate.answers import Job, Unanswered
+from haotuner.bench.turns import Answering, Turns, greetings
+from haotuner.errors import UsageError
 from haotuner.isolate.child import Child
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
@@ -24,9 +24,7 @@ from haotuner.trace import is_trace
 from haotuner.words.shape import ShapeRange
 
 MODEL_PEERS = ("onnxruntime", "openvino")
-LIMIT_S = 900.0  # of one answer
 TURNS = 9  # a contender's time at a size is spent in as many parts: a host changes its speed by a third for seconds
-OURS = "ours"
 DRAWN = 12  # requests of a range
 
 
@@ -96,18 +94,6 @@ def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
     return found
 
 
-class Answering(Protocol):
-    """A contender as the race sees it: `haotuner.isolate.child.Child`."""
-
-    def begin(self, request: Mapping[str, Any]) -> None:
-        """Hand it a request."""
-        ...
-
-    def finish(self, limit_s: float) -> Job:
-        """Its answer; Unanswered if there is none."""
-        ...
-
-
 def race(
     model: Model | Chain,
     file: Path | None,
@@ -131,17 +117,11 @@ def race(
     surroundings = child_environment(environment, Setting(threads=threads))
     children = {name: Child(PROGRAM, {**told, "contender": name}, environment=surroundings, rests=True) for name in names}
     try:
-        loads: dict[str, float] = {}
-        for name, child in children.items():
-            watch(f"loading {name}")
-            child.launch()
-            try:
-                loads[name] = float(child.greeting(LIMIT_S)["load_ms"])
-            except Unanswered as error:
-                _only_a_peer(name, error)
+        watch(f"loading {', '.join(names)}")
+        loads = {name: float(said["load_ms"]) for name, said in greetings(children, watch).items()}
         about = f"{len(requests)} requests, some {len(requests) * len(loads) * seconds:.0f} s"
         watch(f"racing {', '.join(loads)} in turns: {about}")
-        found = in_turns({name: children[name] for name in loads}, len(requests), seconds)
+        found = in_turns({name: children[name] for name in loads}, len(requests), seconds, watch)
     finally:
         for child in children.values():
             child.close()
@@ -150,7 +130,9 @@ def race(
     return _document(model.name, requests, found, [one for one in peers if one not in found], threads)
 
 
-def in_turns(contenders: Mapping[str, Answering], count: int, seconds: float) -> dict[str, dict[str, Any]]:
+def in_turns(
+    contenders: Mapping[str, Answering], count: int, seconds: float, watch: Callable[[str], None] = lambda _: None
+) -> dict[str, dict[str, Any]]:
     """First and steady microseconds of requests ``0 .. count-1`` by each contender; one runs, the others wait.
 
     First each request is answered once, in the order of the trace: what a size costs that was not seen before. Then each has
@@ -158,47 +140,27 @@ def in_turns(contenders: Mapping[str, Answering], count: int, seconds: float) ->
     ``turns_us``: the median of each turn, for each request; ``steady_us``: the median of those. A peer that fails is left
     out; HaotunerError where ours does.
     """
-    left = dict(contenders)
-    first: dict[str, list[float]] = {name: [] for name in left}
-    turns: dict[str, list[list[float]]] = {name: [[] for _ in range(count)] for name in left}
-
-    def ask(name: str, request: Mapping[str, Any]) -> Job:
-        try:
-            left[name].begin(request)
-            return left[name].finish(LIMIT_S)
-        except Unanswered as error:
-            _only_a_peer(name, error)
-            del left[name]
-            return {}
-
-    def rotated(turn: int) -> list[str]:
-        names = list(left)
-        return names[turn % len(names) :] + names[: turn % len(names)]
-
+    turns = Turns(contenders, watch)
+    first: dict[str, list[float]] = {name: [] for name in contenders}
+    medians: dict[str, list[list[float]]] = {name: [[] for _ in range(count)] for name in contenders}
     for place in range(count):
-        for name in rotated(place):
-            first[name] += ask(name, {"do": "answer", "place": place, "calls": 1, "seconds": 0.0}).get("us", [])
+        request = {"do": "answer", "place": place, "calls": 1, "seconds": 0.0}
+        for name, told in turns.round(place, request).items():
+            first[name] += told["us"]
     for place in range(count):
+        request = {"do": "answer", "place": place, "calls": 2, "seconds": seconds / TURNS}
         for turn in range(TURNS):
-            for name in rotated(turn):
-                request = {"do": "answer", "place": place, "calls": 2, "seconds": seconds / TURNS}
-                if times := ask(name, request).get("us", [])[1:]:
-                    turns[name][place].append(statistics.median(times))
-    peaks = {name: ask(name, {"do": "peak"}).get("bytes") for name in list(left)}
+            for name, told in turns.round(turn, request).items():
+                medians[name][place].append(statistics.median(told["us"][1:]))
     return {
         name: {
             "first_us": first[name],
-            "turns_us": turns[name],
-            "steady_us": [statistics.median(one) for one in turns[name]],
-            "peak_bytes": peaks[name],
+            "turns_us": medians[name],
+            "steady_us": [statistics.median(one) for one in medians[name]],
+            "peak_bytes": told["bytes"],
         }
-        for name in left
+        for name, told in turns.round(0, {"do": "peak"}).items()
     }
-
-
-def _only_a_peer(name: str, error: Unanswered) -> None:
-    if name == OURS:
-        raise HaotunerError(f"the pack's model failed: {error}") from error
 
 
 def paired(peer: Sequence[float], ours: Sequence[float]) -> float:

@@ -44,7 +44,7 @@ def canonical(extent: Extent) -> Extent:
     return _expanded(extent)
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(1 << 14)
 def _expanded(extent: Any) -> Extent:
     """Every tensor's type asks for it, of few different extents."""
     import sympy
@@ -290,7 +290,6 @@ def _read(tree: ast.AST) -> Extent:
 
 
 @lru_cache(1 << 14)  # a model has few, and is asked for them often
-@lru_cache(maxsize=10_000)
 def _written(extent: Any) -> str:
     if extent.is_Integer or extent.is_Symbol:
         return str(extent)

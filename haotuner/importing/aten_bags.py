@@ -10,6 +10,8 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, product
 from haotuner.importing.aten_call import Aten, Rule
 
+_ONNX_FLOAT = 1  # TensorProto.FLOAT
+
 
 def _counted(a: Aten, numbers: str, bounds: str, how: str, dtype: str = "int64") -> str:
     """How many bounds, the last axis, are on one side of each number: all are compared, so that there is no search."""
@@ -89,8 +91,6 @@ def _drawn(law: str, **settings: float) -> Rule:
 
     return rule
 
-
-_ONNX_FLOAT = 1
 
 BAGS: Mapping[str, Rule] = {
     **{f"{name}.{kind}": _between for name in ("bucketize", "searchsorted") for kind in ("Tensor", "Scalar")},

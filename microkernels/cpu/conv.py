@@ -8,6 +8,7 @@ pixels, so that the output is written as it is stored. The program is that of ``
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -117,26 +118,14 @@ class CpuConv:
         last = asked.param("cl") > 0
         return self.product_demand(asked, last, last)
 
-    def product_demand(self, asked: Asked, last: NDArray[np.bool_], met: NDArray[np.bool_]) -> Demand:
+    def product_demand(self, asked: Asked, last: NDArray[np.bool_] | bool, met: NDArray[np.bool_] | bool) -> Demand:
         """``last``: where rows are pixels; elsewhere they are features. ``met``: where taps of padding alone are skipped."""
         e = asked.extents
         one = np.ones_like(e["b"])
         deep, features = (e["cg"], e["f"]) if "cg" in e else (e["c"], e["fg"])
-        pixels, depth = (
-            e["b"] * e.get("p", one) * e["q"],
-            deep * np.where(met, _taps_met(e), e.get("r", one) * e["s"]),
-        )
+        pixels, taps = e["b"] * e.get("p", one) * e["q"], np.where(met, _taps_met(e), e.get("r", one) * e["s"])
         rows, columns = np.where(last, pixels, features), np.where(last, features, pixels)
-        product = Asked(
-            device=asked.device,
-            params=asked.params,
-            extents={"m": rows, "n": columns, "k": depth},
-            element_bytes=asked.element_bytes,
-            cold=asked.cold,
-            kernels=asked.kernels,
-            kernel_at=asked.kernel_at,
-        )
-        return dense_demand.demand(product)
+        return dense_demand.demand(replace(asked, extents={"m": rows, "n": columns, "k": deep * taps}))
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""

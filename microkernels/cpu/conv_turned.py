@@ -87,7 +87,7 @@ class CpuConvTurned(CpuConv):
         """That of the product, and windows and results turned around it."""
         e = asked.extents
         one = np.ones_like(e["b"])
-        found = self.product_demand(asked, np.ones_like(e["b"], bool), np.zeros_like(e["b"], bool))
+        found = self.product_demand(asked, last=True, met=False)
         pixels = e["b"] * e.get("p", one) * e["q"]
         deep = (e["cg"] if "cg" in e else e["c"]) * e.get("r", one) * e["s"]
         turned, none = FP32_BYTES * pixels * (deep + e["f"]), np.zeros_like(pixels)

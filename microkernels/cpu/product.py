@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from haotuner.microkernels.cpu import product_demand
+from haotuner.microkernels.cpu.product_demand import MOST_ROWS
 from haotuner.microkernels.cpu.product_tile import FP32_BYTES, tile_program
 from haotuner.ops.batch_matmul import BATCH_MATMUL
 from haotuner.words.demand import Asked, Demand, Expectation
@@ -21,8 +22,7 @@ from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 
-# Largest tiles: 14 rows of two vectors, or 6 of four, fill 32 registers. The runtime's table of programs is as large.
-MOST_ROWS, MOST_VECTORS = 14, 4
+MOST_VECTORS = 4  # of a tile: six rows of them fill 32 registers; the runtime's table of programs is as large
 # Fewer sums at once than this leave the multiply-adders waiting for their own results (latency 4, two start a cycle).
 LEAST_SUMS = 8
 K_BLOCKS = (

@@ -9,7 +9,7 @@ from haotuner.words.demand import Asked, CpuStream, Demand, MatmulTile, Staging,
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X that the current FMA uses
 _MOST_TERMS = 1024.0  # of a block, as native/kinds/product_run.c has it
-_MOST_ROWS = 14.0  # of a tile, as product.py has it
+MOST_ROWS = 14  # of a tile: with two vectors they fill 32 registers; the runtime's table of programs is as large
 _ROWS = 128.0  # that pass over a block of W before the next, as there
 _ROW_POINTERS = 7.0  # of 16 address registers; further rows of X load theirs from the stack (dense_demand.py)
 
@@ -30,7 +30,7 @@ def demand(asked: Asked, *, taller: bool = True) -> Demand:
     units = np.ceil(n / vl)
     groups = np.ceil(units / asked.param("nv"))
     vectors = units / groups  # even tiles
-    tall = np.minimum(_MOST_ROWS, np.floor(mr * asked.param("nv") / np.ceil(vectors))) if taller else mr
+    tall = np.minimum(MOST_ROWS, np.floor(mr * asked.param("nv") / np.ceil(vectors))) if taller else mr
     row_tiles = np.ceil(m / tall)
     rows = m / row_tiles
     width = vectors * vl

@@ -82,8 +82,7 @@ class CpuTypedConv(CpuConv):
 
     def demand(self, asked: Asked) -> Demand:
         """That of the product, as with channels last, and of all taps."""
-        pixels = asked.param("mr") > 0
-        return amx.demand(asked, self.product_demand(asked, pixels, ~pixels), WORDS[self.dtype].terms)
+        return amx.demand(asked, self.product_demand(asked, last=True, met=False), WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""

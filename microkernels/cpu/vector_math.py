@@ -191,16 +191,6 @@ class VectorMath:
 
         return tirx.Select(x > self._number(bound), self._number(bound), x)
 
-    def _over(self, x: Any, bound: float) -> Any:
-        from tvm import tirx
-
-        return tirx.Select(x < self._number(bound), self._number(bound), x)
-
-    def _most(self, x: Any, bound: float) -> Any:
-        from tvm import tirx
-
-        return tirx.Select(x > self._number(bound), x, self._number(bound))
-
     def _type(self, name: str) -> str:
         return name if self.lanes == 1 else f"{name}x{self.lanes}"
 

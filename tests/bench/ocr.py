@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ import numpy as np
 
 from haotuner.bench.contender import OURS, Setting
 from haotuner.bench.environment import child_environment
-from haotuner.isolate.answers import Job, Unanswered
+from haotuner.bench.turns import Turns, greetings
+from haotuner.isolate.answers import Job
 from haotuner.isolate.child import Child
 from haotuner.isolate.program import Program
 
 PROGRAM = "tests.bench.ocr:contender"
 AS_FP32 = "openvino-f32"  # by itself OpenVINO multiplies in bf16 where the CPU can; RapidOCR does not ask it for fp32
 CONTENDERS = (OURS, "onnxruntime", "openvino", AS_FP32)
-LIMIT_S = 600.0  # of loading, of one image
 WORDS = ("Invoice", "total 48.20", "haotuner", "batch 17", "Rue de Lyon", "2026-11-25", "shapes", "No. 6120", "thank you")
 
 
@@ -121,30 +122,21 @@ def contender(told: Mapping[str, Any]) -> Program:
 
 
 def race(told: Mapping[str, Any], images: int) -> dict[str, dict[str, Any]]:
-    """What each contender took and read; the others are stopped meanwhile. Unanswered if ours fails."""
+    """What each contender took and read; one that fails is left out, HaotunerError if ours does."""
+    warn = partial(print, file=sys.stderr)
     own = child_environment({**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, Setting(threads=told["threads"]))
     children = {name: Child(PROGRAM, {**told, "contender": name}, environment=own, rests=True) for name in CONTENDERS}
-    found: dict[str, dict[str, Any]] = {}
     try:
-        for name, child in children.items():
-            child.launch()
-            try:
-                found[name] = {"load_s": child.greeting(LIMIT_S)["load_s"], "ms": [], "texts": [], "rss": []}
-            except Unanswered as error:
-                if name == OURS:
-                    raise
-                print(f"{name} failed: {error}", file=sys.stderr)
+        found = {name: {**said, "ms": [], "texts": [], "rss": []} for name, said in greetings(children, warn).items()}
+        turns = Turns({name: children[name] for name in found}, warn)
         for place in range(images):
-            turn = place % len(found)
-            for name in [*list(found)[turn:], *list(found)[:turn]]:
-                for key, value in children[name].ask({"do": "answer", "place": place}, LIMIT_S).items():
+            for name, answer in turns.round(place, {"do": "answer", "place": place}).items():
+                for key, value in answer.items():
                     found[name][key].append(value)
-        for name, one in found.items():
-            one["peak"] = children[name].ask({"do": "peak"}, LIMIT_S)["bytes"]
+        return {name: found[name] | {"peak": one["bytes"]} for name, one in turns.round(0, {"do": "peak"}).items()}
     finally:
         for child in children.values():
             child.close()
-    return found
 
 
 def page(found: Mapping[str, Mapping[str, Any]], images: int, command: str, threads: int) -> str:

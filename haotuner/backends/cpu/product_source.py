@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from haotuner.backends.cpu.compile import kernel_table
 from haotuner.backends.cpu.typed_library import declarations, types_of
-from haotuner.microkernels.cpu.product import MOST_ROWS, MOST_VECTORS, program_name, programs
+from haotuner.microkernels.cpu.product import MOST_VECTORS, program_name, programs
+from haotuner.microkernels.cpu.product_demand import MOST_ROWS
 from haotuner.microkernels.cpu.typed import word_of
 from haotuner.words.kernel import MicroKernel
 
