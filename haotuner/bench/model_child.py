@@ -77,6 +77,15 @@ def loader(name: str, task: Mapping[str, Any]) -> Callable[[], Run]:
             return lambda feeds: request.infer(dict(feeds))
 
         return load_request
+    if name == "torch":
+        from haotuner.bench.model_torch import loading
+
+        def load_program() -> Run:
+            requests = enumerate(task["requests"])
+            warm = [feeds_of(task["inputs"], sizes, place, task["given"]) for place, sizes in requests]
+            return loading(task["file"], task["threads"], warm)
+
+        return load_program
     raise ValueError(f"no contender {name!r}")
 
 

@@ -23,7 +23,8 @@ from haotuner.runtime.model import Model
 from haotuner.trace import is_trace
 from haotuner.words.shape import ShapeRange
 
-MODEL_PEERS = ("onnxruntime", "openvino")
+MODEL_PEERS = ("onnxruntime", "openvino", "torch")
+PROGRAMS = ".pt2"  # what ``torch.export.save`` writes, for torch alone; the others read ONNX
 TURNS = 9  # a contender's time at a size is spent in as many parts: a host changes its speed by a third for seconds
 DRAWN = 12  # requests of a range
 
@@ -72,6 +73,19 @@ def dims_of(model: Model | Chain) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for end in model.inputs for one in end.shape if isinstance(one, str)))
 
 
+def files_of(files: Sequence[Path], peers: Sequence[str]) -> dict[str, Path]:
+    """The file that each peer reads; peers without one are not there. UsageError for two files of a kind."""
+    programs = [one for one in files if one.suffix == PROGRAMS]
+    models = [one for one in files if one.suffix != PROGRAMS]
+    for several in (programs, models):
+        if len(several) > 1:
+            raise UsageError(
+                f"--file {several[0]} and --file {several[1]}: give one ONNX file, which ONNX Runtime and OpenVINO read, "
+                f"and one {PROGRAMS} of torch.export, which torch reads"
+            )
+    return {peer: one for peer in peers for one in (programs if peer == "torch" else models)}
+
+
 def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
@@ -96,7 +110,7 @@ def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
 
 def race(
     model: Model | Chain,
-    file: Path | None,
+    files: Sequence[Path],
     requests: Sequence[Mapping[str, int]],
     peers: Sequence[str],
     *,
@@ -106,18 +120,21 @@ def race(
     given: Mapping[str, Sequence[str]] | None = None,
     watch: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Times of ours and of each peer; peers read ``file``. HaotunerError with a contender's words where ours fails.
+    """Times of ours and of each peer that has a file (`files_of`). HaotunerError with a contender's words where ours fails.
 
     ``given``: what ``given_of`` read. ``seconds``: of each contender at each request.
     """
     inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
-    told = {"pack": str(model.pack.path), "model": model.name, "file": str(file), "inputs": inputs, "threads": threads,
+    told = {"pack": str(model.pack.path), "model": model.name, "inputs": inputs, "threads": threads,
             "requests": [dict(one) for one in requests], "given": dict(given or {})}  # fmt: skip
-    names = (OURS, *(peers if file is not None else ()))
+    read = {OURS: "", **{peer: str(file) for peer, file in files_of(files, peers).items()}}
     surroundings = child_environment(environment, Setting(threads=threads))
-    children = {name: Child(PROGRAM, {**told, "contender": name}, environment=surroundings, rests=True) for name in names}
+    children = {
+        name: Child(PROGRAM, {**told, "contender": name, "file": file}, environment=surroundings, rests=True)
+        for name, file in read.items()
+    }
     try:
-        watch(f"loading {', '.join(names)}")
+        watch(f"loading {', '.join(read)}")
         loads = {name: float(said["load_ms"]) for name, said in greetings(children, watch).items()}
         about = f"{len(requests)} requests, some {len(requests) * len(loads) * seconds:.0f} s"
         watch(f"racing {', '.join(loads)} in turns: {about}")

@@ -68,7 +68,12 @@ def bench(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the data.")] = 0,
     only: Annotated[str | None, typer.Option("--only", metavar="NAME", help="A whole model of the pack.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="MODEL.onnx", help="With --only: the file that peers run.")
+        list[Path] | None,
+        typer.Option(
+            "--file",
+            metavar="MODEL.onnx",
+            help="With --only: the file that peers run; torch runs a MODEL.pt2 of torch.export; repeatable.",
+        ),
     ] = None,
     given: Annotated[
         str, typer.Option("--given", help="With --only: inputs whose elements matter: scales=0,1,0;lengths=seq.")
@@ -81,7 +86,7 @@ def bench(
     """Race a pack against other libraries in the same state of the weights; contended rows are left out of the figures."""
     if only is not None:
         bench_model(
-            pack, only, file=file, shapes=shapes, against=against, given=given, json_output=json_output, quiet=quiet,
+            pack, only, files=file or (), shapes=shapes, against=against, given=given, json_output=json_output, quiet=quiet,
             threads=tuple(count or len(os.sched_getaffinity(0)) for count in threads_of(threads)),
             seconds=seconds_per_row / 4, environment=dict(os.environ),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`haotuner bench PACK --only MODEL`: a whole model against ONNX Runtime and OpenVINO."""
+"""`haotuner bench PACK --only MODEL`: a whole model against ONNX Runtime, OpenVINO and torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from haotuner.bench.models import MODEL_PEERS, dims_of, given_of, race, requests_of
+from haotuner.bench.models import MODEL_PEERS, PROGRAMS, dims_of, files_of, given_of, race, requests_of
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
 from haotuner.errors import UsageError
@@ -18,7 +18,7 @@ def bench_model(
     pack: Path,
     name: str,
     *,
-    file: Path | None,
+    files: Sequence[Path],
     shapes: str | None,
     against: str | None,
     threads: Sequence[int],
@@ -35,10 +35,12 @@ def bench_model(
         raise UsageError(f"--against {unknown[0]}: models are raced against {', '.join(MODEL_PEERS)}")
     if (manifest := read_manifest(pack)).placed:
         raise UsageError(f"{pack} is for {manifest.arch}: whole models are raced on CPUs; tune for this CPU to race {name}")
-    if file is not None and not file.is_file():
-        raise UsageError(f"--file {file} is not there; name the ONNX file that the model was made of")
-    if file is None and peers and not quiet:
-        tell("without --file MODEL.onnx no peer can run; only the pack's own times are taken")
+    for file in files:
+        if not file.is_file():
+            raise UsageError(f"--file {file} is not there; name the ONNX file that the model was made of, or a {PROGRAMS}")
+    without = [peer for peer in peers if peer not in files_of(files, peers)]
+    if without and not quiet and (against is not None or not files):
+        tell(f"no file for {', '.join(without)}: ONNX Runtime and OpenVINO take --file MODEL.onnx, torch --file MODEL.pt2")
     found = []
     for count in threads:
         with load(pack, threads=count) as opened:
@@ -49,7 +51,7 @@ def bench_model(
             told = given_of(given, [end.name for end in model.inputs], dims)
             found.append(
                 race(
-                    model, file, requests, peers, threads=count, seconds=seconds, environment=environment, given=told,
+                    model, files, requests, peers, threads=count, seconds=seconds, environment=environment, given=told,
                     watch=_silent if quiet else tell,
                 )
             )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Whole models beside ONNX Runtime and OpenVINO: ``python -m tests.bench.models PACK NAME FILE.onnx SHAPES [--page FILE]``.
+"""Whole models beside peers: ``python -m tests.bench.models PACK NAME FILE.onnx SHAPES [--torch FILE.pt2] [--page FILE]``.
 
 Appends a table of one model to a page: requests as traffic brings them, most sizes new; each contender is alone in its
-process.
+process. ONNX Runtime and OpenVINO read the ONNX file; torch races where the model is had as a program of torch.export, too.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ def main() -> int:
         "--tuned", type=Path, help="what `haotuner tune --json` said: raced at its requests, predicted times told"
     )
     parser.add_argument("--given", default="", help="inputs whose elements matter: scales=0,1,0;lengths=seq")
+    parser.add_argument("--torch", type=Path, help="the same model as torch.export.save wrote it")
     parser.add_argument("--page", type=Path)
     asked = parser.parse_args()
+    files = [one for one in (asked.file, asked.torch) if one is not None]
     with load(asked.pack, threads=asked.threads) as pack:
         model = pack.model(asked.name)
         predicted = _predicted(asked.tuned, asked.name, asked.threads)
         requests = [dict(sizes) for sizes in predicted] or requests_of(asked.shapes, dims_of(model))
         found = race(
-            model, asked.file, requests, MODEL_PEERS, threads=asked.threads, seconds=asked.seconds,
+            model, files, requests, MODEL_PEERS, threads=asked.threads, seconds=asked.seconds,
             environment=dict(os.environ),
             given=given_of(asked.given, [end.name for end in model.inputs], dims_of(model)),
         )  # fmt: skip
@@ -62,12 +64,18 @@ def main() -> int:
         lines.append(f"\nSteady against the best peer, geometric mean: **{mean}**. All new sizes once: {stream}.")
     for word, scale, key in (("Load, ms", 1, "load_ms"), ("Peak memory, MB", 1e6, "peak_bytes")):
         lines.append(f"{word}: " + ", ".join(f"{who} {value / scale:,.0f}" for who, value in told[key].items()) + ".")
+    lines += [_absent(peer, asked.torch) for peer in found["missing"]]
     text = "\n".join(lines) + "\n"
     print(text)
     if asked.page:
         with asked.page.open("a", encoding="utf-8") as page:
             page.write(text)
     return 0
+
+
+def _absent(peer: str, program: Path | None) -> str:
+    """Why a peer has no column."""
+    return f"{peer}: {'no torch module of this model' if peer == 'torch' and program is None else 'left out, it failed'}."
 
 
 Sizes = tuple[tuple[str, int], ...]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from haotuner.bench.model_child import feeds_of
-from haotuner.bench.models import given_of, in_turns, paired, requests_of
+from haotuner.bench.models import MODEL_PEERS, files_of, given_of, in_turns, paired, requests_of
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.isolate.answers import Crashed, Job
 
@@ -42,6 +43,14 @@ def test_sizes_of_the_data_are_not_drawn():
     assert found == [{"batch": 1, "seq": 3}, {"batch": 1, "seq": 4}]
     with pytest.raises(UsageError, match="length_0"):
         requests_of("batch=1;seq=3..4;length_0=1..9", DIMS)
+
+
+def test_each_peer_gets_the_file_that_it_reads():
+    both = files_of([Path("net.onnx"), Path("net.pt2")], MODEL_PEERS)
+    assert both == {"onnxruntime": Path("net.onnx"), "openvino": Path("net.onnx"), "torch": Path("net.pt2")}
+    assert files_of([Path("net.pt2")], MODEL_PEERS) == {"torch": Path("net.pt2")} and files_of([], MODEL_PEERS) == {}
+    with pytest.raises(UsageError, match=r"--file a\.onnx and --file b\.onnx"):
+        files_of([Path("a.onnx"), Path("b.onnx")], ())
 
 
 class Simulated:

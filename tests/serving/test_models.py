@@ -296,7 +296,7 @@ def test_a_model_is_raced_alone_in_a_process(path):
     assert requests_of("Dynamic_0=5", ("Dynamic_0",)) == [{"Dynamic_0": 5}]
     with haotuner.load(path, threads=1) as pack:
         found = race(
-            pack.model("encoder"), None, requests, ("onnxruntime",), threads=1, seconds=0.01, environment=dict(os.environ)
+            pack.model("encoder"), (), requests, ("onnxruntime",), threads=1, seconds=0.01, environment=dict(os.environ)
         )
     assert found["missing"] == ["onnxruntime"]
     assert [row["shape"] for row in found["rows"]] == requests
