@@ -17,13 +17,19 @@ from haotuner.graph.graph import Graph
 
 ROWS, DEPTH = "rows", "depth"  # what runs along the lanes while scores are summed
 TENSOR = "tensor"  # nothing does: units for small matrices sum them
+WIDE = "wide"  # nor here: four warps multiply 64 rows together
+ON_UNITS = (TENSOR, WIDE)
+ALONG = (ROWS, DEPTH, TENSOR, WIDE)  # as a micro-kernel numbers them
 MOST_SCRATCH = 192 << 10  # bytes of a thread's stack, or of what a block shares
+MOST_WIDE = 227 << 10  # of what a block shares, of units that take 64 rows
 PIECE = 16  # rows and terms of one product of tensor units
+MOST_COLUMNS = 256  # of an operand that four warps multiply with
+GROUP_ROWS, PANEL = 64, 64  # rows that four warps multiply together, and columns that lie side by side for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineSchedule:
-    """``along``: rows, depth or tensor. ``rows``: vectors of rows; rows of a tile where nothing of them is along the lanes.
+    """``along``: one of ``ALONG``. ``rows``: vectors of rows; rows of a tile where nothing of them is along the lanes.
 
     ``block``: keys whose scores are summed at once; ``keys``: of a tile; ``out_rows``: rows of the second product at once,
     of tensor units a warp's; ``parts``: of the keys, which blocks of a device take side by side (``online_parts.py``);
@@ -81,7 +87,7 @@ class OnlinePlan:
     @property
     def scratch_bytes(self) -> int:
         """Memory of a thread's stack that a call takes; of tensor units shared memory of a block."""
-        if self.schedule.along == TENSOR:
+        if self.schedule.along in ON_UNITS:
             return shared_bytes(self)
         rows, depth, column = self.schedule.tile_rows, self.sums.depth[1], self.sums.column[1]
         assert isinstance(depth, int) and isinstance(column, int), "the rule asks for known extents"
@@ -101,7 +107,10 @@ def shared_bytes(plan: OnlinePlan) -> int:
     """
     depth, column, s = plan.sums.depth[1], plan.sums.column[1], plan.schedule
     assert isinstance(depth, int) and isinstance(column, int), "the rule asks for known extents"
-    pitch, other = (padded(extent, PIECE) + PIECE // 2 for extent in (depth, column))
+    if s.along == WIDE:  # as ``ht_attend_wide``: whole panels, no gaps
+        pitch, other = (padded(extent, PANEL) for extent in (depth, column))
+    else:
+        pitch, other = (padded(extent, PIECE) + PIECE // 2 for extent in (depth, column))
     return 2 * (s.rows * max(pitch, other) + s.stages * s.keys * (pitch + other))
 
 
@@ -115,12 +124,13 @@ def online_plan(sums: Online, schedule: OnlineSchedule) -> OnlinePlan:
         raise UsageError(f"tiles of {schedule.tile_rows} rows are not whole groups of {schedule.out_rows}")
     if schedule.keys % schedule.lanes:
         raise UsageError(f"tiles of {schedule.keys} keys are no whole vectors of {schedule.lanes}")
-    if schedule.along == TENSOR:
+    if schedule.along in ON_UNITS:
         _check_pieces(plan)
     if schedule.parts > 1 and (schedule.along == ROWS or str(sums.key[1]) not in sums.graph.dimensions):
         raise UsageError(f"parts of {sums.key[1]} are of programs without rows along the lanes, and of one dimension")
-    if plan.scratch_bytes > MOST_SCRATCH:
-        raise UsageError(f"the tiles take {plan.scratch_bytes} bytes of scratch memory, more than {MOST_SCRATCH}")
+    most = MOST_WIDE if schedule.along == WIDE else MOST_SCRATCH
+    if plan.scratch_bytes > most:
+        raise UsageError(f"the tiles take {plan.scratch_bytes} bytes of scratch memory, more than {most}")
     return plan
 
 
@@ -131,7 +141,14 @@ def _check_pieces(plan: OnlinePlan) -> None:
             f"tensor units take {PIECE} rows and keys at once, and two stages: not {s.rows} rows, {s.out_rows} a warp, "
             f"{s.keys} keys in {s.stages} stages"
         )
+    if s.along == WIDE and (s.rows % GROUP_ROWS or s.out_rows != PIECE or s.keys > MOST_COLUMNS):
+        raise UsageError(
+            f"four warps take {GROUP_ROWS} rows together, {PIECE} each, and up to {MOST_COLUMNS} keys: not {s.rows} rows, "
+            f"{s.out_rows} a warp, {s.keys} keys"
+        )
     for _, extent in (sums.depth, sums.column):
+        if isinstance(extent, int) and s.along == WIDE and extent > MOST_COLUMNS:
+            raise UsageError(f"four warps multiply up to {MOST_COLUMNS} columns together, not {extent}")
         if isinstance(extent, int) and extent % (PIECE // 2):
             raise UsageError(f"tensor units read {PIECE // 2} elements at once; {extent} is no multiple of it")
 
@@ -142,7 +159,7 @@ def told_online(plan: OnlinePlan) -> dict[str, str]:
     row, key, depth = str(sums.row[1]), str(sums.key[1]), str(sums.depth[1])
     outer = " x ".join([*(str(extent) for _, extent in sums.outer), row])
     skips = f"; tiles of {key} beyond the last one that a row sees are skipped" if sums.last is not None else ""
-    if schedule.along == TENSOR:
+    if schedule.along in ON_UNITS:
         return _told_tensor(plan, row, key, outer, skips)
     lanes = f"{row}" if schedule.along == ROWS else f"{depth} of the first product, {key} of the exponentials"
     rows = f"{schedule.rows} vectors of {row}" if schedule.along == ROWS else f"{schedule.rows} of {row}"
@@ -161,12 +178,15 @@ def told_online(plan: OnlinePlan) -> dict[str, str]:
 def _told_tensor(plan: OnlinePlan, row: str, key: str, outer: str, skips: str) -> dict[str, str]:
     s = plan.schedule
     parts = f"; blocks share {key} in {s.parts} parts, joined by their maxima" if s.parts > 1 else ""
+    four = f", four multiply {GROUP_ROWS} rows together" if s.along == WIDE else ""
     return {
-        "parallel": f"{s.warps} warps with {s.out_rows} rows each, on units for small matrices; blocks share {outer}{parts}",
+        "parallel": f"{s.warps} warps with {s.out_rows} rows each, on units for small matrices{four}; "
+        f"blocks share {outer}{parts}",
         "movement": f"{s.stages} tiles of {s.keys} {key} and a tile of {s.rows} {row} in {plan.scratch_bytes:,} bytes of "
         f"shared memory, a block; scores and sums in registers; no tensor of {row} x {key}",
-        "computation": "online: the maximum so far, sums rescaled once a tile; exponentials are rounded to 16 bits where "
-        f"they enter the second product{skips}",
+        "computation": "online: the maximum so far, sums rescaled once a tile"
+        f"{', exponentials of a tile while its neighbours are multiplied' if s.along == WIDE else ''}; "
+        f"exponentials are rounded to 16 bits where they enter the second product{skips}",
     }
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from haotuner.generate.online import Online
-from haotuner.generate.online_schedule import DEPTH, ROWS, TENSOR, OnlineSchedule, in_parts, schedules
+from haotuner.generate.online_schedule import ALONG, OnlineSchedule, in_parts, schedules
 from haotuner.generate.space import SLICES, STRUCTURE, Hole, Point, Space
 
 
@@ -42,8 +42,7 @@ class OnlineSpace(Space):
     def schedule(self, point: Point) -> Any:
         """The schedule of a point."""
         value = {hole.name: hole.choices[at] for hole, at in zip(self.holes, point, strict=True)}
-        along = (ROWS, DEPTH, TENSOR)[value.pop("along")]
-        return OnlineSchedule(lanes=self.lanes, along=along, **value)
+        return OnlineSchedule(lanes=self.lanes, along=ALONG[value.pop("along")], **value)
 
     def has_program(self, point: Point) -> bool:
         """Whether a point's schedule has a plan."""

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from haotuner.errors import UsageError
 from haotuner.generate.expressions import Apply, Expression, Load, Number, Size, Variable, free_variables
 from haotuner.generate.online import Online
-from haotuner.generate.online_schedule import PIECE, TENSOR, OnlinePlan, OnlineSchedule, online_plan
+from haotuner.generate.online_schedule import GROUP_ROWS, PIECE, TENSOR, WIDE, OnlinePlan, OnlineSchedule, online_plan
 from haotuner.graph.extents import evaluate
 
 WARPS = ((1, 16), (2, 16), (4, 16), (8, 16), (4, 32), (8, 32))  # of a block, and rows of each
 KEYS = (32, 64, 128)
 STAGES = (2, 3)
+WIDE_GROUPS, WIDE_KEYS = (1, 2, 3), (64, 96, 128, 192)  # of four warps, of a block; keys of their tiles
 PARTS = (1, 8, 32)  # of the keys, where few queries have many
 FEW_ROWS = 64  # of a tile: with more, parts have nothing to gain
 HELD = 128  # rows x depth of a warp that stay in registers, in pieces of 16 rows: as ``ht_attend``
@@ -30,6 +31,7 @@ OTHER_REGISTERS, MORE_REGISTERS, STAGE_REGISTERS = 44, 40, 4
 SCORE_REGISTERS = 46  # of scores that are more than a product: where a mask lies, what it holds
 REGISTERS_HELD, SHARED_HELD = 65536, 228 << 10  # of a multiprocessor; the most shared memory that one has
 MOST_REGISTERS = 246
+WIDE_REGISTERS = 32  # of four warps' threads, beside scores, the second product's operand, and 5/8 a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,13 @@ def registers(plan: OnlinePlan) -> int:
     """Of a thread: scores, sums, the rows' operand where it is held, and all else."""
     s, depth, columns = plan.schedule, plan.sums.depth[1], plan.sums.column[1]
     assert isinstance(depth, int) and isinstance(columns, int), "a plan has known extents"
+    score = SCORE_REGISTERS if factor(plan.sums) is None else 0
+    if s.along == WIDE:
+        return s.keys * 3 // 4 + columns * 5 // 8 + WIDE_REGISTERS + score
     pieces = s.out_rows // PIECE
     held = pieces * depth // 4 if pieces * depth <= HELD else 0
     more = (pieces - 1) * MORE_REGISTERS + (s.stages - 2) * STAGE_REGISTERS
-    more += SCORE_REGISTERS if factor(plan.sums) is None else 0
-    return pieces * (s.keys + columns) // 2 + held + OTHER_REGISTERS + more
+    return pieces * (s.keys + columns) // 2 + held + OTHER_REGISTERS + more + score
 
 
 def resident(plan: OnlinePlan) -> int:
@@ -111,6 +115,24 @@ def tensor_schedules(sums: Online) -> Iterator[OnlineSchedule]:
         except UsageError:
             continue
         if registers(plan) <= MOST_REGISTERS:
+            yield schedule
+
+
+def wide_schedules(sums: Online) -> Iterator[OnlineSchedule]:
+    """Those of four warps that multiply together; none where the graph has not the form."""
+    try:
+        check(sums)
+    except UsageError:
+        return
+    for groups, keys, stages in product(WIDE_GROUPS, WIDE_KEYS, STAGES):
+        schedule = OnlineSchedule(
+            lanes=32, along=WIDE, rows=groups * GROUP_ROWS, block=keys, keys=keys, out_rows=PIECE, stages=stages
+        )
+        try:
+            plan = online_plan(sums, schedule)
+        except UsageError:
+            continue
+        if registers(plan) <= MOST_REGISTERS and registers(plan) * schedule.warps * 32 <= REGISTERS_HELD:
             yield schedule
 
 

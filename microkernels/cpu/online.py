@@ -14,9 +14,7 @@ from haotuner.errors import UsageError
 from haotuner.generate.kinds import graph_of, has_graph
 from haotuner.generate.online import Online, online
 from haotuner.generate.online_schedule import (
-    DEPTH,
-    ROWS,
-    TENSOR,
+    ALONG,
     OnlinePlan,
     OnlineSchedule,
     in_parts,
@@ -34,7 +32,6 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
 from haotuner.words.op import Op
 
-ALONG = (ROWS, DEPTH, TENSOR)
 # Kinds that are known to be covered: to ask the rule takes a graph, and that sympy, a third of a second of every process.
 COVERED = ("attention",)
 
@@ -43,7 +40,7 @@ class CpuOnline(CpuGenerated):
     """Family ``cpu_online_KIND_fp32``.
 
     Parameters: vl (lanes of a vector), al (0: rows along the lanes, 1: the depth of the products), rw, bk, ky, wr (rows,
-    block, keys and out_rows of a schedule); on GPUs st (stages, al 2: tensor units) and pt (parts of the keys);
+    block, keys and out_rows of a schedule); on GPUs st (stages, al 2 and 3: tensor units) and pt (parts of the keys);
     the extents that must be known, by their axes; oa, ob, …: the op's options.
     """
 

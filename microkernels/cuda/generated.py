@@ -170,6 +170,10 @@ class CudaGenerated(CpuGenerated):
         """CUDA C++ of a kernel; None where there is none."""
         return _text(self, kernel, symbol)
 
+    def products(self, kernel: MicroKernel) -> tuple[tuple[int, str], ...]:
+        """Columns and type of the products of a warpgroup (``warpgroup.py``) that its text calls."""
+        return ()
+
     def plan(self, kernel: MicroKernel) -> Any:
         """The plan of a kernel of ``points``."""
         plan = self._plan(kernel)

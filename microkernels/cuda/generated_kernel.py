@@ -13,7 +13,7 @@ from pathlib import Path
 from haotuner.errors import UsageError
 from haotuner.generate.emit import AnyPlan, emit
 from haotuner.generate.online_parts import emit_join, emit_part
-from haotuner.generate.online_schedule import TENSOR, OnlinePlan
+from haotuner.generate.online_schedule import ON_UNITS, OnlinePlan
 from haotuner.generate.online_tensor import resident
 from haotuner.generate.online_tiles import Part
 from haotuner.generate.schedule import Plan, levels_of_folds, shareable
@@ -60,7 +60,7 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
         raise UsageError(f"{symbol}: a tensor kept in the output's rows would be rounded to {kept_as}")
     if isinstance(plan, Plan) and keeps and plan.schedule.held:
         raise UsageError(f"{symbol}: rows whose loads stay in registers keep no tensor beside")
-    if isinstance(plan, OnlinePlan) and plan.schedule.along == TENSOR:
+    if isinstance(plan, OnlinePlan) and plan.schedule.along in ON_UNITS:
         return _tensor_text(symbol, plan, kept_as)
     lanes = plan.schedule.lanes
     if lanes not in WIDTHS:

@@ -17,9 +17,9 @@ import numpy as np
 
 from haotuner.generate.online import Online
 from haotuner.generate.online_parts import record
-from haotuner.generate.online_schedule import DEPTH, TENSOR, OnlinePlan, OnlineSchedule, padded, schedules
+from haotuner.generate.online_schedule import ALONG, DEPTH, ON_UNITS, WIDE, OnlinePlan, OnlineSchedule, padded, schedules
 from haotuner.generate.online_space import OnlineSpace
-from haotuner.generate.online_tensor import PARTS, registers, tensor_schedules
+from haotuner.generate.online_tensor import PARTS, registers, tensor_schedules, wide_schedules
 from haotuner.generate.space import STRUCTURE, Hole
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
@@ -37,6 +37,7 @@ from haotuner.words.op import Op
 
 SHARED_BYTES = (48 << 10) * WARP // THREADS  # of a warp: what a block has without asking for more
 TENSOR_SM = 80  # the first with bf16, cp.async and products of 16 terms
+WIDE_ARCHS = ("sm_90", "sm_90a")  # of wgmma: later ones have other instructions
 LEAST_SHARED = 99 << 10  # of a block on devices since then
 STEPS = 5.0  # exchanges until a warp's lanes are joined
 
@@ -67,7 +68,8 @@ class CudaOnline(CpuOnline, CudaGenerated):
         yield from _along_depth(sums)
         if self.dtype in SHORT and sm_number(device.arch) >= TENSOR_SM:
             room = device.shared_per_block_bytes or LEAST_SHARED
-            for schedule in tensor_schedules(sums):
+            wide = wide_schedules(sums) if device.arch in WIDE_ARCHS else ()
+            for schedule in (*tensor_schedules(sums), *wide):
                 if OnlinePlan(sums=sums, schedule=schedule).scratch_bytes <= room:
                     yield schedule
 
@@ -77,7 +79,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
         columns, rank = plan.sums.column[1], plan.graph.types[plan.output].rank
         assert isinstance(columns, int), "the rule asks for known extents"
         cut = Cut(lanes=WARP, vectors=padded(columns, WARP) // WARP, lane_axis=rank - 1, merges=False)
-        if plan.schedule.along == TENSOR:
+        if plan.schedule.along in ON_UNITS:
             threads = plan.schedule.warps * WARP
             vectors = -(-columns // threads)
             cut = replace(cut, lanes=threads, vectors=vectors, rows=plan.schedule.rows, shared=plan.scratch_bytes)
@@ -86,6 +88,13 @@ class CudaOnline(CpuOnline, CudaGenerated):
         key = plan.graph.dimensions.index(str(plan.sums.key[1]))
         return replace(cut, parts=plan.schedule.parts, dimension=key, step=plan.schedule.keys, record=record(plan))
 
+    def products(self, kernel: MicroKernel) -> tuple[tuple[int, str], ...]:
+        """Of keys and of columns, where four warps multiply together."""
+        plan = self._known_plan(kernel)
+        columns = plan.sums.column[1]
+        assert isinstance(columns, int), "the rule asks for known extents"
+        return ((plan.schedule.keys, self.dtype), (columns, self.dtype)) if plan.schedule.along == WIDE else ()
+
     def launch(self, kernel: MicroKernel) -> Launch:
         """The same with a block's shared memory, where it is asked for at a launch."""
         return replace(super().launch(kernel), shared_bytes=self.cut(kernel).shared)
@@ -93,7 +102,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """Accumulators of both products, and every warp's part of shared memory."""
         plan = self._known_plan(kernel)
-        if plan.schedule.along == TENSOR:
+        if plan.schedule.along in ON_UNITS:
             cut = self.cut(kernel)
             return Footprint(registers_per_thread=registers(plan), shared_bytes=cut.shared, threads=cut.lanes)
         vectors = self.cut(kernel).vectors
@@ -112,13 +121,13 @@ class CudaOnline(CpuOnline, CudaGenerated):
         self, kernel: MicroKernel, extents: Mapping[str, int], device: Device, parts: int = 1
     ) -> dict[str, int]:
         """The same; of tensor cores in the operands' own type."""
-        if self._known_plan(kernel).schedule.along == TENSOR:
+        if self._known_plan(kernel).schedule.along in ON_UNITS:
             return bytes_over(kernel, self._own(kernel).complete(extents, self._options(kernel)), device, self)
         return super().bytes_by_level(kernel, extents, device, parts)
 
     def demand(self, asked: Asked) -> Demand:
         """Counted where lanes are along the depth; of tensor cores by what their units and schedulers are asked."""
-        return apart(asked, lambda kernel: self._known_plan(kernel).schedule.along == TENSOR,
+        return apart(asked, lambda kernel: self._known_plan(kernel).schedule.along in ON_UNITS,
                      lambda some: tensor_demand(some, self), super().demand)  # fmt: skip
 
     def _groups(self, asked: Asked, extents: Any) -> Any:
@@ -167,7 +176,8 @@ class _DeviceSpace(OnlineSpace):
         if all(one.along == DEPTH for one in self.own):
             return along, *others
         stages = tuple(sorted({one.stages for one in self.own}))
-        return replace(along, choices=(*along.choices, 2)), Hole("stages", STRUCTURE, stages), *others
+        own = sorted({ALONG.index(one.along) for one in self.own} | set(along.choices))
+        return replace(along, choices=tuple(own)), Hole("stages", STRUCTURE, stages), *others
 
 
 def _along_depth(sums: Any) -> Iterator[OnlineSchedule]:

@@ -10,11 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.generate.online_schedule import PIECE, OnlinePlan, padded
+from haotuner.generate.online_schedule import GROUP_ROWS, PIECE, WIDE, OnlinePlan, padded
 from haotuner.generate.online_tensor import HELD, factor, tiles_seen
 from haotuner.graph.extents import evaluate
 from haotuner.microkernels.cpu.generated_demand import Levels
 from haotuner.microkernels.cuda.dense_mma import HOPPER_SHARE
+from haotuner.microkernels.cuda.dense_wgmma import SUSTAINED
 from haotuner.microkernels.cuda.generated import (
     JOIN_LAUNCH_CYCLES,
     PARTIAL_FLOATS,
@@ -38,6 +39,7 @@ EACH_SCORE, ANY_SCORE = 5.0, 12.0  # instructions of a score from product to ope
 EACH_COPY = 12.0  # of 16 bytes that are brought, counted in the compiled loop
 DEPENDENT = 3.0  # cycles of a warp from an instruction to the next that needs it
 WAIT_CYCLES = 750.0  # of a block for each tile of keys: its barrier, the first products, lanes that exchange maxima
+WIDE_WAIT_CYCLES = 400.0  # of four warps that multiply together: the same, where products go on meanwhile
 START_CYCLES = 2400.0  # of a block: its first tiles come from the L2 or from memory, rows are written
 JOIN_PART = 125.0  # of a second launch behind the first, for each part that it reads
 LEFT_BYTES = 3.0  # of parts' records that a multiprocessor writes and reads again in a cycle
@@ -132,7 +134,7 @@ def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: 
         "blocks": blocks, "steps": steps, "parts": parts, "cycles": cycles,
         "least": own + outer * keys * (depth + columns) * BYTES, "moved": steps * tile + own + left,
         "flops": 2.0 * steps * s.rows * s.keys * (depth + columns),
-        "near": steps * tile * s.warps,
+        "near": steps * tile * (s.rows // GROUP_ROWS if s.along == WIDE else s.warps),
     }  # fmt: skip
 
 
@@ -154,11 +156,16 @@ def _step(plan: OnlinePlan, count: int, depth: int, columns: int, device: Device
     rows, brought = warps * s.out_rows, s.keys * (depth + columns)
     scores = rows * s.keys
     fmas = (device.tensor_tflops or 0.0) * 1e6 / (2.0 * max(1, device.compute_units) * (device.clock_mhz or 1500.0))
-    share = HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
+    share = SUSTAINED if s.along == WIDE else HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
     tensor = rows * brought / ((fmas or TENSOR_FMAS) * share)
     powers = scores / POWERS
     each = EACH_SCORE + (ANY_SCORE if factor(plan.sums) is None else 0.0)
     issued = (scores * each + rows * columns + brought / 8 * EACH_COPY) / ISSUED
+    if s.along == WIDE:
+        groups = -(-rows // GROUP_ROWS)
+        shared = ((groups + 1) * brought + rows * depth) * BYTES / SHARED
+        alone = (tensor + powers + issued) / groups + WIDE_WAIT_CYCLES  # one group's; the others fill its waits
+        return float(np.sqrt(tensor**2 + powers**2 + issued**2 + shared**2)), alone
     again = 0 if s.out_rows // PIECE * depth <= HELD else rows * depth  # the rows' operand, read for every tile of keys
     shared = ((warps + 1) * brought + again) * BYTES / SHARED
     alone = (tensor + powers + issued) * SCHEDULERS / min(warps, SCHEDULERS) + WAIT_CYCLES

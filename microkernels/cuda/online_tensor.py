@@ -1,5 +1,7 @@
 """CUDA C++ of online sums on tensor cores: a call of ``ht_attend`` (device/attention.cuh) for each tile of rows.
 
+On Hopper also of ``ht_attend_wide`` (device/attention_wide.cuh), by wgmma.
+
 What a score is beside its product, and how many keys a row sees, are written from the graph, as of every generated program.
 """
 
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from haotuner.errors import UsageError
 from haotuner.generate.expressions import Expression
 from haotuner.generate.online_parts import emit_join, record
-from haotuner.generate.online_schedule import OnlinePlan
+from haotuner.generate.online_schedule import GROUP_ROWS, WIDE, OnlinePlan
 from haotuner.generate.online_tensor import Rows, check, factor, rows_of
 from haotuner.generate.values import Frame, Values
 from haotuner.microkernels.cuda.generated_parts import PART
@@ -30,7 +32,12 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
     parts = s.parts > 1
     outer = {variable.name: Code(f"ht_o{place}") for place, (variable, _) in enumerate(sums.outer)}
     known = factor(sums)
-    form = f"{s.warps}, {s.out_rows}, {s.keys}, {s.stages}, {sums.depth[1]}, {sums.column[1]}"
+    form = f"{s.keys}, {s.stages}, {sums.depth[1]}, {sums.column[1]}"
+    call = (
+        f"ht_attend_wide<{s.rows // GROUP_ROWS}, {form}>"
+        if s.along == WIDE
+        else f"ht_attend<{s.warps}, {s.out_rows}, {form}>"
+    )
     row, key, column = (axis[0].name for axis in (sums.row, sums.key, sums.column))
     matrices = [
         rows_of(sums.left, row, sums.depth[0].name), rows_of(sums.right, key, sums.depth[0].name),
@@ -59,7 +66,7 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
         "  const auto ht_record = [&](int ht_row) {",
         f"    return {_record(machine, plan, outer) if parts else '0ll'};",
         "  };",
-        f"  ht_attend<{form}>(ht_q, ht_k, ht_v, ht_y, (int)ht_tile * {s.rows}, (int)blockIdx.y, "
+        f"  {call}(ht_q, ht_k, ht_v, ht_y, (int)ht_tile * {s.rows}, (int)blockIdx.y, "
         f"{'a.parts' if parts else '1'}, {number}, ht_score, ht_seen, "
         f"{f'a.phase == {PART} ? a.partial : nullptr' if parts else '(float*)nullptr'}, ht_record);",
         "}",

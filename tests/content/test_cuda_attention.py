@@ -8,10 +8,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from haotuner.backends.cuda.device_code import build_cubin
+from haotuner.backends.cuda.sass import find_nvdisasm, operation_of, read
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
@@ -20,6 +23,7 @@ from haotuner.generate.online import online
 from haotuner.generate.online_tensor import tensor_schedules, tiles_seen
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.online import CudaOnline
+from haotuner.microkernels.cuda.warpgroup import warpgroup_text
 from haotuner.microkernels.index import families_for
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel, shares_terms
@@ -65,18 +69,56 @@ def test_nothing_spills(arch, tmp_path):
     assert re.findall(r"(\d+) bytes spill stores", done.stderr) == ["0"] * len(kernels)
 
 
-def test_the_text(golden):
-    case = CASES["parts_causal"]
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None or find_nvdisasm() is None, reason="no nvcc, or no nvdisasm")
+@pytest.mark.parametrize("spec", ["attention:d=64,dtype=bf16", "attention:d=128,causal=end,dtype=fp16"])
+def test_products_of_four_warps_go_on_while_exponentials_are_computed(spec, tmp_path):
+    device, op = find_device("h200"), Op.parse(spec)
+    (family,) = families_for(op, "cuda")
+    assert isinstance(family, CudaOnline)
+    points = [kernel for kernel in family.points(op, device) if kernel["al"] == 3]
+    kernels = {f"k{place}": (family, kernel) for place, kernel in enumerate(points[:: max(1, len(points) // 5)])}
+    cubin = build_cubin(kernels, tmp_path / "wide.cubin", arch="sm_90a")  # what ptxas makes serial is an error of its own
+    nvdisasm = find_nvdisasm()
+    assert nvdisasm is not None
+    for symbol, code in read(cubin.path, nvdisasm).items():
+        kernel, loop = kernels[symbol][1], code.main_loop("HGMMA")
+        depth = op["d"]
+        assert cubin.resources[symbol]["spill_bytes"] == 0 == loop.count("LDL") + loop.count("R2UR"), kernel.name
+        assert loop.count("HGMMA") == -(-depth // 16) + kernel["ky"] // 16, "of keys and of values"
+        waits = [at for at, one in enumerate(loop.instructions) if "WARPGROUP.DEPBAR" in one]
+        powers = [at for at, one in enumerate(loop.instructions) if operation_of(one) == "MUFU"]
+        assert len(waits) == 2 and waits[0] < powers[0] and powers[-1] < waits[1], "values' products are waited for last"
+        assert len(powers) >= kernel["ky"] // 2
+
+
+@pytest.mark.parametrize("name", ["parts_causal", "wide8"])
+def test_the_text(golden, name):
+    case = CASES[name]
     text = case.family.text(case.kernel, "attention")
     assert text is not None
     golden(text)
 
 
-def points(spec: str, device: Device | None = None) -> list[MicroKernel]:
+def test_who_multiplies_with_four_warps_together():
+    def wide(spec: str, **changed: Any) -> list[MicroKernel]:
+        return points(spec, replace(find_device("h200"), **changed), along=3)
+
+    assert {kernel["rw"] for kernel in wide("attention:d=64,dtype=fp16")} == {64, 128, 192}
+    assert not wide("attention:d=64,dtype=fp16", arch="sm_100a"), "later ones have other instructions"
+    assert not wide("attention:d=264,dtype=fp16") and not wide("attention:d=64")
+    narrow = wide("attention:d=128,dtype=bf16", shared_per_block_bytes=99 << 10)
+    assert 0 < len(narrow) < len(wide("attention:d=128,dtype=bf16"))
+    assert "four multiply 64 rows together" in CASES["wide4"].family.decisions(narrow[0])["parallel"]
+    with pytest.raises(ValueError, match="260 columns"):
+        warpgroup_text(260, "bf16")
+
+
+def points(spec: str, device: Device | None = None, along: int = 2) -> list[MicroKernel]:
     op = Op.parse(spec)
     (family,) = families_for(op, "cuda")
     assert isinstance(family, CudaOnline)
-    return [kernel for kernel in family.points(op, device or find_device("h200")) if kernel["al"] == 2]
+    return [kernel for kernel in family.points(op, device or find_device("h200")) if kernel["al"] == along]
 
 
 def test_who_has_tensor_cores():

@@ -100,6 +100,19 @@ def _wgmma(asm: _Asm, found: re.Match[str]) -> str:
     )
 
 
+def _wgmma_held(asm: _Asm, found: re.Match[str]) -> str:
+    n, element, accumulators, a, b, transposed = found.groups()
+    values, held = asm.operands(accumulators), asm.operands(a)
+    if len(held) != 4 or not re.search(r"setp\.ne\.b32 \w+, 1, 0", asm.text):
+        raise UnknownInstruction(asm.text[:300])
+    return (
+        f"{{ float* emu_d[] = {{{', '.join(f'&({x})' for x in values)}}}; "
+        f"const uint32_t* emu_a[] = {{{', '.join(f'&({x})' for x in held)}}}; "
+        f"emu::warpgroup_multiply_held({_bool(element == 'bf16')}, {n}, emu_d, {len(values)}, emu_a, "
+        f"{asm.operand(b)}, {transposed}); }}"
+    )
+
+
 def _tensor_load(asm: _Asm, found: re.Match[str]) -> str:
     to, tensor_map, corner, barrier = found.groups()
     return (
@@ -156,6 +169,11 @@ _RULES: tuple[tuple[str, Callable[[_Asm, re.Match[str]], str]], ...] = (
         r"\{(.*?)\}, (%\d+), (%\d+), (\w+), 1, 1, ([01]), ([01])",
         _wgmma,
     ),
+    (
+        r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(f16|bf16)\.\w+ "
+        r"\{(.*?)\}, \{(.*?)\}, (%\d+), \w+, 1, 1, ([01]);",
+        _wgmma_held,
+    ),
     (r"wgmma\.commit_group", _simple("warpgroup_commit")),
     (r"wgmma\.wait_group\.sync\.aligned (\d+)", _simple("warpgroup_wait")),
     (r"bar\.sync (%\d+), (%\d+)", _simple("sync_some")),
@@ -176,7 +194,7 @@ def _call(asm: _Asm) -> str:
     for pattern, translated in _RULES:
         if found := re.search(pattern, asm.text):
             return translated(asm, found)
-    if any(word in asm.text for word in _NOTHING):
+    if not asm.text or any(word in asm.text for word in _NOTHING):
         return ";"
     raise UnknownInstruction(asm.text[:300])
 

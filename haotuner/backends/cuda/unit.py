@@ -20,6 +20,7 @@ from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_kernel import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL
+from haotuner.microkernels.cuda.warpgroup import products_text, warpgroup_text
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.kernel import MicroKernel
 
@@ -111,6 +112,9 @@ def device_unit(
         parts.append(shared_text())
         if any(family.launch(kernel).shared_bytes for family, kernel in written.values()):
             parts.append(_device_text("attention"))
+        products = sorted({one for family, kernel in written.values() for one in family.products(kernel)})
+        if products:
+            parts += [products_text(), *(warpgroup_text(*one) for one in products), _device_text("attention_wide")]
         parts += [_written(symbol, *one) for symbol, one in written.items()]
     if reduces:
         parts.append(_device_text("reduce"))

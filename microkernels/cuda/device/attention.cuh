@@ -78,6 +78,69 @@ HT_DEVICE void ht_bring(T* to, const ht_rows<const T>& from, int first) {
     }
 }
 
+// A thread's part of 16 rows x KEYS products, as mma and wgmma leave it, into scores: of the rows from `row` and the keys from `key` on.
+// `some`: a row of these sees a part of the keys alone.
+template <int KEYS, class Score>
+HT_DEVICE void ht_scores(float (*x)[4], const int* limit, int row, int key, bool some, Score score, int end_row, int end_key) {
+    row += threadIdx.x % 32 / 4, key += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < KEYS / 2; j++) {
+        float& one = x[j / 4][j % 4];
+        one = score(min(row + j / 2 % 2 * 8, end_row), min(key + j / 4 * 8 + j % 2, end_key), one);
+    }
+    if (some) {
+#pragma unroll
+        for (int j = 0; j < KEYS / 2; j++)
+            if (key + j / 4 * 8 + j % 2 >= limit[j / 2 % 2]) x[j / 4][j % 4] = __uint_as_float(0xff800000u);
+    }
+}
+// Scores into exp(score - maximum so far), for the rows lane/4 and lane/4 + 8; `before`: what the sums so far are to be multiplied by.
+// CHAINS, one or two, of maxima and of sums: two where few warps share a scheduler.
+template <int KEYS, int CHAINS>
+HT_DEVICE void ht_powers(float (*x)[4], float* most, float* total, float* before, float scale) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float tops[CHAINS], sum[CHAINS];
+#pragma unroll
+        for (int c = 0; c < CHAINS; c++) tops[c] = most[r], sum[c] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < KEYS / 4; j++) tops[j % CHAINS] = fmaxf(tops[j % CHAINS], x[j / 2][2 * r + j % 2]);
+        float top = fmaxf(tops[0], tops[CHAINS - 1]);
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+        const float moved = top == __uint_as_float(0xff800000u) ? 0.0f : top * scale;
+        before[r] = ht_exp2(fmaf(most[r], scale, -moved));
+        most[r] = top;
+#pragma unroll
+        for (int j = 0; j < KEYS / 4; j++) {
+            float& one = x[j / 2][2 * r + j % 2];
+            one = ht_exp2(fmaf(one, scale, -moved));
+            sum[j % CHAINS] += one;
+        }
+        total[r] = fmaf(total[r], before[r], CHAINS == 1 ? sum[0] : sum[0] + sum[CHAINS - 1]);
+    }
+}
+
+// All that a part knows of a thread's two rows (sums, maximum, total) to left + record(row).
+template <int COLUMNS, class Record>
+HT_DEVICE void ht_leave(const float (*sums)[4], const float* most, const float* total, int row, int end_row, float factor, float* left,
+                        Record record) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (row + r * 8 + lane / 4 > end_row) continue;
+        float* const to = left + record(row + r * 8 + lane / 4);
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) to[j * 8 + lane % 4 * 2 + e] = sums[j][r * 2 + e];
+        if (lane % 4 == 0) {
+            constexpr int LINE = (COLUMNS + 31) / 32 * 32;
+            to[LINE] = most[r] * factor, to[LINE + 1] = total[r];
+        }
+    }
+}
+
 // A tile of WARPS x ROWS rows from `base` on, of part `part` of its tiles of keys. score(row, key, x): what the score of a product x
 // is, but for `factor`; seen(row): how many keys a row sees, more the later it comes. Into `out`, or where `left` is given all that a
 // part knows of a row (sums, maximum, total) to left + record(row).
@@ -174,45 +237,14 @@ HT_DEVICE void ht_attend(const ht_rows<const T>& q, const ht_rows<const T>& k, c
         }
 #pragma unroll
         for (int i = 0; i < TILES; i++)
+            ht_scores<KEYS>(x[i], limit[i], own + i * 16, start, tile >= plain, score, end_row, k.count - 1);
 #pragma unroll
-            for (int j = 0; j < KEYS / 2; j++) {
-                const int row = own + i * 16 + j / 2 % 2 * 8 + lane / 4, key = start + j / 4 * 8 + lane % 4 * 2 + j % 2;
-                float& one = x[i][j / 4][j % 4];
-                one = score(min(row, end_row), min(key, k.count - 1), one);
-            }
-        if (tile >= plain) {
+        for (int i = 0; i < TILES; i++) {
+            float before[2];
+            ht_powers<KEYS, 1>(x[i], most[i], total[i], before, scale);
 #pragma unroll
-            for (int i = 0; i < TILES; i++)
-#pragma unroll
-                for (int j = 0; j < KEYS / 2; j++) {
-                    const int key = start + j / 4 * 8 + lane % 4 * 2 + j % 2;
-                    if (key >= limit[i][j / 2 % 2]) x[i][j / 4][j % 4] = __uint_as_float(0xff800000u);
-                }
+            for (int j = 0; j < OUT / 2; j++) sums[i][j / 4][j % 4] *= before[j / 2 % 2];
         }
-#pragma unroll
-        for (int i = 0; i < TILES; i++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float top = most[i][r];
-#pragma unroll
-                for (int j = 0; j < KEYS / 8; j++) top = fmaxf(top, fmaxf(x[i][j][2 * r], x[i][j][2 * r + 1]));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-                const float moved = top == __uint_as_float(0xff800000u) ? 0.0f : top * scale;
-                const float before = ht_exp2(fmaf(most[i][r], scale, -moved));
-                most[i][r] = top;
-                float sum = 0.0f;
-#pragma unroll
-                for (int j = 0; j < KEYS / 8; j++)
-#pragma unroll
-                    for (int e = 2 * r; e < 2 * r + 2; e++) {
-                        x[i][j][e] = ht_exp2(fmaf(x[i][j][e], scale, -moved));
-                        sum += x[i][j][e];
-                    }
-                total[i][r] = fmaf(total[i][r], before, sum);
-#pragma unroll
-                for (int j = 0; j < OUT / 8; j++) sums[i][j][2 * r] *= before, sums[i][j][2 * r + 1] *= before;
-            }
 #pragma unroll
         for (int kk = 0; kk < KEYS / 16; kk++) {
             uint32_t power[TILES][4];
@@ -245,19 +277,8 @@ HT_DEVICE void ht_attend(const ht_rows<const T>& q, const ht_rows<const T>& k, c
     }
     if (left != nullptr) {
 #pragma unroll
-        for (int i = 0; i < TILES * 2; i++) {
-            const int row = own + i * 8 + lane / 4;
-            if (row > end_row) continue;
-            float* const to = left + record(row);
-#pragma unroll
-            for (int j = 0; j < COLUMNS / 8; j++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) to[j * 8 + lane % 4 * 2 + e] = sums[i / 2][j][i % 2 * 2 + e];
-            if (lane % 4 == 0) {
-                constexpr int LINE = (COLUMNS + 31) / 32 * 32;
-                to[LINE] = most[i / 2][i % 2] * factor, to[LINE + 1] = total[i / 2][i % 2];
-            }
-        }
+        for (int i = 0; i < TILES; i++)
+            ht_leave<COLUMNS>(sums[i], most[i], total[i], own + i * 16, end_row, factor, left, record);
         return;
     }
     // Through the warp's own rows of shared memory, so that neighbours in memory are written at once.

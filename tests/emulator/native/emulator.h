@@ -73,6 +73,7 @@ int dot_bytes(bool x_sign, bool w_sign, int x, int w, int sum);
 int nearest(float value);
 void warpgroup_multiply(bool bf16, int n, float** d, int values, uint64_t a, uint64_t b, bool add, bool a_transposed,
                         bool b_transposed);
+void warpgroup_multiply_held(bool bf16, int n, float** d, int values, const uint32_t** a, uint64_t b, bool b_transposed);
 uint16_t half_bits(float value);
 uint16_t bf16_bits(float value);
 float half_value(uint16_t bits);

@@ -77,6 +77,7 @@ void start(Fiber* fiber, int id) {
     async.multiplies.clear();
     async.multiply_groups.clear();
     async.multiply_commits = 0;
+    async.held.clear();
     auto top = reinterpret_cast<uintptr_t>(fiber->stack + kStackBytes) & ~uintptr_t{15};
     auto* frame = reinterpret_cast<void**>(top) - 8;  // six registers, the entry, and one word that keeps the ABI's alignment
     std::memset(frame, 0, 8 * sizeof(void*));

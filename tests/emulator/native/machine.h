@@ -2,6 +2,7 @@
 #pragma once
 #include "emulator.h"
 
+#include <array>
 #include <deque>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct WarpgroupMultiply {
     int n;
     uint64_t a, b;
     std::vector<float*> d;
+    std::vector<const uint32_t*> held;  // the rows' operand where it is in registers; `a`: which of the thread's it is
 };
 
 struct Async {
@@ -26,6 +28,7 @@ struct Async {
     std::vector<WarpgroupMultiply> multiplies;
     std::deque<std::vector<WarpgroupMultiply>> multiply_groups;
     long multiply_commits = 0;
+    std::vector<std::array<uint32_t, 4>> held;  // registers as they were when a product was asked for, in order
 };
 
 struct Rendezvous {

@@ -42,10 +42,21 @@ struct Operand {
 
 void perform(const WarpgroupMultiply& work) {
     const int id = current()->thread.id % 128, warp = id / 32, lane = id % 32;
-    const Operand of_a(work.a, work.a_transposed, work.bf16), of_b(work.b, work.b_transposed, work.bf16);
+    const Operand of_b(work.b, work.b_transposed, work.bf16);
     float a[2][16];
-    for (int half = 0; half < 2; half++)
-        for (int k = 0; k < 16; k++) a[half][k] = of_a.at(warp * 16 + half * 8 + lane / 4, k);
+    if (work.held.empty()) {
+        const Operand of_a(work.a, work.a_transposed, work.bf16);
+        for (int half = 0; half < 2; half++)
+            for (int k = 0; k < 16; k++) a[half][k] = of_a.at(warp * 16 + half * 8 + lane / 4, k);
+    } else {
+        for (int e = 0; e < 4; e++)
+            if (*work.held[e] != current()->async.held[work.a][e]) die("wgmma with registers that changed under way");
+        for (int half = 0; half < 2; half++)
+            for (int k = 0; k < 16; k++) {  // as of mma.sync: four lanes have a row, each two neighbours of it
+                const Fiber* const owner = fiber(current()->thread.id / 4 * 4 + k % 8 / 2);
+                a[half][k] = to_float(owner->async.held[work.a][k / 8 * 2 + half] >> k % 2 * 16, work.bf16);
+            }
+    }
     for (int j = 0; j < work.n / 8; j++)
         for (int x = 0; x < 2; x++) {
             float b[16];
@@ -151,11 +162,30 @@ void multiply_bytes(bool x_sign, bool w_sign, int** d, const uint32_t* a, const 
 void warpgroup_multiply(bool bf16, int n, float** d, int values, uint64_t a, uint64_t b, bool add, bool a_transposed,
                         bool b_transposed) {
     if (values != n / 2) die("wgmma with another number of accumulators than its shape");
-    WarpgroupMultiply work{bf16, add, a_transposed, b_transposed, n, a, b, std::vector<float*>(d, d + values)};
+    WarpgroupMultiply work{bf16, add, a_transposed, b_transposed, n, a, b, std::vector<float*>(d, d + values), {}};
     if (late())
         current()->async.multiplies.push_back(std::move(work));
     else
         perform(work);
+}
+
+void warpgroup_multiply_held(bool bf16, int n, float** d, int values, const uint32_t** a, uint64_t b, bool b_transposed) {
+    if (values != n / 2) die("wgmma with another number of accumulators than its shape");
+    Async& async = current()->async;
+    const size_t place = async.held.size();
+    async.held.push_back({*a[0], *a[1], *a[2], *a[3]});
+    WarpgroupMultiply work{bf16, true, false, b_transposed, n, place, b, std::vector<float*>(d, d + values), {a, a + 4}};
+    if (late()) {
+        async.multiplies.push_back(std::move(work));
+        return;
+    }
+    const int first = current()->thread.id / 4 * 4;  // lanes that have a row together
+    wait_until([=] {
+        for (int i = first; i < first + 4; i++)
+            if (fiber(i)->async.held.size() <= place) return false;
+        return true;
+    });
+    perform(work);
 }
 
 void warpgroup_commit() {
