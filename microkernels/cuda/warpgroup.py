@@ -1,4 +1,4 @@
-"""A warpgroup's products (PTX ISA, *wgmma.mma_async*) in words: an instruction's text names every register that it writes."""
+"""Products of a warpgroup (PTX ISA, *wgmma.mma_async*): an instruction's text names every register that it writes."""
 
 from __future__ import annotations
 
