@@ -40,6 +40,7 @@ class Report:
 
     pack: Path
     device: Device
+    threads: tuple[int, ...]  # counts that the pack has plans for
     tuned: tuple[Tuned, ...]
     models: tuple[AskedModel, ...]  # as the pack holds them
     seconds: float
@@ -158,6 +159,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     return Report(
         pack=request.out,
         device=device,
+        threads=tuple(threads),
         tuned=tuple(tuned),
         models=tuple(whole.models),
         seconds=seconds,

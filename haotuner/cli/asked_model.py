@@ -28,8 +28,8 @@ class Asked:
     arrivals: Arrivals
 
     def table(self, report: Report) -> str:
-        """What the models run, in words."""
-        return "\n".join(_table(one) for one in report.models)
+        """What the models run, and what requests are expected to take, in words."""
+        return "\n".join(_table(one) + _expected(one, report) for one in report.models)
 
     def document(self, report: Report) -> Mapping[str, Any]:
         """The JSON form: ``model`` is the first, ``models`` are all."""
@@ -39,8 +39,7 @@ class Asked:
             {
                 **_document(one, self.ops, report),
                 "predicted_us": {
-                    str(table.threads): predicted_us(one, report.tuned, report.device, table.threads)
-                    for table in report.tuned[0].tables
+                    str(count): predicted_us(one, report.tuned, report.device, count) for count in report.threads
                 },
             }
             for one in report.models
@@ -56,6 +55,24 @@ def _table(model: AskedModel) -> str:
         f"tuned ops, {steps['Loops']} by {loops} ({groups} different ones); "
         f"{sum(len(one.weights) for one in model.parts):,} bytes of weights{_cuts(model)}\n{_orchestration(model)}"
     )
+
+
+def _expected(model: AskedModel, report: Report) -> str:
+    """A line for each thread count: the shortest and the longest of some requests; none where products have no times."""
+    from haotuner.orchestrate.predicted import predicted_us
+
+    lines = []
+    for count in report.threads:
+        told = predicted_us(model, report.tuned, report.device, count)
+        ends = sorted((us["all"], sizes) for sizes, us in told.items())
+        said = " to ".join(f"{_ms(us)} ms ({sizes})" for us, sizes in dict.fromkeys((*ends[:1], *ends[-1:])))
+        if said:
+            lines.append(f"\na request is expected to take {said}, threads: {count}")
+    return "".join(lines)
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:.3g}" if us < 1e5 else f"{us / 1e3:,.0f}"
 
 
 def _document(model: AskedModel, ops: Sequence[Op], report: Report) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from haotuner.bench.compare import Watch
 from haotuner.bench.result import Json as Document
 from haotuner.bench.table import line
 from haotuner.cli.devices import columns
-from haotuner.cli.output import safe, tell
+from haotuner.cli.output import counted, safe, tell
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed
 
@@ -103,9 +103,11 @@ class Watcher:
             self._best[place] = gflops, record.trial.kernel
 
     def _seen(self) -> str:
-        best = max((g for g, _ in self._best.values()), default=0.0)
+        if not self._trials:
+            return "nothing timed yet"
+        best = f"best {max(g for g, _ in self._best.values()):.0f} GFLOP/s, " if self._best else ""
         failed = ", ".join(f"{count} {reason}" for reason, count in sorted(self._failures.items()))
-        return f"{self._trials} trials, best {best:.0f} GFLOP/s, {failed or 'no failures'}"
+        return f"{counted(self._trials, 'trial')}, {best}{failed or 'no failures'}"
 
     def _table(self) -> str:
         rows = [

@@ -160,7 +160,7 @@ def tune(
     request.check()
     budget_s = request.seconds
     if not quiet:
-        what = ", ".join(o.name for o in request.ops) or ", ".join(one.written.name for one in request.models)
+        what = ", ".join(one.written.name for one in request.models) or ", ".join(o.name for o in request.ops)
         here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
         how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
         tell(f"tuning {what} for {request.shapes} on {device}, {how}")
@@ -181,12 +181,13 @@ def tune(
         of_models = {} if asked is None else asked.document(report)
         say(json.dumps({**report.document, **of_models, "speed": None if speed is None else speed.document}, indent=1))
     else:
-        if report.tuned:
+        by_op = bool(report.tuned) and (asked is None or verbose)  # a model has dozens of ops
+        if by_op:
             say(_table(report, speed))
             say(_legend(report))
         if speed is not None:
             say(speed.note())
-        if report.tuned:
+        if by_op:
             say(f"\n{times_table(report, speed)}")
         if asked is not None:
             say(asked.table(report))

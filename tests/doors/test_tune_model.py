@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import haotuner as api
+from haotuner.cli.asked_model import _expected
 from tests.doors.command import haotuner
 
 onnx = pytest.importorskip("onnx")
@@ -71,14 +73,24 @@ def test_a_model_of_generated_kernels_alone_is_a_pack_without_ops(cache: Path, t
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", "cols"]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], "net", ends[:1], ends[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "soft.onnx")
-    words = ["tune", "soft.onnx", "--shapes", "rows=1..8;cols=1..64", "--zero-measure"]
-    answer = haotuner(*words, cache=cache, cwd=tmp_path)
-    assert answer.code == 3 and "unverified" in answer.out, answer.err
+    words = ["tune", "soft.onnx", "--shapes", "rows=1..8;cols=1..64", "--threads", "1", "--zero-measure"]
+    answer = haotuner(*words, "--json", cache=cache, cwd=tmp_path)
+    assert answer.code == 3, answer.err
+    told: Any = json.loads(answer.out)
+    assert told["unverified"] and told["model"]["predicted_us"]["1"]["rows=8;cols=64"]["all"] > 0
     with api.load(tmp_path / "pack", threads=1) as pack:
         (found,) = pack.model("soft").run({"x": np.zeros((3, 7), np.float32)}).values()
         assert np.allclose(found, 1 / 7)
     answer = haotuner(*words, "--device", "h200", "--out", "other", cache=cache, cwd=tmp_path)
     assert answer.code == 2 and "such models run on CPUs alone" in answer.err, answer.err
+
+
+def test_what_requests_are_expected_to_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"batch=4": {"all": 4200.0}, "batch=1": {"all": 1000.0}, "batch=8": {"all": 1234567.0}}
+    monkeypatch.setattr("haotuner.orchestrate.predicted.predicted_us", lambda _m, _t, _d, count: times if count == 1 else {})
+    report: Any = SimpleNamespace(threads=(1, 2), tuned=(), device=None)
+    said = _expected(cast(Any, None), report)
+    assert said == "\na request is expected to take 1 ms (batch=1) to 1,235 ms (batch=8), threads: 1"
 
 
 @pytest.mark.slow
