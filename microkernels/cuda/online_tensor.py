@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from haotuner.errors import UsageError
 from haotuner.generate.expressions import Expression
-from haotuner.generate.online_parts import emit_join, record
+from haotuner.generate.online_parts import record
 from haotuner.generate.online_schedule import GROUP_ROWS, WIDE, OnlinePlan
 from haotuner.generate.online_tensor import Rows, check, factor, rows_of
 from haotuner.generate.values import Frame, Values
@@ -50,7 +50,7 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
     element = machine.kept_as
     number = machine.number(1.0 if known is None else known, "fp32")
     return [
-        *(_join(plan, kept_as) if parts else []),
+        *(_join(machine, plan, outer) if parts else []),
         f"const long long ht_tiles = ({rows} + {s.rows - 1}) / {s.rows};",
         f"const long long ht_items = {' * '.join(['ht_tiles', *(machine.size(extent) for _, extent in sums.outer)])};",
         "for (long long ht_item = blockIdx.x; ht_item < ht_items; ht_item += gridDim.x) {",
@@ -73,16 +73,21 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
     ]
 
 
-def _join(plan: OnlinePlan, kept_as: str) -> list[str]:
+def _join(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> list[str]:
     """The launch behind those of parts: a warp a row."""
-    last = CudaText(plan, kept_as)
-    emit_join(plan, last, Code("a.parts"))
+    if plan.schedule.parts > WARP:
+        raise UsageError(f"{plan.schedule.parts} parts; each is a lane's where they are joined, so {WARP} at most")
+    sums, rows = plan.sums, machine.size(plan.sums.row[1])
+    count = " * ".join([rows, *(machine.size(extent) for _, extent in sums.outer)])
+    at, _, stride = _output(machine, plan, outer, rows).rpartition(",")[0].rpartition(", ")
     return [
         f"if (a.phase == {PART + 1}) {{",
-        f"  const int ht_lane = threadIdx.x % {WARP};",
-        f"  const long long ht_group = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / {WARP};",
-        f"  const long long ht_groups = (long long)gridDim.x * blockDim.x / {WARP};",
-        *(f"  {line}" for line in last.lines),
+        f"  ht_join<{sums.column[1]}, {machine.kept_as}>(a.partial, {count}, a.parts, [&](long long ht_line) {{",
+        f"    long long ht_left = ht_quotient(ht_line, {rows});",
+        f"    const long long ht_row = ht_line - ht_left * {rows};",
+        *(f"    {line}" for line in _outer(machine, plan, outer)),
+        f"    return {at} + ht_row * {stride};",
+        "  });",
         "  return;",
         "}",
     ]
@@ -101,6 +106,12 @@ def _place(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> li
             "const long long ht_tile = ht_tiles - 1 - ht_round;",
             "long long ht_left = ht_item - ht_round * (ht_items / ht_tiles);",
         ]
+    return lines + _outer(machine, plan, outer)
+
+
+def _outer(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> list[str]:
+    """The point of the outer axes whose number is ``ht_left``."""
+    lines: list[str] = []
     for variable, extent in reversed(plan.sums.outer):
         name, size = outer[variable.name], machine.size(extent)
         lines += [
