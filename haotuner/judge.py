@@ -125,9 +125,18 @@ def computed_by(kernels: Iterable[str]) -> dict[str, str]:
 
 
 def tolerance(
-    op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64], computed: Mapping[str, str] = EXACTLY
+    op: Op,
+    inputs: Mapping[str, Array],
+    want: NDArray[np.float64],
+    computed: Mapping[str, str] = EXACTLY,
+    *,
+    step_eps: float = DTYPES["fp32"].eps,
 ) -> NDArray[np.float64]:
-    """How far each element of the result may be off: rounding of the sums, the epilogue's gain, and of the output itself."""
+    """How far each element of the result may be off: rounding of the sums, the epilogue's gain, and of the output itself.
+
+    ``step_eps``: how exactly the sums and each step of the epilogue are kept on their way; larger of libraries that keep
+    them in 16 bits.
+    """
     kept = DTYPES[op.dtype_of(op.meaning.output)]
     eps = kept.eps
     if not eps and not op.epilogue:
@@ -140,13 +149,13 @@ def tolerance(
     # Sums of integers are exact, and rounded once where they become floats.
     allowed = DTYPES["fp32"].eps * (units if op.sums == "fp32" else np.abs(value))
     extra = _extra(op, inputs)
+    if op.epilogue:
+        allowed = allowed + (step_eps - DTYPES["fp32"].eps) * np.abs(value)
     for step in (STEPS[name] for name in op.epilogue):
         entered, value = np.abs(value), step.apply(value, extra)
         gain = np.abs(extra[step.scales]) if step.scales else step.gain
         # Each step rounds its result; what it computes inside is as exact as its input is large.
-        allowed = allowed * gain + DTYPES["fp32"].eps * (
-            np.abs(value) + EPILOGUE_ULPS * np.minimum(entered, 1.0 + np.abs(value))
-        )
+        allowed = allowed * gain + step_eps * (np.abs(value) + EPILOGUE_ULPS * np.minimum(entered, 1.0 + np.abs(value)))
     if not eps:  # what lies so near to a half may be either
         return np.maximum(_stored(op, value + allowed) - want, want - _stored(op, value - allowed))
     if eps > DTYPES["fp32"].eps:

@@ -57,48 +57,26 @@ class Stage:
         gc.collect()
         return {}
 
-    def aim(self, count: int, seed: int, m: int = 0, shape: Mapping[str, int] | None = None) -> Job:
-        """Point the contender at m rows, or at a shape, check its results, and find out how long a call takes."""
-        from haotuner.bench import generated, groups, images, products
-        from haotuner.bench.inputs import draw_x, error_share
+    def aim(self, side: str, shape: Mapping[str, int], count: int, seed: int) -> Job:
+        """Point the contender at a shape, check its results, and find out how long a call takes; ``side``: see ``Field``."""
+        from haotuner.bench.sides import drawn, error_share
         from haotuner.bench.timing import Clock
         from haotuner.words.shape import Shape
 
         self._clock = None  # it may hold a graph of the last shape's operands
-        pair = shape is not None and products.raceable(self._op)
-        cut = groups.raceable(self._op)
-        whole = shape is not None and not pair and generated.raceable(self._op)
-        if cut:
-            x: Any = groups.draw(self._op, m, seed)
-        elif whole:
-            x = generated.draw(self._op, Shape.of(shape or {}), seed)
-        elif pair:
-            x = products.draw(self._op, Shape.of(shape), seed)
-        else:
-            x = draw_x(self._op, m, seed) if shape is None else images.draw_image(self._op, Shape.of(shape), seed)
-        self._x = x
-        calls = self._contender.aim(x, count)
+        self._x = drawn(side, self._op, Shape.of(shape), seed)
+        calls = self._contender.aim(self._x, count)
         share = 0.0
         checked = {0, count - 1} if hasattr(self._contender, "result") else set()  # the machine computes nothing
         for index in checked:
-            weight, found = self._weights[index], self._contender.result(index)
-            own = (
-                groups.error_share(self._op, x, weight, found)
-                if cut
-                else error_share(x, weight, found, self._op.dtype)
-                if shape is None
-                else products.error_share(self._op, x, found)
-                if pair
-                else generated.error_share(self._op, x, found)
-                if whole
-                else images.error_share(self._op, x, weight, found)
-            )
-            share = max(share, own)
+            found = self._contender.result(index)
+            share = max(share, error_share(side, self._op, self._x, self._weights[index], found))
         if share > 1:
             raise Refusal("verify", "wrong", f"error {share:.3g} times the tolerance of sums in fp32")
         self._clock = getattr(self._contender, "clock", Clock)(calls)
         block = self._clock.block(0.0)
-        plan = getattr(self._contender, "plan", lambda _: "")(m if shape is None else shape)
+        rows = side in ("dense", "grouped")  # whose one dynamic axis is m
+        plan = getattr(self._contender, "plan", lambda _: "")(shape["m"] if rows else shape)
         work = {name: getattr(self._contender, name, None) for name in ("flops", "bytes")}  # only the machine's is known
         return {"unit_us": block.call_ns / 1e3, "error_share": share, "plan": plan, **work}
 

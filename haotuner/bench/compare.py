@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench.contest import Contest, side_of, usual_weights
-from haotuner.bench.field import HOST, field_of
+from haotuner.bench.contest import Contest, usual_weights
+from haotuner.bench.field import DENSE, HOST, Field, field_of
 from haotuner.bench.race import Outcome, Row, run
 from haotuner.bench.result import Facts, Json, document, judge, row_json
 from haotuner.errors import UsageError
@@ -50,7 +50,7 @@ def contest_of(
     field = field_of(ordinal)
     held = {op.name: op for op in checked_manifest(pack, None if ordinal is None else find_gpu(ordinal)).ops}
     chosen = [Op.parse(text).name for text in ops] or _alike(
-        [name for name, op in held.items() if not op.group and field.raceable(Op.parse(name))]
+        field, [name for name, op in held.items() if not op.group and field.raceable(Op.parse(name))]
     )
     unknown = [name for name in chosen if name not in held]
     if unknown or not chosen:
@@ -59,7 +59,7 @@ def contest_of(
     parsed = tuple(Op.parse(name) for name in dict.fromkeys(chosen))
     ours, peers = field.entrants(parsed, against)
     if settings.get("weights") is None:
-        settings["weights"] = usual_weights(parsed)
+        settings["weights"] = usual_weights(field, parsed)
     return Contest(
         pack=pack,
         ops=parsed,
@@ -106,10 +106,10 @@ def compare(
 ) -> Json:
     """A quick look on the CPU in about ``seconds``: short blocks, few rounds, no noise floor; the document of a race.
 
-    A busy machine may need more than ``seconds``; large shapes are then skipped, the first of each op never. Ops that
-    cannot be raced are left out; if none can be, the document has no rows.
+    A busy machine may need more than ``seconds``; large shapes are then skipped, the first of each op never. Ops other than
+    plain dense ones are left out; if none is, the document has no rows.
     """
-    can = [name for name in ops if HOST.raceable(Op.parse(name))]
+    can = [name for name in ops if HOST.side(Op.parse(name)) == DENSE]
     if ops and not can:
         return document(Outcome(), [], facts_of(pack, device))
     contest = contest_of(
@@ -143,13 +143,13 @@ def _default_shapes(ops: Sequence[PackOp]) -> tuple[Shape, ...]:
     return Traffic.of_range(ShapeRange(spans=kept, tied=tuple(tied.items())), DEFAULT_SHAPES).shapes()
 
 
-def _alike(names: Sequence[str]) -> list[str]:
+def _alike(field: Field, names: Sequence[str]) -> list[str]:
     """Those that have the dynamic axes and the peers of the first one: shapes and contenders are for all of them."""
     first = Op.parse(names[0]) if names else None
     return [
         name
         for name in names
-        if first is not None and side_of(op := Op.parse(name)) == side_of(first) and op.dynamic == first.dynamic
+        if first is not None and field.side(op := Op.parse(name)) == field.side(first) and op.dynamic == first.dynamic
     ]
 
 

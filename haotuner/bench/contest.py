@@ -11,7 +11,6 @@ from haotuner.bench.environment import ISA_VARIABLES
 from haotuner.bench.field import HOST, Field
 from haotuner.bench.inputs import binds_weight, cold_count, weight_bytes
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.ops.convolution import is_convolution
 from haotuner.words.cold import UNKNOWN_CACHE_BYTES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -22,14 +21,9 @@ MOST_ROUNDS = 31  # more rounds narrow the interval by less than the machine dri
 COPIES = 3  # of every weight that a contender holds: as given, prepared, and in numpy's case prepared twice
 
 
-def side_of(op: Op) -> str:
-    """What has contenders of its own: a kind, convolutions together."""
-    return "convolution" if is_convolution(op.kind) else op.kind
-
-
-def usual_weights(ops: Sequence[Op]) -> tuple[str, ...]:
+def usual_weights(field: Field, ops: Sequence[Op]) -> tuple[str, ...]:
     """Cold, as a server finds them; hot of ops whose operands all come with the call, which were just written."""
-    return ("hot",) if not all(map(binds_weight, ops)) else ("cold",)
+    return ("cold",) if all(map(field.can_be_cold, ops)) else ("hot",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +65,15 @@ class Contest:
                     raise UsageError(
                         f"bench: shape {shape} does not give exactly {needs}: race {op.name} by itself with --op"
                     )
-        sides = {side_of(op) for op in self.ops}
-        if len(sides) > 1:
+        if len({self.field.side(op) for op in self.ops}) > 1:
             raise UsageError(
-                f"bench: {', '.join(sorted(sides))} have peers of their own; race them one after the other with --op"
+                f"bench: {', '.join(op.name for op in self.ops)} do not all have the same peers; race them one after the "
+                "other with --op"
             )
-        bare = [op.kind for op in self.ops if not binds_weight(op)]
-        if "cold" in self.weights and bare:
-            raise UsageError(f"bench: {bare[0]} binds no weight that could be cold; leave --weights out, or say hot")
+        hot = [op for op in self.ops if not self.field.can_be_cold(op)]
+        if "cold" in self.weights and hot:
+            why = "is raced by its whole call" if binds_weight(hot[0]) else "binds no weight that could be cold"
+            raise UsageError(f"bench: {hot[0].kind} {why}; leave --weights out, or say hot")
         unknown = sorted(set(self.weights) - set(STATES))
         if unknown or not self.weights:
             raise UsageError(f"bench: --weights {','.join(unknown) or '(empty)'}; known states are {', '.join(STATES)}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from haotuner.bench import generated, groups, images, products
+from haotuner.bench import any_op, generated, groups, images, products
 from haotuner.bench.contender import MACHINE_SPEC
 from haotuner.errors import UsageError
-from haotuner.ops.convolution import is_convolution
 from haotuner.words.cold import CPU_CACHES, GPU_CACHES
 from haotuner.words.op import Op
+
+DENSE, CONVOLUTION, PRODUCT, GROUPED = "dense", "convolution", "batch_matmul", "grouped"
+GENERATED, ANY = "generated", "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,39 +32,55 @@ class Field:
     generated_peers: Mapping[str, str] = field(default_factory=dict)  # of generated kinds, where they are raced at all
     our_generated: str = ""
 
-    def raceable(self, op: Op) -> bool:
-        """True if peers are set up for the op: dense without epilogue, weight (n, k), a dynamic m, a dtype of the field.
+    def side(self, op: Op) -> str:
+        """Which contenders the op has here: those of layers and products ("dense", "batch_matmul", …) or of any op ("any").
 
-        batch_matmul too, on the host convolutions (``images.raceable``), on GPUs grouped products (``groups.raceable``)
+        Empty where nobody is set up for it. Dense without epilogue, weight (n, k), a dynamic m; batch_matmul; on the host
+        convolutions (``images.raceable``) and any op (``any_op.raceable``); on GPUs grouped products (``groups.raceable``)
         and generated kinds (``generated.raceable``).
         """
+        known = op.dtype in self.dtypes
         if self.our_groups and groups.raceable(op):
-            return op.dtype in self.dtypes
+            return GROUPED if known else ""
         if self.our_generated and generated.raceable(op):
-            return op.dtype in self.dtypes
+            return GENERATED if known else ""
         if self.on_host and images.raceable(op):
-            return True
-        if products.raceable(op):
-            return op.dtype == "fp32" or not self.on_host
-        return op.kind == "dense" and op.dtype in self.dtypes and not op.options and not op.epilogue and op.dynamic == ("m",)
+            return CONVOLUTION
+        if products.raceable(op) and (op.dtype == "fp32" or not self.on_host):
+            return PRODUCT
+        if op.kind == "dense" and known and not op.options and not op.epilogue and op.dynamic == ("m",):
+            return DENSE
+        return ANY if self.on_host and any_op.raceable(op) else ""
+
+    def raceable(self, op: Op) -> bool:
+        """True if peers are set up for the op."""
+        return bool(self.side(op))
+
+    def can_be_cold(self, op: Op) -> bool:
+        """Whether calls may take many weights in turn: of ops whose contenders bind them."""
+        return self.side(op) in (DENSE, CONVOLUTION, GROUPED)
 
     @property
     def what(self) -> str:
         """What can be raced, in words."""
+        if self.on_host:
+            return f"ops with a dynamic axis, of the kinds {', '.join(any_op.KINDS)}, and convolutions"
         dense = f"dense {' or '.join(self.dtypes)} without epilogue, weight (n, k), and a dynamic m"
-        more = "convolutions with equal pads" if self.on_host else "grouped products likewise, generated kinds"
-        return f"{dense}, {more}, or batch_matmul"
+        return f"{dense}, grouped products likewise, generated kinds, or batch_matmul"
 
     def entrants(self, ops: Sequence[Op], names: Sequence[str] | None) -> tuple[str, dict[str, str]]:
-        """Ours, and of the peers of these names (None: of all) those that are set up for the kind of these ops."""
+        """Ours, and of the peers of these names (None: of all) those that are set up for the side of these ops."""
+        sides = {self.side(op) for op in ops}
         ours, peers = self.ours, dict(self.peers)
-        if any(products.raceable(op) for op in ops):
+        if PRODUCT in sides:
             ours, peers = self.our_products, dict(self.product_peers)
-        elif any(groups.raceable(op) for op in ops):
+        elif GROUPED in sides:
             ours, peers = self.our_groups, dict(self.group_peers)
-        elif self.our_generated and any(generated.raceable(op) for op in ops):
+        elif GENERATED in sides:
             ours, peers = self.our_generated, dict(self.generated_peers)
-        elif any(is_convolution(op.kind) for op in ops):
+        elif ANY in sides:
+            ours, peers = any_op.OURS, dict(any_op.PEERS)
+        elif CONVOLUTION in sides:
             peers = {name: spec for name, spec in peers.items() if name in images.PEERS}
         asked = peers if names is None else self.named(names)
         return ours, {name: peers[name] for name in asked if name in peers}

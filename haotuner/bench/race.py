@@ -17,7 +17,6 @@ from haotuner.bench.retry_crowded import RetryCrowded
 from haotuner.bench.scattered_pages import ScatteredPages
 from haotuner.bench.throttling import Throttling
 from haotuner.isolate.answers import Unanswered
-from haotuner.pack.op import LAYERS
 from haotuner.words.op import Op
 from haotuner.words.record import Failed
 from haotuner.words.shape import Shape
@@ -143,8 +142,8 @@ def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, s
     """Race one row: ``start`` with its times, its failures and the load meanwhile."""
     timed = {"do": "time", "seconds": contest.block_s}
     failed = dict(start.failed)
-    at = {"m": start.shape["m"]} if start.op.kind in LAYERS else {"shape": start.shape.as_dict()}
-    request = {"do": "aim", **at, "count": count, "seed": contest.seed}
+    side = contest.field.side(start.op)
+    request = {"do": "aim", "side": side, "shape": start.shape.as_dict(), "count": count, "seed": contest.seed}
     asked = {name: request for name in processes.names() if name not in failed}
     aimed, refused = processes.ask_all(asked, contest.prepare_limit_s)
     failed |= refused

@@ -161,7 +161,7 @@ def _shapes(text: str, ops: list[Op]) -> list[Shape]:
     axes = set(ops[0].dynamic) if ops else {"m"}
     if set(given.axes()) != axes:
         wanted = "m; write m=1,5,37" if axes == {"m"} else ", ".join(sorted(axes))
-        raise UsageError(f"--shapes {text!r}: bench races dense ops, whose dynamic axis is {wanted}")
+        raise UsageError(f"--shapes {text!r}: {ops[0].name if ops else 'dense'} has other dynamic axes: {wanted}")
     lists = [extents for _, span in given.spans for extents in [span.listed]]
     count = math.prod(map(len, lists)) if all(lists) else SHAPES_OF_RANGE  # lists are raced whole
     return list(Traffic.of_range(given, max(count, SHAPES_OF_RANGE)).shapes())

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from haotuner.bench.peers.torch_words import expression
 from haotuner.files import written_aside
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
@@ -88,43 +89,6 @@ class Probe:
                 found.append(first.elapsed_time(last) * 1000 / calls)
         return statistics.median(found)
 
-    def expression(self, op: Op) -> Callable[..., Any]:
-        """The op as a user of torch writes it, of its operands in order, the bias last."""
-        from haotuner.bench.images import Told
-        from haotuner.bench.peers.gpu_generated import expression
-
-        torch, f = self.torch, self.torch.nn.functional
-
-        def finished(y: Any, bias: Any, channel: int) -> Any:
-            for step in op.epilogue:
-                if step == "bias":
-                    y = y + (bias if channel == -1 else bias.view([-1 if axis == channel else 1 for axis in range(y.dim())]))
-                elif step in ("relu", "gelu", "silu", "sigmoid"):
-                    y = getattr(torch if step == "sigmoid" else f, step)(y)
-                else:
-                    raise NotImplementedError(f"nobody wrote {step} down for torch")
-            return y
-
-        if op.kind == "dense":
-            return lambda x, w, bias=None: finished(f.linear(x, w), bias, -1)
-        if op.kind == "batch_matmul":
-            return lambda x, w, bias=None: torch.matmul(x, w.transpose(-1, -2) if op.option("layout") == "nt" else w)
-        if not is_convolution(op.kind):
-            return expression(torch, op)
-        told = Told.of(op)
-
-        def convolved(x: Any, w: Any, bias: Any = None) -> Any:
-            x = x.permute(0, 3, 1, 2) if told.last else x
-            if told.transposed:
-                more = told.more or 0
-                y = f.conv_transpose2d(x, w, None, told.stride, told.pad, more, told.groups, told.dilation)
-            else:
-                y = f.conv2d(x, w, None, told.stride, told.pad, told.dilation, told.groups)
-            y = finished(y, bias, 1)
-            return y.permute(0, 2, 3, 1) if told.last else y
-
-        return convolved
-
     def probed(self, pack: Any, op: Op, shape: Shape) -> dict[str, Any]:
         """One op at one shape."""
         torch, served, stream = self.torch, pack.op(op.name), self.stream.cuda_stream
@@ -154,10 +118,13 @@ class Probe:
                 want = torch.cat([x[first:last] @ matrix.T for first, last, matrix in parts])
                 peer = partial(torch._grouped_mm, operands[0], operands[1].transpose(1, 2), offs=offsets)
             else:
-                computed = self.expression(op)
+                computed = expression(torch, op)
                 wide = torch.float64 if op.dtype == "fp32" or not is_convolution(op.kind) else torch.float32
-                want = computed(*(one.to(wide) for one in operands)).double()
-                peer = partial(computed, *operands) if op.dtype != "int8" else None
+                more = {"bias": operands[-1]} if "bias" in op.epilogue else {}
+                given = operands[: len(operands) - len(more)]
+                exact = {name: one.to(wide) for name, one in more.items()}
+                want = computed(*(one.to(wide) for one in given), **exact).double()
+                peer = partial(computed, *given, **more) if op.dtype != "int8" else None
             error = float((y.double() - want).norm() / (want.norm() + 1e-30))
         ours = self.timed(call)
         theirs = self.timed(peer) if peer is not None else None

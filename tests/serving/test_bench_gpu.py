@@ -17,10 +17,10 @@ from haotuner.bench import generated
 from haotuner.bench.contender import OURS, OURS_AGAIN
 from haotuner.bench.contest import Contest, usual_weights
 from haotuner.bench.encoding import decoded, encoded, rounded
-from haotuner.bench.field import GPU, HOST, field_of
+from haotuner.bench.field import ANY, GPU, HOST, field_of
 from haotuner.bench.inputs import cold_count, draw_weights, draw_x, error_share
 from haotuner.bench.peers.gpu_clock import LEAST_LAUNCHES, LEAST_SAMPLES, GraphClock
-from haotuner.bench.peers.gpu_generated import expression
+from haotuner.bench.peers.torch_words import expression
 from haotuner.bench.race import run
 from haotuner.bench.throttling import TRIES, Throttling
 from haotuner.errors import EnvironmentMissing, UsageError
@@ -213,7 +213,7 @@ def test_generated_kinds_are_raced_as_they_are_served(tmp_path):
     ours, peers = GPU.entrants([op], None)
     contest = Contest(
         pack=pack, ops=(op,), shapes=(Shape.of(m=3, n=40),), peers=peers, field=GPU, ordinal=0, ours=ours,
-        environment={**os.environ, **driver}, weights=usual_weights([op]), seconds_per_row=0.05, block_s=0.01,
+        environment={**os.environ, **driver}, weights=usual_weights(GPU, [op]), seconds_per_row=0.05, block_s=0.01,
     )  # fmt: skip
     (row,) = run(contest).rows
     assert (
@@ -224,7 +224,7 @@ def test_generated_kinds_are_raced_as_they_are_served(tmp_path):
     )
     with pytest.raises(UsageError, match="layer_norm binds no weight that could be cold"):
         replace(contest, weights=("cold",))
-    assert not HOST.raceable(op) and not GPU.raceable(Op.parse("softmax:dtype=int8"))
+    assert HOST.side(op) == ANY and not GPU.raceable(Op.parse("softmax:dtype=int8"))
 
 
 @pytest.mark.parametrize("kind", [

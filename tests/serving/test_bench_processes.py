@@ -23,7 +23,7 @@ from tests.standin.patience import WALL_S
 ROOT = Path(__file__).parents[2]
 LIMIT_S = float(WALL_S)
 PREPARE = {"do": "prepare", "op": "dense_n8_k4", "count": 1, "seed": 0}
-AIM = {"do": "aim", "m": 2, "count": 1, "seed": 0}
+AIM = {"do": "aim", "side": "dense", "shape": {"m": 2}, "count": 1, "seed": 0}
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_crash_names_the_signal_and_what_was_said(children):
     child.greeting(LIMIT_S)
     child.ask(PREPARE, LIMIT_S)
     with pytest.raises(Crashed, match="SIGSEGV(.|\n)*about to die") as caught:
-        child.ask({**AIM, "m": fakes.BAD_M}, LIMIT_S)
+        child.ask({**AIM, "shape": {"m": fakes.BAD_M}}, LIMIT_S)
     assert caught.value.failed("run").reason == "crash"
 
 
@@ -122,7 +122,7 @@ def test_a_hang_ends_at_its_limit_and_the_process_with_it(children):
     child.ask(PREPARE, LIMIT_S)
     process = pid_of(child)
     with pytest.raises(TimedOut) as caught:
-        child.ask({**AIM, "m": fakes.BAD_M}, 0.5)
+        child.ask({**AIM, "shape": {"m": fakes.BAD_M}}, 0.5)
     assert caught.value.failed("run").reason == "timeout"
     assert gone(process)
 

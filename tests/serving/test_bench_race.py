@@ -201,7 +201,7 @@ def test_unknown_peers_are_refused_by_name():
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"ops": (Op.parse("dense_n8_k4_gelu"),)}, "dense_n8_k4_gelu cannot be raced"),
+        ({"ops": (Op.parse("grouped_n8_k4_g2"),)}, "grouped_n8_k4_g2 cannot be raced"),
         ({"ops": ()}, "at least one op"),
         ({"shapes": (Shape.of(m=1, n=2),)}, "exactly m"),
         ({"weights": ("warm",)}, "warm; known states are cold, hot"),

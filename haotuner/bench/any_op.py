@@ -1,0 +1,89 @@
+"""Any op of the CPU in a race: with its epilogue, in its own types, by all operands of one call, which lie in cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner import judge
+from haotuner.ops.convolution import is_convolution
+from haotuner.ops.dtypes import DTYPES
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+_AT = "haotuner.bench.peers.any_"
+PEERS = {
+    "torch": f"{_AT}torch:TorchAnyOp",
+    "inductor": f"{_AT}torch:InductorAnyOp",
+    "openvino": f"{_AT}onnx:OpenvinoAnyOp",
+    "onnxruntime": f"{_AT}onnx:OnnxruntimeAnyOp",
+}
+OURS = f"{_AT}ours:OurAnyOp"
+KINDS = (
+    "dense", "batch_matmul", "attention", "softmax", "log_softmax", "layer_norm", "rms_norm", "add_layer_norm", "gelu",
+    "gelu_tanh", "silu", "bias_gelu", "instance_norm", "group_norm", "reduce_sum", "reduce_mean", "reduce_max", "reduce_min",
+    "reduce_prod", "transpose", "max_pool", "avg_pool", "resize",
+)  # fmt: skip
+CHECKED_FLOPS = 2**27  # of a result that is compared; of larger ones the first rows or images are
+Operands: TypeAlias = dict[str, NDArray[Any]]  # by name, in the op's order, as the op stores them
+
+
+def raceable(op: Op) -> bool:
+    """Whether peers know the op: products, convolutions and the usual generated kinds, with a dynamic axis."""
+    return (op.kind in KINDS or is_convolution(op.kind)) and bool(op.dynamic) and len(op.meaning.written) == 1
+
+
+def bound(op: Op) -> tuple[str, ...]:
+    """Operands that a server binds once: the weight of a layer, and one value a channel of the epilogue."""
+    if op.kind != "dense" and not is_convolution(op.kind):
+        return ()
+    return ("weight", *(name for name, axes in op.epilogue_operands.items() if len(axes) == 1))
+
+
+def draw(op: Op, shape: Shape, seed: int) -> Operands:
+    """Operands of a call, those of the epilogue last."""
+    return judge.draw(op, shape, np.random.default_rng([seed, *op.extents(shape).values()]))
+
+
+def error_share(op: Op, operands: Mapping[str, NDArray[Any]], y: NDArray[Any]) -> float:
+    """Largest error as a share of what is allowed; over 1 (or inf) is wrong.
+
+    In 16 bits every step of an epilogue may round its result, as libraries do which compute it step by step.
+    """
+    if DTYPES[op.dtype_of(op.meaning.output)].eps and not np.isfinite(np.asarray(y, np.float32)).all():
+        return math.inf
+    given, found = _first(op, operands, y)
+    want = judge.reference(op, given)
+    if found.shape != want.shape:
+        return math.inf
+    eps = max(DTYPES[op.dtype_of(one)].eps for one in (op.meaning.operands[0], op.meaning.output))
+    return judge.compare(found, want, judge.tolerance(op, given, want, step_eps=max(eps, DTYPES["fp32"].eps))).worst
+
+
+def shape_of(op: Op, operands: Mapping[str, NDArray[Any]]) -> Shape:
+    """The shape at which operands are."""
+    known: dict[str, int] = {}
+    for one in op.meaning.inputs:
+        known |= zip(one.axes(op.all_options()), operands[one.name].shape, strict=True)
+    return Shape.of({axis: known[axis] for axis in op.dynamic})
+
+
+def _first(op: Op, operands: Mapping[str, NDArray[Any]], y: NDArray[Any]) -> tuple[Operands, NDArray[Any]]:
+    """As much of a call along one axis of its results as is soon compared: all of it, mostly."""
+    shape = shape_of(op, operands)
+    axis = next((axis for axis in op.parallel if axis in op.dynamic), None)
+    most = op.flops(shape) if axis is None else CHECKED_FLOPS * shape[axis] // max(1, op.flops(shape))
+    if axis is None or most >= shape[axis]:
+        return dict(operands), y
+    options, count = op.all_options(), max(1, most)
+    axes = {one.name: one.axes(options) for one in op.meaning.inputs} | op.epilogue_operands
+    given = {name: _cut(values, axes[name], axis, count) for name, values in operands.items()}
+    return given, _cut(y, op.meaning.output.axes(options), axis, count)
+
+
+def _cut(values: NDArray[Any], axes: tuple[str, ...], axis: str, count: int) -> NDArray[Any]:
+    return values if axis not in axes else values.take(range(count), axes.index(axis))

@@ -1,0 +1,130 @@
+"""torch in a race of any op: eager, and compiled by Inductor with extents left open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from haotuner.bench.any_op import Operands, bound
+from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.images import Told
+from haotuner.bench.peers.torch_words import expression
+from haotuner.ops.convolution import is_convolution
+from haotuner.words.op import Op
+
+
+class TorchAnyOp:
+    """Eager under inference mode; each call makes its output. Layers of bytes run oneDNN's fused int8 kernels."""
+
+    width = 1
+    alone = False
+
+    def __init__(self, setting: Setting) -> None:
+        import torch
+
+        torch.set_num_threads(setting.threads)
+        torch.inference_mode().__enter__()  # for the life of this process
+        self._torch = torch
+        self.version = str(torch.__version__)
+        self._op: Any = None
+        self._function: Callable[..., Any] = lambda: None
+        self._call: Callable[[], Any] = lambda: None
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Look the expression up."""
+        self._op = op
+        if op.sums != "int32":
+            self._function = expression(self._torch, op)
+
+    def aim(self, operands: Operands, count: int) -> Sequence[Call]:
+        """The same call as often as asked."""
+        tensors = {name: _tensor(self._torch, values) for name, values in operands.items()}
+        if self._op.sums == "int32":
+            self._call = _of_bytes(self._torch, self._op, tensors)
+            return [self._call] * count
+        if is_convolution(self._op.kind) and "h" in self._op.axes and Told.of(self._op).last:
+            tensors["weight"] = tensors["weight"].contiguous(memory_format=self._torch.channels_last)
+        more = {name: tensors.pop(name) for name in self._op.epilogue_operands}
+        self._call = partial(self._function, *tensors.values(), **more)
+        return [self._call] * count
+
+    def result(self, index: int) -> Array:
+        """Of one call, as it is timed."""
+        found = self._call()
+        kept: Array = (found.float() if found.dtype.is_floating_point else found).numpy()
+        return kept
+
+
+class InductorAnyOp(TorchAnyOp):
+    """``torch.compile`` for extents that are left open, constants frozen into it."""
+
+    alone = True
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        from torch._inductor import config
+
+        config.compile_threads = 1  # no pool of compiler processes beside the one that is timed
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Compiled at the first call of a shape, which the race does not time."""
+        if op.sums == "int32":
+            raise NotImplementedError("torch.compile is raced on floating-point types")
+        super().prepare(op, weights)
+        self._torch.compiler.reset()
+        self._function = self._torch.compile(self._function, dynamic=True, fullgraph=True)
+
+
+def _tensor(torch: Any, values: Any) -> Any:
+    """An array as torch sees it; numpy knows no bf16 of its own."""
+    if values.dtype.name == "bfloat16":
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(values)
+
+
+def _of_bytes(torch: Any, op: Op, given: Mapping[str, Any]) -> Call:
+    """OneDNN's layer of bytes: a scale a channel, a bias, a relu, in this order, or nothing behind it.
+
+    NotImplementedError for any other.
+    """
+    steps = [step for step in op.epilogue if step != "scale"]
+    if op.epilogue not in ((), ("scale",), *(("scale", *more) for more in (("bias",), ("relu",), ("bias", "relu")))):
+        raise NotImplementedError("oneDNN's layers of bytes have scale, bias and relu behind them, in this order")
+    if bound(op) == () or (op.kind == "dense" and op.meaning.operands[1].axes(op.all_options()) != ("n", "k")):
+        raise NotImplementedError("of bytes torch is raced on layers alone")
+    weight = given["weight"]
+    scales = given.get("scale", torch.ones(weight.shape[0]))
+    zeros = torch.zeros(weight.shape[0], dtype=torch.int32)
+    kind = {"uint8": torch.uint8, "int8": torch.int8}.get(op.dtype_of(op.meaning.output), torch.float32)
+    end = "relu" if "relu" in steps else "none"
+    bias, ops = given.get("bias"), torch.ops.onednn
+    if op.kind == "dense":
+        packed = ops.qlinear_prepack(weight, None)
+        linear = ops.qlinear_pointwise.default
+        return partial(linear, given["x"], 1.0, 0, packed, scales, zeros, bias, 1.0, 0, kind, end, [], "")
+    told = Told.of(op)
+    if told.transposed:
+        raise NotImplementedError("torch has no transposed convolution of bytes that takes scales")
+    packed = ops.qconv_prepack(weight, scales, 1.0, 0, told.stride, told.pad, told.dilation, told.groups, None)
+    image = given["x"].movedim(-1, 1) if told.last else given["x"]
+    rest: tuple[Any, ...] = (
+        packed,
+        scales,
+        zeros,
+        bias,
+        told.stride,
+        told.pad,
+        told.dilation,
+        told.groups,
+        1.0,
+        0,
+        kind,
+        end,
+        [],
+        "",
+    )
+    call = partial(ops.qconv_pointwise.default, image, 1.0, 0, *rest)
+    return (lambda: call().movedim(1, -1)) if told.last else call

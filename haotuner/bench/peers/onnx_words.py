@@ -1,0 +1,191 @@
+"""Ops as a file in ONNX says them, for the libraries that read it: layers and products with their epilogues, rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.bench.any_op import bound
+from haotuner.bench.images import Told
+from haotuner.ops.convolution import is_convolution, windows
+from haotuner.words.op import Op
+
+OPSET, IR = 20, 9  # Gelu came with 20; the runtimes of 2024 and later read both
+Array = NDArray[Any]
+
+
+class Graph:
+    """A file in the making: nodes one behind the other, constants, what is fed."""
+
+    def __init__(self, onnx: Any) -> None:
+        self._onnx = onnx
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """The name of what a new node makes."""
+        name = f"t{len(self.nodes)}"
+        self.nodes.append(self._onnx.helper.make_node(kind, list(inputs), [name], **attributes))
+        return name
+
+    def constant(self, values: Any) -> str:
+        """The name of a constant."""
+        name = f"c{len(self.constants)}"
+        self.constants.append(self._onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def file(self, fed: Mapping[str, Array], last: str, output: Array) -> bytes:
+        """The file: every extent of what is fed, and of the result, is open."""
+        helper = self._onnx.helper
+
+        def told(name: str, values: Array) -> Any:
+            kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+            return helper.make_tensor_value_info(name, kind, [f"{name}{axis}" for axis in range(values.ndim)])
+
+        nodes = [*self.nodes, helper.make_node("Identity", [last], ["y"])]
+        if self.nodes and self.nodes[-1].output[0] == last:  # the last node writes the result itself
+            self.nodes[-1].output[0], nodes = "y", self.nodes
+        inputs = [told(name, values) for name, values in fed.items()]
+        graph = helper.make_graph(nodes, "op", inputs, [told("y", output)], self.constants)
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+        made.ir_version = IR
+        data: bytes = made.SerializeToString()
+        return data
+
+
+def model(onnx: Any, op: Op, operands: Mapping[str, Array], output: Array) -> bytes:
+    """A file of one op; what a server binds is a constant. ``operands`` and ``output`` have images' channels first.
+
+    NotImplementedError for what nobody wrote down.
+    """
+    graph, kept = Graph(onnx), bound(op)
+    fed = {name: values for name, values in operands.items() if name not in kept}
+    constants = {name: operands[name] for name in kept}
+    if op.dtype not in ("fp32", "int8"):
+        raise NotImplementedError(f"files are raced in fp32 and int8, not in {op.dtype}")
+    if op.dtype == "int8":
+        return graph.file(fed, _of_bytes(graph, op, constants, output), output)
+    if is_convolution(op.kind):
+        own = op.epilogue[:1] == ("bias",)  # a bias that comes first is the node's
+        read = ["x", graph.constant(constants["weight"]), *([graph.constant(constants["bias"])] if own else [])]
+        last = graph.node(_window(op), *read, **_where(op))
+        return graph.file(fed, _steps(graph, op, last, constants, 1, skip=own), output)
+    if op.kind == "dense":
+        last = graph.node("MatMul", "x", graph.constant(_of_columns(op, constants["weight"])))
+        return graph.file(fed, _steps(graph, op, last, constants, -1), output)
+    if op.kind == "batch_matmul":
+        names = [
+            graph.node("Transpose", name, perm=[0, 2, 1]) if turned in op.option("layout") else name
+            for name, turned in (("x", "tn"), ("w", "nt"))
+        ]
+        return graph.file(fed, _steps(graph, op, graph.node("MatMul", *names), constants, -1), output)
+    return graph.file(fed, _rows(graph, op, list(fed)), output)
+
+
+def _of_columns(op: Op, weight: Array) -> Array:
+    """A layer's weight ``(k, n)``, as MatMul takes it."""
+    return weight if op.meaning.operands[1].axes(op.all_options()) == ("k", "n") else weight.T
+
+
+def _window(op: Op) -> str:
+    return "ConvTranspose" if Told.of(op).transposed else "Conv"
+
+
+def _where(op: Op) -> dict[str, Any]:
+    told = Told.of(op)
+    sides = list(windows(op.kind, dict(op.static), op.all_options()).values())
+    pads = [side.before for side in sides] + [side.after for side in sides]
+    more = {"output_padding": told.more} if told.transposed else {}
+    return {"strides": told.stride, "pads": pads, "dilations": told.dilation, "group": told.groups, **more}
+
+
+def _steps(graph: Graph, op: Op, last: str, constants: Mapping[str, Array], channel: int, *, skip: bool = False) -> str:
+    """The steps of an epilogue behind ``last``; ``skip``: the first one is there already."""
+
+    def values(name: str) -> str:
+        if name not in constants:
+            return name
+        rank = len(op.meaning.output.axes(op.all_options()))
+        return graph.constant(constants[name] if channel == -1 else constants[name].reshape(-1, *[1] * (rank - 2)))
+
+    for step in op.epilogue[skip:]:
+        if step in ("bias", "residual"):
+            last = graph.node("Add", last, values(step))
+        elif step == "scale":
+            last = graph.node("Mul", last, values(step))
+        elif step == "clamp":
+            last = graph.node("Min", graph.node("Max", last, values("low")), values("high"))
+        elif step in ("gelu", "gelutanh"):
+            last = graph.node("Gelu", last, approximate="tanh" if step == "gelutanh" else "none")
+        elif step == "silu":
+            last = graph.node("Mul", last, graph.node("Sigmoid", last))
+        elif step == "hardsigmoid":
+            last = graph.node("HardSigmoid", last, alpha=1 / 6, beta=0.5)
+        elif step == "relu6":
+            last = graph.node("Clip", last, graph.constant(np.float32(0)), graph.constant(np.float32(6)))
+        else:
+            known = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish"}
+            if step not in known:
+                raise NotImplementedError(f"nobody wrote {step} down for ONNX")
+            last = graph.node(known[step], last)
+    return last
+
+
+def _of_bytes(graph: Graph, op: Op, constants: Mapping[str, Array], output: Array) -> str:
+    """A quantised layer as exporters write it: operands dequantised, the layer, its result quantised again.
+
+    The integers are exact, so scales of one on their way change nothing. Products whose results are not quantised again are
+    MatMulInteger: the other form would be computed in fp32.
+    """
+    if "weight" not in constants or (op.epilogue and op.epilogue[0] != "scale"):
+        raise NotImplementedError("files of bytes are raced on layers whose epilogue begins with a scale")
+    weight = constants["weight"]
+    scale = constants.get("scale", np.ones(weight.shape[0], np.float32)).astype(np.float32)
+    one, zero = graph.constant(np.float32(1)), graph.constant(np.uint8(0))
+    x = graph.node("DequantizeLinear", "x", one, zero)
+    zeros = graph.constant(np.zeros(len(scale), np.int8))
+    quantised = output.dtype in (np.uint8, np.int8)
+    stored = _of_columns(op, weight)
+    if op.kind == "dense" and not quantised:
+        last = graph.node("MatMulInteger", "x", graph.constant(stored))
+        return last if output.dtype == np.int32 else _steps(graph, op, graph.node("Cast", last, to=1), constants, -1)
+    if op.kind == "dense":
+        w = graph.node("DequantizeLinear", graph.constant(stored), graph.constant(scale), zeros, axis=1)
+        last, channel = graph.node("MatMul", x, w), -1
+    else:
+        w = graph.node("DequantizeLinear", graph.constant(weight), graph.constant(scale), zeros, axis=0)
+        last, channel = graph.node(_window(op), x, w, **_where(op)), 1
+    last = _steps(graph, op, last, constants, channel, skip=bool(op.epilogue))
+    if quantised:
+        return graph.node("QuantizeLinear", last, one, graph.constant(output.dtype.type(0)))
+    return graph.node("Cast", last, to=6) if output.dtype == np.int32 else last
+
+
+def _rows(graph: Graph, op: Op, fed: Sequence[str]) -> str:
+    """Generated kinds that ONNX has a node for, or a few."""
+    option, node = op.all_options().get, graph.node
+    eps, first = float(option("eps", "0")), option("over") == "first"
+    if op.kind in ("softmax", "log_softmax"):
+        return node("Softmax" if op.kind == "softmax" else "LogSoftmax", "x", axis=-1)
+    if op.kind == "attention" and not set(op.options) - {("causal", "none"), ("mask", "none")} and len(fed) == 3:
+        scale = graph.constant(np.float32(op["d"] ** -0.5))
+        scores = node("Mul", node("MatMul", fed[0], node("Transpose", fed[1], perm=[0, 2, 1])), scale)
+        return node("MatMul", node("Softmax", scores, axis=-1), fed[2])
+    if op.kind == "silu":
+        return node("Mul", "x", node("Sigmoid", "x"))
+    if op.kind in ("gelu", "gelu_tanh", "bias_gelu"):
+        x = node("Add", "x", "bias") if op.kind == "bias_gelu" else "x"
+        return node("Gelu", x, approximate="tanh" if op.kind == "gelu_tanh" else "none")
+    if op.kind in ("layer_norm", "add_layer_norm") and "scale" in fed:
+        x = node("Add", "x", "residual") if op.kind == "add_layer_norm" else "x"
+        return node("LayerNormalization", x, "scale", *(["bias"] if "bias" in fed else []), axis=-1, epsilon=eps)
+    if op.kind == "transpose":
+        return node("Transpose", "x", perm=[0, 2, 1])
+    if op.kind.startswith("reduce_"):
+        kind = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
+        axes = graph.constant(np.array([0 if first else -1], np.int64))
+        return node(kind[op.kind.removeprefix("reduce_")], "x", axes, keepdims=0)
+    raise NotImplementedError(f"nobody wrote {op.kind} down for ONNX")
