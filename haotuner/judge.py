@@ -30,6 +30,7 @@ GUARD = 24  # elements around every row of an output that a call must leave alon
 SENTINEL = -7.25e30  # no result of the test data comes near it; as fp16 it is -inf, which none is either
 INTEGER_SENTINEL = 11.0  # above the least integer
 EPILOGUE_ULPS = 2.0  # of vector functions in an epilogue
+FP16_END = 65520.0  # what lies nearer to 65504, the largest number, than to the next there would be
 BYTE_SUMS = 500.0  # a result of random bytes, scaled by one over this and the root of k, is a few tens
 WHOLE = 3  # drawn whole numbers are from -3 to 3: every sum of them is exact, so one missing or doubled term shows
 
@@ -113,8 +114,10 @@ def reference(op: Op, inputs: Mapping[str, Array]) -> NDArray[np.float64]:
 
 
 def _stored(op: Op, value: NDArray[np.float64]) -> NDArray[np.float64]:
-    """As integers keep it: to the nearest, ties to even, within their range."""
+    """As integers keep it: to the nearest, ties to even, within their range; fp16 has infinity beyond its own."""
     kept = DTYPES[op.dtype_of(op.meaning.output)]
+    if kept.name == "fp16":
+        return np.where(np.abs(value) >= FP16_END, np.copysign(np.inf, value), value)
     return value if kept.eps else np.clip(np.rint(value), kept.low, kept.high)
 
 
@@ -144,7 +147,7 @@ def tolerance(
     # Sums are kept in fp32 at least, whatever the operands' type.
     units = np.asarray(_as_stored(op, op.meaning.tolerance(_wide(op, inputs), {**op.all_options(), **computed})), np.float64)
     value = want
-    if op.epilogue or op.sums != "fp32" or not eps:  # otherwise nothing below reads it
+    if op.epilogue or op.sums != "fp32" or not eps or np.isinf(want).any():  # otherwise nothing below reads it
         value = np.asarray(_as_stored(op, op.meaning.result(_wide(op, inputs), op.all_options())))
     # Sums of integers are exact, and rounded once where they become floats.
     allowed = DTYPES["fp32"].eps * (units if op.sums == "fp32" else np.abs(value))
@@ -159,10 +162,13 @@ def tolerance(
     if not eps:  # what lies so near to a half may be either
         return np.maximum(_stored(op, value + allowed) - want, want - _stored(op, value - allowed))
     if eps > DTYPES["fp32"].eps:
-        allowed = allowed + eps * np.abs(want) + kept.least
+        over = np.isinf(want) & np.isfinite(value)
+        allowed = allowed + eps * np.abs(np.where(over, value, want)) + kept.least
         if op.meaning.rounded is not None:
             half = op.meaning.rounded(_wide(op, inputs), op.all_options(), lambda x: (eps * np.abs(x) + kept.least) / 2)
             allowed = allowed + np.asarray(_as_stored(op, half), np.float64)
+        if kept.name == "fp16":  # what lies that near to the end of fp16 may be either
+            allowed = np.where(np.abs(np.abs(value) - FP16_END) <= FP16_END * eps, np.inf, allowed)
     return np.broadcast_to(allowed, want.shape)
 
 

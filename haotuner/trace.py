@@ -100,9 +100,15 @@ def traffic_of(text: str, op: Op) -> Traffic:
 
 
 def _same_axes(op: Op, given: set[str], text: str) -> None:
+    if not op.dynamic:
+        raise UsageError(
+            f"{op.name} leaves no axis to run time, and shapes are of such axes: leave one out of the op and give it in "
+            f"--shapes, as in {op.axes[0]}={op[op.axes[0]]}"
+        )
     if given != set(op.dynamic):
         raise UsageError(
-            f"shapes {text!r} give the axes {', '.join(sorted(given))}; {op.name} needs exactly {', '.join(op.dynamic)}"
+            f"shapes {text!r} give the axes {', '.join(sorted(given))}; {op.name} needs exactly {', '.join(op.dynamic)}. "
+            "Ops of other axes have a --shapes of their own"
         )
 
 

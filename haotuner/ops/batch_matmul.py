@@ -41,8 +41,8 @@ BATCH_MATMUL = OpKind(
     example="batch_matmul:k=64,layout=nt",
 )
 
-# What a call may bring beside: y = (x · w) * scale + bias + mask. Scale has a number for each matrix or for all of them, the
-# mask any axis of the output or one element there.
+# What a call may bring beside: y = (x · w) * scale + bias + mask; an epilogue, whose steps read nothing, follows. Scale has
+# a number for each matrix or for all of them, the mask any axis of the output or one element there.
 BESIDE: dict[str, tuple[str, ...]] = {"bias": ("n",), "scale": ("b",), "mask": ("b", "m", "n")}
 
 

@@ -41,6 +41,13 @@ class Option:
         parts = value.split(".")
         return len(parts) in self.counts and all(re.fullmatch(r"[0-9]{1,10}", part) for part in parts)
 
+    def allowed(self) -> str:
+        """What it can be, in words."""
+        if self.choices:
+            return ", ".join(self.choices)
+        counts = " or ".join(map(str, sorted(self.counts)))
+        return "whole numbers" if self.counts == (1,) else f"{counts} whole numbers with dots between them"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:

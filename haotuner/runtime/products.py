@@ -19,9 +19,10 @@ from haotuner.runtime.typed import as_bits, empty_like, taken
 class ProductOp(Operator):
     """``y = op.run(x, w)``, of matrices in the last two axes; the axes before them count matrices and are broadcast.
 
-    ``run(x, w, out=y, bias=…, scale=…, mask=…)`` computes ``(x · w) * scale + bias + mask``: a bias of the columns, a scale
-    that is a number or has the batch axes, a mask that is broadcast to the output. Every operand may have any strides, such
-    as a head's slice of (b, t, h, d); ``out`` must be contiguous in its last axis. Concurrent calls are allowed.
+    ``run(x, w, out=y, bias=…, scale=…, mask=…)`` computes ``(x · w) * scale + bias + mask``, then the op's epilogue: a bias
+    of the columns, a scale that is a number or has the batch axes, a mask that is broadcast to the output. Every operand may
+    have any strides, such as a head's slice of (b, t, h, d); ``out`` must be contiguous in its last axis. Concurrent calls
+    are allowed.
     """
 
     def run(self, *operands: Any, out: Any = None, **named: Any) -> Any:

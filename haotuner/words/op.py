@@ -71,8 +71,7 @@ class Op:
             if name not in known:
                 raise UsageError(f"op {self.kind} has no option {name!r}; its options are {', '.join(known) or 'none'}")
             if not known[name].allows(value):
-                allowed = ", ".join(known[name].choices) or "whole numbers"
-                raise UsageError(f"op {self.kind}: {name}={value!r}; allowed are {allowed}")
+                raise UsageError(f"op {self.kind}: {name}={value!r}; allowed are {known[name].allowed()}")
         if given.get("in", "own") != "own" and self.dtype != "int8":
             raise UsageError(f"op {self.kind}: in={given['in']} is for ops in int8, not in {self.dtype}; leave it out")
         told = tuple(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from haotuner.microkernels.cpu import product_demand
+from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product_demand import MOST_ROWS
 from haotuner.microkernels.cpu.product_tile import FP32_BYTES, tile_program
 from haotuner.ops.batch_matmul import BATCH_MATMUL
@@ -44,12 +45,12 @@ class CpuProduct:
     shares_programs = True
 
     def serves(self, op: Op) -> bool:
-        """batch_matmul in fp32, whatever is dynamic."""
+        """batch_matmul in fp32, whatever is dynamic; with an epilogue of steps that read nothing."""
         return (
             op.kind == self.kind.name
             and op.dtype == "fp32"
             and op.option("out") == "own"
-            and not op.epilogue
+            and not op.epilogue_operands
             and bool(op.dynamic)
         )
 
@@ -64,7 +65,8 @@ class CpuProduct:
             for vectors in range(1, MOST_VECTORS + 1):
                 for packs in (1,) if layout == "nt" else (0, 1):
                     for block in K_BLOCKS:
-                        yield self.kernel(rows, vectors, device.wave_width, packs, block, layout)
+                        kernel = self.kernel(rows, vectors, device.wave_width, packs, block, layout)
+                        yield with_epilogue(kernel, op.epilogue)
 
     def kernel(self, mr: int, nv: int, vl: int, pk: int, kb: int = 0, layout: str = "nn") -> MicroKernel:
         """The micro-kernel of these parameters for an op of a layout."""

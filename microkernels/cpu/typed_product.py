@@ -12,6 +12,7 @@ from typing import Any
 
 from haotuner.microkernels.cpu import amx, product_demand
 from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import MAX_ROWS, WORDS, typed_params
 from haotuner.words.demand import Asked, Demand
@@ -32,8 +33,8 @@ class CpuTypedProduct(CpuProduct):
         self.name = f"cpu_batch_matmul_{dtype}"
 
     def serves(self, op: Op) -> bool:
-        """batch_matmul in the family's type, whatever is dynamic."""
-        return op.kind == self.kind.name and op.dtype == self.dtype and not op.epilogue and bool(op.dynamic)
+        """batch_matmul in the family's type, whatever is dynamic; of an epilogue what reads nothing."""
+        return op.kind == self.kind.name and op.dtype == self.dtype and not op.epilogue_operands and bool(op.dynamic)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile that fits the registers, SIMD and AMX."""
@@ -42,10 +43,11 @@ class CpuTypedProduct(CpuProduct):
         for rows in range(1, MAX_ROWS + 1):
             for vectors in range(1, MAX_STREAMS + 1):
                 params = typed_params(op, (rows, vectors * lanes, lanes, 1, lanes, 0))
-                yield MicroKernel(self.name, (*params, *across))
+                yield with_epilogue(MicroKernel(self.name, (*params, *across)), op.epilogue)
         if amx.has_tiles(device, self.dtype):
             for tile in amx.shapes(lanes, panels="vectors"):
-                yield MicroKernel(self.name, (*typed_params(op, tile, on_tiles=True), *across))
+                params = typed_params(op, tile, on_tiles=True)
+                yield with_epilogue(MicroKernel(self.name, (*params, *across)), op.epilogue)
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """As typed dense."""

@@ -53,6 +53,13 @@ def test_operands_have_the_shapes_and_types_of_their_layout():
     }
 
 
+def test_whole_sums_beyond_half_precision_are_infinite():
+    op = Op.parse("dense:n=1,k=3,dtype=int8,out=fp16")
+    inputs = {"x": np.array([[255] * 3, [1] * 3], np.uint8), "weight": np.full((1, 3), -127, np.int8)}
+    for first, wrong in ((-np.inf, 0), (-65504.0, 1), (np.inf, 1)):
+        assert judge.check(op, inputs, np.array([[first], [-381.0]], np.float16)).wrong == wrong
+
+
 def test_half_precision_allows_the_rounding_of_its_output():
     op, rng = Op.parse("dense:n=7,k=11,dtype=fp16"), np.random.default_rng(0)
     inputs = judge.draw(op, SHAPE, rng)

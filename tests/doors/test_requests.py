@@ -16,7 +16,7 @@ import haotuner
 from haotuner import producing, publishing, trace, whole_model
 from haotuner.backends.index import BACKENDS
 from haotuner.cli.requested import peers_of
-from haotuner.errors import EnvironmentMissing, PackInvalid, UsageError
+from haotuner.errors import EnvironmentMissing, NothingLegal, PackInvalid, UsageError
 from haotuner.hw_profiles.cpu import cpu_info
 from haotuner.hw_profiles.host import Host
 from haotuner.microkernels.index import families_for
@@ -194,6 +194,22 @@ def test_bytes_of_a_workload_are_scaled_and_served_on_cpus_and_devices(name: str
         assert op.sums == "int32" and op.dtype_of(op.meaning.output) == "fp32"
         assert op.epilogue == (("scale",) if op.kind != "batch_matmul" else ()) + floats.epilogue
         assert all(backend.families(op) for backend in BACKENDS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("batch_matmul:epilogue=bias+relu", "come with the call"),
+        ("batch_matmul:out=fp16", "write fp32; leave out= out"),
+        ("conv2d:c=4,f=4,r=1,s=1,out=uint8", "write fp32; leave out= out"),
+        ("dense:k=3", "leaves m, n to run time; plans of dense are by m alone"),
+        ("dense:m=2,n=3,k=3", "leaves nothing to run time"),
+    ],
+)
+def test_what_cpus_do_not_compute_of_a_product_is_said(spec: str, words: str) -> None:
+    (cpu,) = (one for one in BACKENDS if one.name == "cpu")
+    with pytest.raises(NothingLegal, match=words):
+        cpu.families(Op.parse(spec))
 
 
 def test_shapes_that_fit_an_op_replace_a_workloads() -> None:

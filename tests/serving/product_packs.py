@@ -9,6 +9,7 @@ from pathlib import Path
 from haotuner.backends.cpu.pack_product import PackedProduct
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
+from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import typed_params
 from haotuner.microkernels.cpu.typed_product import CpuTypedProduct
@@ -40,6 +41,7 @@ def packed_product(spec: str, lanes: int, threads: Sequence[int] = (1, 2), *, on
     else:
         assert isinstance(family, CpuProduct)
         made = [family.kernel(mr, nv, lanes, pk, kb, layout) for mr, nv, pk, kb in TILES]
+    made = [with_epilogue(kernel, op.epilogue) for kernel in made]
     tiles = [family.tile(kernel) for kernel in made]
     kernels = [
         SlicedKernel(name=k.name, tile={**t.extent, **t.step}, kernel=k) for k, t in zip(made, tiles, strict=True)

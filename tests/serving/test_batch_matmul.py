@@ -29,6 +29,8 @@ SPECS = (
     "batch_matmul:layout=tn",
     "batch_matmul:k=6,layout=nt",
     "batch_matmul:n=20",
+    "batch_matmul:k=7,layout=tn,epilogue=gelu+relu6",
+    STEPPED := "batch_matmul:layout=tn,epilogue=relu6+relu",
 )
 ANY = "batch_matmul"
 LEVELS = [level for level in LANES if not missing_flags(level)]
@@ -150,6 +152,17 @@ def test_scale_bias_and_mask_are_added_in_that_order(pack: Any) -> None:
                 assert np.array_equal(found, finished(x @ w, bias, scale, mask))
     hidden = np.where(np.arange(37) < 5, 0, -np.inf).astype(np.float32)
     assert np.isneginf(pack.op(ANY).run(x, w, mask=hidden)[..., 5:]).all()
+
+
+def test_an_epilogue_follows_what_comes_beside(pack: Any) -> None:
+    run = pack.op(Op.parse(STEPPED).name).run
+    for m, n in ((9, 37), (1, 1)):
+        x, w = whole(2, 7, m), whole(2, 7, n, seed=1)
+        bias, mask = whole(n), whole(m, n, seed=2)
+        y = x.transpose(0, 2, 1) @ w
+        assert np.array_equal(run(x, w), np.clip(y, 0, 6))
+        assert np.array_equal(run(x, w, scale=0.5, bias=bias, mask=mask), np.clip(finished(y, bias, 0.5, mask), 0, 6))
+    assert np.array_equal(run(x[:, :0].copy(), w[:, :0].copy()), np.zeros((2, 1, 1)))
 
 
 def test_what_was_seen_is_counted(path: Path) -> None:

@@ -28,7 +28,7 @@ KINDS = (
     "conv_transpose1d:c=4,f=6,s=4,stride=2,layout=nwc{}",
     "conv_transpose2d:c=4,f=6,r=3,s=3,stride=2,opad=1,groups=2{}",
 )
-TYPES = {  # an epilogue where sums are not the result; products side by side have none of their own
+TYPES = {  # an epilogue where sums are not the result; products side by side have one of steps that read nothing
     "fp32": ("", ",epilogue=bias+gelu"),
     "bf16": (",dtype=bf16", ",dtype=bf16,out=fp32,epilogue=scale+bias+silu"),
     "fp16": (",dtype=fp16", ",dtype=fp16,epilogue=bias+hardswish"),
@@ -50,6 +50,7 @@ def packed(spec: str, lanes: int) -> Any:
 def test_every_kind_is_right_in_every_type(tmp_path: Path, level: str, dtype: str) -> None:
     plain, followed = TYPES[dtype]
     specs = [kind.format(plain) for kind in KINDS] + [kind.format(followed) for kind in KINDS if "batch" not in kind]
+    specs += [f"{kind.format(plain)},epilogue=silu+relu6" for kind in KINDS if "batch" in kind]
     ops = [packed(spec, LANES[level]) for spec in specs]
     library = tmp_path / "pack.so"
     pack_library(ops, level, toolchain(), library)

@@ -53,7 +53,7 @@ PRODUCTS = (
     "batch_matmul:layout=nn,dtype=bf16,out=fp32",
     "batch_matmul:k=10,layout=tn,dtype=fp16",
     "batch_matmul:layout=nt,dtype=int8",
-    "batch_matmul:k=9,layout=nn,dtype=int8,in=int8,out=int8",
+    "batch_matmul:k=9,layout=nn,dtype=int8,in=int8,out=int8,epilogue=relu",
 )
 # Of AMX at its level, where other CPUs run them as SIMD tiles.
 CONVOLUTIONS_ON_TILES = (

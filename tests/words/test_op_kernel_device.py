@@ -117,6 +117,7 @@ def test_names_append_only_what_differs_from_the_defaults():
         ("dense:dtype=int4", "unknown dtype 'int4'; known: fp32"),
         ("dense:dtype=fp16,dtype=bf16", "dtype is given twice"),
         ("dense:weight=ab", "allowed are nk, kn"),
+        ("conv2d:c=4,f=4,r=1,s=1,pad=1.2.3", "allowed are 1 or 2 or 4 whole numbers with dots between them"),
         ("dense:epilogue=swish", "unknown epilogue 'swish'"),
         ("dense:epilogue=bias+bias", "given twice"),
         ("dense_n1_x", "cannot read 'x'"),

@@ -101,6 +101,8 @@ def test_a_range_is_not_a_trace(tmp_path: Path) -> None:
     assert traffic_of("m=4", OP).shapes() == (Shape.of(m=4),)
     with pytest.raises(UsageError, match="give the axes n; dense_n2304_k768 needs exactly m"):
         traffic_of("n=4", OP)
+    with pytest.raises(UsageError, match="leaves no axis to run time, .* --shapes, as in b=2"):
+        traffic_of("m=4", Op.parse("batch_matmul:b=2,m=4,n=3,k=5"))
 
 
 HOSTILE_CSV: dict[str, tuple[str | bytes, str]] = {

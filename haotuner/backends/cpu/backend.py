@@ -27,7 +27,7 @@ from haotuner.backends.cpu.typed_library import left_out_here
 from haotuner.backends.policy import Policy
 from haotuner.backends.sources import fingerprint
 from haotuner.backends.toolchain import Toolchain
-from haotuner.errors import UsageError
+from haotuner.errors import NothingLegal, UsageError
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import computed_columns
 from haotuner.microkernels.cpu.generated import joins_of
@@ -77,7 +77,22 @@ class CpuBackend:
         return device.kind == "cpu"
 
     def families(self, op: Op) -> tuple[Family, ...]:
-        """The CPU families that compute an op."""
+        """The CPU families that compute an op; NothingLegal names what of a product none does."""
+        if op.kind == "batch_matmul" and op.epilogue_operands:
+            raise NothingLegal(
+                f"{op.name}: bias, scale and mask of products side by side come with the call, run(x, w, bias=…); leave "
+                f"{' and '.join(op.epilogue_operands)} out of the epilogue"
+            )
+        if op.dtype == "fp32" and "out" in op.all_options() and op.option("out") != "own":
+            raise NothingLegal(
+                f"{op.name}: on CPUs products and convolutions of fp32 write fp32; leave out= out, or ask for another dtype"
+            )
+        if op.kind == "dense" and op.dynamic != ("m",):
+            left = f"leaves {', '.join(op.dynamic)} to run time" if op.dynamic else "leaves nothing to run time"
+            raise NothingLegal(
+                f"{op.name} {left}; plans of dense are by m alone: give n and k an extent, as in dense:n=2304,k=768, or "
+                "write it as batch_matmul, whose axes may all be dynamic"
+            )
         return families_for(op, self.name)
 
     def searched(self, op: Op, device: Device) -> tuple[Family, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from haotuner.backends.cpu.compile import kernel_table
 from haotuner.backends.cpu.typed_library import declarations, types_of
+from haotuner.microkernels.cpu.epilogue import symbol_of
 from haotuner.microkernels.cpu.product import MOST_VECTORS, program_name, programs
 from haotuner.microkernels.cpu.product_demand import MOST_ROWS
 from haotuner.microkernels.cpu.typed import word_of
@@ -14,20 +15,23 @@ from haotuner.words.kernel import MicroKernel
 
 def product_declarations(kernels: Sequence[MicroKernel]) -> list[str]:
     """C declarations of every program that the kernels need."""
-    if word_of(kernels[0]) is not None:
-        return declarations(kernels)
-    names = sorted({program_name(kernel, *tile) for kernel in kernels for tile in programs(kernel)})
-    return [f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names]
+    names = sorted({symbol_of(kernel) for kernel in kernels} - {""})
+    typed = word_of(kernels[0]) is not None
+    if not typed:
+        names += sorted({program_name(kernel, *tile) for kernel in kernels for tile in programs(kernel)})
+    found = declarations(kernels) if typed else []
+    return [*found, *(f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)]
 
 
 def product_data(kernels: Sequence[MicroKernel], suffix: str) -> list[str]:
     """C source of ``data<suffix>``, an ``ht_product``. ValueError if the kernels are of several layouts or vector widths."""
-    alike = {(kernel["vl"], kernel["xk"], kernel["wk"]) for kernel in kernels}
+    alike = {(kernel["vl"], kernel["xk"], kernel["wk"], symbol_of(kernel)) for kernel in kernels}
     if len(alike) != 1:
-        raise ValueError(f"kernels of one op have one layout and one width of vectors, these have {sorted(alike)}")
-    (lanes, x_across, w_across) = alike.pop()
+        raise ValueError(f"kernels of one op have one layout, epilogue and width of vectors, these have {sorted(alike)}")
+    (lanes, x_across, w_across, steps) = alike.pop()
+    after = f"__tvm_ffi_{steps}" if steps else "NULL"
     if word_of(kernels[0]) is not None:
-        return _typed_data(kernels, suffix, (lanes, x_across, w_across))
+        return _typed_data(kernels, suffix, (lanes, x_across, w_across), after)
     known = {tile: program_name(kernel, *tile) for kernel in kernels for tile in programs(kernel)}
     lines = [f"static const ht_kernel_fn tiles{suffix}[HT_PRODUCT_VECTORS * HT_PRODUCT_ROWS] = {{"]
     for vectors in range(1, MOST_VECTORS + 1):
@@ -40,17 +44,16 @@ def product_data(kernels: Sequence[MicroKernel], suffix: str) -> list[str]:
         "};",
         f'_Static_assert(HT_PRODUCT_ROWS == {MOST_ROWS} && HT_PRODUCT_VECTORS == {MOST_VECTORS}, "a table of tiles");',
     ]
-    return [
-        *lines,
-        f"static const ht_product data{suffix} = {{tiles{suffix}, {lanes}, {x_across}, {w_across}, kernels{suffix}}};",
-    ]
+    own = f"tiles{suffix}, {lanes}, {x_across}, {w_across}, kernels{suffix}"
+    more = f", NULL, NULL, NULL, {after}" if steps else ""
+    return [*lines, f"static const ht_product data{suffix} = {{{own}{more}}};"]
 
 
-def _typed_data(kernels: Sequence[MicroKernel], suffix: str, alike: tuple[int, int, int]) -> list[str]:
+def _typed_data(kernels: Sequence[MicroKernel], suffix: str, alike: tuple[int, int, int], after: str) -> list[str]:
     """The same of other types than fp32: the tiles of typed dense, and the types."""
     table = kernel_table(kernels, f"typed_kernels{suffix}", "static ")
     rows = [f'  {{"{k.name}", {k["mr"]}, {k["nr"] // k["vl"]}, 1, 0}},' for k in kernels]
-    data = f"{{NULL, {', '.join(map(str, alike))}, kernels{suffix}, NULL, &typed{suffix}, typed_kernels{suffix}}}"
+    data = f"{{NULL, {', '.join(map(str, alike))}, kernels{suffix}, NULL, &typed{suffix}, typed_kernels{suffix}, {after}}}"
     return [
         *table[table.index("static const") :].splitlines(),
         types_of(kernels[0], f"typed{suffix}", beside=True),

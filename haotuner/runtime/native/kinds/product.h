@@ -28,6 +28,7 @@ typedef struct {
   int (*check_type)(const ht_op* op, const char* name, const DLTensor* t, ht_error* error); /* NULL: the operand's type on the CPU */
   const ht_typed* typed;         /* NULL: fp32 */
   const ht_kernel* typed_kernels; /* in the order of `kernels` */
+  ht_kernel_fn epilogue;         /* steps behind what a call brings beside; NULL: none */
 } ht_product;
 
 /* product_check.c: fills call->product, all strides in elements; 0, or -1 with *error filled. */
@@ -47,8 +48,9 @@ typedef struct { /* what is done to finished elements, y = y * scale + bias + ma
   int64_t bias_right, mask_down, mask_right;
 } ht_product_beside;
 
-/* product_after.c: to `rows` x `columns` of y. One way to compute an element, wherever it lies in its row. */
-void ht_product_after(float* y, int64_t y_down, int64_t rows, int64_t columns, const ht_product_beside* beside, int lanes);
+/* product_after.c: to `rows` x `columns` of y, then the epilogue's steps; 0, or -1 when their program refused its arguments. One way to
+ * compute an element, wherever it lies in its row. */
+int ht_product_after(float* y, int64_t y_down, int64_t rows, int64_t columns, const ht_product_beside* beside, const ht_product* product);
 
 typedef struct { /* a box of the output of one matrix */
   int64_t row, rows, column, columns;
@@ -60,15 +62,15 @@ ht_product_beside ht_product_beside_of(const ht_call* call, const int64_t* offse
 /* Where the elements of a matrix of the batch begin in each operand. */
 void ht_product_offsets(const ht_call* call, int64_t matrix, int64_t offsets[HT_MAX_OPERANDS]);
 
-/* product_single.c: matrices [first, last) of one element each, in fp32. `beside`: something follows the product. */
-void ht_product_single(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside);
+/* product_single.c: matrices [first, last) of one element each, in fp32; 0, or -1. `beside`: something follows the product. */
+int ht_product_single(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside);
 
 /* product_typed.c: the box in other types than fp32; 0, or -1. `beside`: something follows the product. */
 int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, const ht_call* call, const int64_t* offsets, ht_product_box at,
                          int beside);
 
 /* product_typed.c: matrices [first, last) of one element each, in other types: they are the diagonal of the product of all their rows with all
- * their columns. 0; 1 where these do not lie evenly spaced, or are too long for a tile: nothing is computed. */
+ * their columns. 0, or -1; 1 where these do not lie evenly spaced, or are too long for a tile: nothing is computed. */
 int ht_product_single_typed(const ht_product* product, const ht_kernel* kernel, const ht_call* call, int64_t first, int64_t last, int beside);
 
 extern const ht_kind ht_product_kind;

@@ -2,6 +2,7 @@
  * depend on where rows were cut. */
 #include <string.h>
 
+#include "epilogue.h"
 #include "product.h"
 
 typedef float some __attribute__((vector_size(64), aligned(4), may_alias));
@@ -52,7 +53,9 @@ __attribute__((target("avx512f"))) static void finish_16(float* y, int64_t y_dow
   finish(y, y_down, rows, columns, beside);
 }
 
-void ht_product_after(float* y, int64_t y_down, int64_t rows, int64_t columns, const ht_product_beside* beside, int lanes) {
-  if (beside->scale == NULL && beside->bias == NULL && beside->mask == NULL) return;
-  (lanes >= 16 ? finish_16 : lanes >= 8 ? finish_8 : finish_any)(y, y_down, rows, columns, beside);
+int ht_product_after(float* y, int64_t y_down, int64_t rows, int64_t columns, const ht_product_beside* beside, const ht_product* product) {
+  const int lanes = product->lanes;
+  if (beside->scale != NULL || beside->bias != NULL || beside->mask != NULL)
+    (lanes >= 16 ? finish_16 : lanes >= 8 ? finish_8 : finish_any)(y, y_down, rows, columns, beside);
+  return product->epilogue == NULL ? 0 : ht_epilogue_run(product->epilogue, lanes, y, y_down, NULL, 0, 0, 0, rows, columns);
 }

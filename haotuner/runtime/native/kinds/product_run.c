@@ -233,7 +233,7 @@ static int run_box(const job* j, const int64_t* offsets, ht_product_box at, cons
         else if (run_block(j, &b, &c, by) != 0) return -1;
         if (b.from + b.depth < k || !j->beside) continue;
         ht_product_beside beside = ht_product_beside_of(j->call, offsets, row, at.column + column);
-        ht_product_after(b.y, b.y_down, b.rows, b.columns, &beside, p->lanes);
+        if (ht_product_after(b.y, b.y_down, b.rows, b.columns, &beside, p) != 0) return -1;
       }
     }
   }
@@ -258,11 +258,10 @@ static void run_chunk(void* arg, int64_t index) {
   const ht_kernel* typed = j->product->typed == NULL ? NULL : &j->product->typed_kernels[j->kernel - j->product->kernels];
   if (j->call->extents[HT_PRODUCT_M] == 1 && j->call->extents[HT_PRODUCT_N] == 1) {
     const int64_t first = items * index / j->chunks, last = items * (index + 1) / j->chunks;
-    if (typed != NULL && ht_product_single_typed(j->product, typed, j->call, first, last, j->beside) == 0) return;
-    if (typed == NULL) {
-      ht_product_single(j->product, j->call, first, last, j->beside);
-      return;
-    }
+    const int rc = typed != NULL ? ht_product_single_typed(j->product, typed, j->call, first, last, j->beside)
+                                 : ht_product_single(j->product, j->call, first, last, j->beside);
+    if (rc < 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+    if (rc <= 0) return;
   }
   cuts own = j->whole;
   for (int64_t item = items * index / j->chunks, end = items * (index + 1) / j->chunks; item < end; ++item) {
@@ -289,7 +288,8 @@ static void run_chunk(void* arg, int64_t index) {
 int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) {
   const ht_product* product = op->data;
   const ht_sliced_entry* entry = (const ht_sliced_entry*)plan->data + ht_look_up(&plan->table, call->extents);
-  job j = {.product = product, .kernel = &product->kernels[entry->kernel], .call = call, .axis = entry->axis, .pieces = 1, .chunks = 1};
+  job j = {.product = product, .kernel = &product->kernels[entry->kernel], .call = call, .axis = entry->axis, .pieces = 1, .chunks = 1,
+           .beside = product->epilogue != NULL};
   atomic_init(&j.failed, 0);
   if (entry->axis == HT_WHOLE) threads = 1;
   if (threads > 1) {

@@ -56,7 +56,7 @@ static void sums_apart(const float* const* x, const float* const* w, int64_t x_r
   sums(x, w, x_right, w_down, k, found, add_apart);
 }
 
-void ht_product_single(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside) {
+int ht_product_single(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside) {
   const ht_view* views = call->product.views;
   const ht_view *x = &views[HT_PRODUCT_X], *w = &views[HT_PRODUCT_W], *y = &views[HT_PRODUCT_Y];
   for (int64_t matrix = first; matrix < last; matrix += SIDE_BY_SIDE) {
@@ -76,7 +76,8 @@ void ht_product_single(const ht_product* product, const ht_call* call, int64_t f
       *to = found[i];
       if (!beside) continue;
       const ht_product_beside more = ht_product_beside_of(call, offsets[i], 0, 0);
-      ht_product_after(to, 1, 1, 1, &more, product->lanes);
+      if (ht_product_after(to, 1, 1, 1, &more, product) != 0) return -1;
     }
   }
+  return 0;
 }

@@ -101,11 +101,12 @@ typedef struct { /* of a call: what the sums of a matrix become from (row, colum
   const ht_call* call;
   const int64_t* offsets;
   ht_product_box at;
-  int lanes, beside;
+  const ht_product* product;
+  int beside, failed;
 } result;
 
 static void finish(void* with, const ht_typed_part* part) {
-  const result* r = with;
+  result* r = with;
   const ht_typed* typed = r->typed;
   const ht_view* y = &r->call->product.views[HT_PRODUCT_Y];
   const int64_t size = typed->y.bits / 8, stride = part->stride, row = r->at.row + part->row, column = r->at.column + part->column;
@@ -120,7 +121,7 @@ static void finish(void* with, const ht_typed_part* part) {
   if (typed->floats != NULL) typed->floats(sums, stride, (char*)sums, stride * 4, rows, columns);
   if (r->beside) {
     const ht_product_beside found = ht_product_beside_of(r->call, r->offsets, row, column);
-    ht_product_after(sums, stride, rows, columns, &found, r->lanes);
+    r->failed |= ht_product_after(sums, stride, rows, columns, &found, r->product) != 0;
   }
   typed->store(sums, stride, to, y->strides[0] * size, rows, columns);
 }
@@ -144,7 +145,7 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
     for (int64_t row = at.row, end = at.row + at.rows, tall; row < end; row += tall) {
       /* Whole tiles, then what is left of one, whose rows are copied: a tile reads all of its own. */
       tall = end - row >= mr ? least(most, end - row) / mr * mr : end - row;
-      result found = {typed, call, offsets, {row, tall, column, columns}, product->lanes, beside};
+      result found = {typed, call, offsets, {row, tall, column, columns}, product, beside, 0};
       if (k == 0) {
         const ht_typed_part none = {room.sums, groups * nr, 0, tall, 0, columns};
         memset(room.sums, 0, (size_t)(tall * groups * nr) * sizeof(float));
@@ -181,6 +182,7 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
           ((ht_typed_fn)(void (*)(void))kernel->fn)(&tile);
         }
       }
+      if (found.failed) return -1;
     }
   }
   return 0;
@@ -214,7 +216,7 @@ int ht_product_single_typed(const ht_product* product, const ht_kernel* kernel, 
       for (int64_t i = 0; beside && i < some; ++i) {
         ht_product_offsets(call, matrix + i, offsets);
         const ht_product_beside more = ht_product_beside_of(call, offsets, 0, 0);
-        ht_product_after(&line[i], 1, 1, 1, &more, product->lanes);
+        if (ht_product_after(&line[i], 1, 1, 1, &more, product) != 0) return -1;
       }
       typed->store(line, SIDE, made, sizeof made, 1, some);
     }
