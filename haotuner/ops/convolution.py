@@ -69,6 +69,11 @@ def windows(kind: str, extents: Mapping[str, Any], options: Options) -> dict[Rea
     }
 
 
+def residue_taps(side: Window) -> list[int]:
+    """Of a transposed window: taps that reach outputs ``i * stride + r - before``, for each residue r (dilation 1)."""
+    return [-(-(side.taps - r) // side.stride) for r in range(side.stride)]
+
+
 def lies_as_columns(kind: str, extents: Mapping[str, Any], options: Options) -> bool:
     """Whether an image as it lies is what the windows see, pixel by pixel: one tap, stride 1, no pads, channels last."""
     found = windows(kind, extents, options).values()

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.microkernels.cpu import dense_demand
+from haotuner.microkernels.cpu.conv_residues import residue_classes, woven_residues
 from haotuner.microkernels.cpu.dense import FP32_BYTES, MAX_TILE_ROWS, TAIL_LANES, tile_program
 from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
@@ -45,9 +46,10 @@ def of_group(op: Op, axis: str) -> int:
 
 
 class CpuConv:
-    """Family ``cpu_conv_fp32``; parameters cl (channels last), mr, nr, pw, ku, vl as dense has them, and nt or mt.
+    """Family ``cpu_conv_fp32``; parameters cl (channels last), mr, nr, pw, ku, vl as dense has them, nt or mt, and rs.
 
     ``nt`` columns, channels last, or ``mt`` rows, are what a program of its own computes where tiles end the features.
+    ``rs``: of a transposed convolution, residues of its stride that are features of one product (``conv_residues.py``).
     """
 
     name = "cpu_conv_fp32"
@@ -74,11 +76,14 @@ class CpuConv:
 
     def kernel(self, op: Op, mr: int, nr: int, ku: int, vl: int) -> MicroKernel:
         """The micro-kernel of these parameters for an op."""
-        last, features = channels_last(op), of_group(op, "f")
+        last, features, residues = channels_last(op), of_group(op, "f"), woven_residues(op)
+        if residues:
+            features *= residue_classes(op)[0][0]
         end = features % mr
         more = features_end(features, nr, vl) if last else (("mt", end),) if end else ()
         pw = vl if last else nr
         params = (("cl", int(last)), ("mr", mr), ("nr", nr), ("pw", pw), ("ku", ku), ("vl", vl), ("pf", 0), *more)
+        params += (("rs", residues),) if residues else ()
         return with_epilogue(MicroKernel(self.name, params), op.epilogue)
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
@@ -90,15 +95,16 @@ class CpuConv:
     def tile(self, kernel: MicroKernel) -> Tile:
         """Features and pixels. Pixels of all rows and images are numbered through, so no axis of its own ends in tiles."""
         pixels, features = ("mr", "nr") if kernel["cl"] else ("nr", "mr")
-        return Tile(extent={"q": kernel[pixels], "f": kernel[features]}, edge={}, step={"c": kernel["ku"]})
+        size = -(-kernel[features] // residues_of(kernel))
+        return Tile(extent={"q": kernel[pixels], "f": size}, edge={}, step={"c": kernel["ku"]})
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
         """Whole tiles; of the features what the last tile's program has."""
-        size = self.tile(kernel).extent.get(axis, 1)
-        end = last_tile(kernel)
-        if axis == "f" and end and extent % size:
-            return extent // size * size + end
-        return rounded_up(self.tile(kernel), axis, extent)
+        if axis != "f":
+            return rounded_up(self.tile(kernel), axis, extent)
+        size, end, residues = kernel["nr" if kernel["cl"] else "mr"], last_tile(kernel), residues_of(kernel)
+        whole, rest = divmod(extent * residues, size)
+        return -(-(whole * size + (rest > 0) * (end or size)) // residues)
 
     def layout(self, kernel: MicroKernel) -> Layout:
         """Lanes of the packed weight: the same for all kernels of an op."""
@@ -108,8 +114,8 @@ class CpuConv:
         """No tile of more features than there are, but the least."""
 
         def features(q: Question) -> tuple[float, float] | None:
-            there, least = of_group(q.op, "f"), device.wave_width if q.kernel["cl"] else 1
-            return q.tile.extent["f"], max(-(-there // least) * least, least)
+            there, least = of_group(q.op, "f") * residues_of(q.kernel), device.wave_width if q.kernel["cl"] else 1
+            return q.kernel["nr" if q.kernel["cl"] else "mr"], max(-(-there // least) * least, least)
 
         return (("features", features),)
 
@@ -123,7 +129,9 @@ class CpuConv:
         e = asked.extents
         one = np.ones_like(e["b"])
         deep, features = (e["cg"], e["f"]) if "cg" in e else (e["c"], e["fg"])
-        pixels, taps = e["b"] * e.get("p", one) * e["q"], np.where(met, _taps_met(e), e.get("r", one) * e["s"])
+        residues = np.maximum(asked.param("rs", 0.0), 1.0)
+        pixels, features = e["b"] * e.get("p", one) * e["q"] / residues, features * residues
+        taps = np.where(met, _taps_met(e), e.get("r", one) * e["s"]) / residues
         rows, columns = np.where(last, pixels, features), np.where(last, features, pixels)
         return dense_demand.demand(replace(asked, extents={"m": rows, "n": columns, "k": deep * taps}))
 
@@ -178,6 +186,11 @@ def _taps_met(extents: Mapping[str, Column]) -> Column:
 
     lines = met("r", "h", "p") if "r" in extents else np.ones_like(every)
     return np.asarray(np.where(lines > 1, lines * extents["s"], met("s", "w", "q")))
+
+
+def residues_of(kernel: MicroKernel) -> int:
+    """Residues of a transposed convolution's stride that are features of one product; 1 of other convolutions."""
+    return dict(kernel.params).get("rs", 1)
 
 
 def last_tile(kernel: MicroKernel) -> int:

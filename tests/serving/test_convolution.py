@@ -43,6 +43,9 @@ SPECS = (
     "conv_transpose1d:c=4,f=6,s=3,stride=5,layout=nwc,opad=1,dilation=2",
     "conv_transpose2d:c=6,f=8,r=4,s=3,stride=2,pad=1,groups=2",
     "conv_transpose2d:c=3,f=5,r=2,s=5,stride=1.3,dilation=3.2,pad=0.1.2.0,layout=nhwc",
+    "conv_transpose2d:c=3,f=5,r=2,s=5,stride=1.3,pad=0.1.2.0,layout=nhwc",
+    "conv_transpose2d:c=9,f=1,r=2,s=2,stride=2",
+    "conv_transpose1d:c=5,f=7,s=11,stride=4,pad=3,opad=2",
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from math import prod
 
 from haotuner.microkernels.cpu.conv_direct import is_direct
+from haotuner.microkernels.cpu.conv_residues import residue_classes, woven_residues
 from haotuner.microkernels.cpu.conv_turned import TURNED
 from haotuner.microkernels.cpu.typed import WORDS
 from haotuner.ops.convolution import Window, windows
@@ -64,10 +65,24 @@ def _apart(floats: int) -> int:
 def plain_floats(op: Op, lanes: int) -> int:
     """Floats of the weight as products of image columns read it, the first part of the packed one."""
     last = op.option("layout") in ("nhwc", "nwc")
+    if woven_residues(op):
+        return _woven_floats(op, lanes, last=last)
     if not is_direct(op):
         return _product_floats(op, lanes, last=last)
     taps = prod(side.taps for side in windows(op.kind, dict(op.static), op.all_options()).values())
     return op["f"] * (taps if last else _apart(taps))
+
+
+def _woven_floats(op: Op, lanes: int, *, last: bool) -> int:
+    """As ``ht_conv_woven_packed`` counts: a product for each class of residues that see as many taps."""
+    groups, channels = int(op.option("groups")), op["c"] // int(op.option("groups"))
+    longest, total = 0, 0
+    for lines, taps in residue_classes(op):
+        depth, rows = channels * taps, op["f"] // groups * lines
+        panels = -(-rows // lanes) + _SLACK_PANELS
+        total += groups * (_apart(depth * lanes) * panels if last else _apart(depth) * rows)
+        longest = max(longest, depth)
+    return total + (0 if last else _SLACK_ROWS * _apart(longest))
 
 
 def _product_floats(op: Op, lanes: int, *, last: bool) -> int:

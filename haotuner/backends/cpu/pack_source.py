@@ -31,6 +31,8 @@ CONV = tuple(
         "_tiles",
         "_turned",
         "_winograd",
+        "_woven",
+        "_woven_pack",
         *(f"_typed{part}" for part in ("", "_direct", "_finish", "_image", "_lines", "_pack")),
     )
 )

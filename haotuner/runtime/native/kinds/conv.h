@@ -2,7 +2,8 @@
  *
  * The output is a grid of pixels (b, p, q), which are numbered in that order. A transposed convolution is one ordinary convolution
  * for each phase of its stride. In every phase the pixels are cut into blocks; what a block's windows see is laid out in scratch
- * memory, in L2, and dense's micro-kernels multiply it with the packed weight.
+ * memory, in L2, and dense's micro-kernels multiply it with the packed weight. In fp32 phases that see the same windows are one product
+ * (conv_woven.c).
  *
  *   channels last:  rows of the tile are pixels, its columns features; the weight is packed as panels [panel][k][lanes].
  *   channels first: rows of the tile are features, its columns pixels; the weight is packed as rows [feature][k]. */
@@ -60,6 +61,8 @@ static inline int64_t ht_conv_out(const ht_conv* conv, const ht_window* w, int64
 /* Channels last, fp32: leaves out taps at the ends of a phase's window that meet the padding alone, whatever the output, so that an image
  * of few lines reads the weights that it needs. The phase of the packed weight stays as it is, its offset moves on. */
 void ht_conv_shorten(const ht_conv* conv, int64_t h, int64_t w, ht_phase* phase);
+#define HT_CONV_SLACK_ROWS 16  /* of the packed weight: the tallest tile reads so many rows from the last one on */
+#define HT_CONV_SLACK_PANELS 4 /* and the widest so many panels */
 int64_t ht_conv_packed(const ht_conv* conv); /* floats of the packed weight */
 int64_t ht_conv_plain(const ht_conv* conv);  /* of these what products of image columns read; the other forms follow */
 enum { HT_CONV_TURNED = 1 }; /* a form: panels as channels last have them, terms in the order (channels / 32, tap, 32 channels), for conv_turned.c */
@@ -77,6 +80,8 @@ typedef struct {
   int64_t ldx, w_stride, ldy, depth, tiles, groups, add;
 } ht_conv_tile;
 int ht_conv_tiles(ht_kernel_fn fn, int64_t mr, int64_t nr, int64_t pw, const ht_conv_tile* c);
+/* Channels first: `count` rows of `weight`, `stride` apart, times the panels that c->w and c->groups say, into y: whole tiles, then the rest. */
+int ht_conv_down(const ht_kernel* kernel, ht_conv_tile c, const float* weight, int64_t stride, int64_t count, float* y, int64_t ldy);
 /* `count` columns from panels of `lanes`; those beyond the last whole tile by its program, or by one that computes more. */
 int ht_conv_across(const ht_kernel* kernel, int lanes, ht_conv_tile c, int64_t count);
 
@@ -85,6 +90,20 @@ int ht_conv_across(const ht_kernel* kernel, int lanes, ht_conv_tile c, int64_t c
 int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile);
 void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed);
 int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
+
+/* conv_woven.c, conv_woven_pack.c: transposed ones of several residues. A class: the residues [first, first + rows) x [first, first + columns) of the stride that
+ * see the same windows; `step` of its sides is the stride, their outputs i * stride + residue - before are counted by i. */
+#define HT_CONV_CLASSES 4
+#define HT_CONV_RESIDUES 64 /* at most: one feature's results find room beside one another */
+typedef struct {
+  ht_phase phase;
+  int64_t rows, columns;
+} ht_conv_class;
+int ht_conv_is_woven(const ht_conv* conv);
+int64_t ht_conv_classes(const ht_conv* conv, int64_t p, int64_t q, ht_conv_class* out); /* how many there are */
+int64_t ht_conv_woven_packed(const ht_conv* conv);
+void ht_conv_pack_woven(const ht_conv* conv, const float* weight, float* packed);
+int ht_conv_run_woven(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 
 /* conv_turned.c: channels first by tiles whose rows are pixels. */
 int ht_conv_run_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);

@@ -1,11 +1,29 @@
 /* What windows see, laid out for the micro-kernels: included once for each width of vectors, by conv_image.c. */
 
+/* Channels first: windows that are the pixels themselves, of one image. A channel's pixels lie side by side: it goes into all panels at once,
+ * so that few pages are read at a time. Whether it is so. */
+HT_TARGET static int HT_WIDE(planes)(const ht_image* im, float* out) {
+  const ht_side *tall = &im->phase->tall, *wide = &im->phase->wide;
+  const ht_conv_call* call = im->call;
+  const int64_t width = im->width, plane = tall->count * wide->count, pixel = im->pixel % plane, whole = im->count / width, rest = im->count % width;
+  if (tall->taps * wide->taps != 1 || tall->move != 1 || wide->move != 1 || tall->at != 0 || wide->at != 0 || tall->count != call->h ||
+      wide->count != call->w || call->xw != 1 || (call->h > 1 && call->xh != call->w) || pixel + im->count > plane)
+    return 0;
+  const float* from = call->x + im->pixel / plane * call->xb + (im->channel + im->from) * call->xc + pixel;
+  for (int64_t c = 0; c < im->depth; ++c, from += call->xc, out += width) {
+    HT_WIDE(lines)(out, im->depth * width, from, width, whole, 0, width, width, 1);
+    if (rest > 0) HT_WIDE(lines)(out + whole * im->depth * width, 0, from + whole * width, 0, 1, 0, rest, width, 1);
+  }
+  return 1;
+}
+
 /* Channels first. Pixels of a panel in pieces that lie side by side in a row of the image; a term is copied for all channels. */
 HT_TARGET static void HT_WIDE(first)(const ht_image* im, float* out) {
   const ht_phase* ph = im->phase;
   const ht_conv_call* call = im->call;
   int64_t per_channel = ph->tall.taps * ph->wide.taps, q_count = ph->wide.count, width = im->width, move = ph->wide.move;
   int64_t end = im->pixel + im->count, channels = im->conv->channels / im->conv->groups;
+  if (HT_WIDE(planes)(im, out)) return;
   const int whole = im->from == 0 && im->depth == channels * per_channel; /* terms are not cut: divisions take as long as the copies */
   for (int64_t pixel = im->pixel; pixel < end; pixel += width, out += im->depth * width) {
     int64_t last = pixel + width < end ? pixel + width : end;

@@ -3,9 +3,7 @@
 
 #include "conv.h"
 
-#define SLACK_ROWS 16  /* the tallest tile reads so many rows from the last one on */
-#define SLACK_PANELS 4 /* and the widest so many panels */
-#define LINE 16        /* floats of a cache line */
+#define LINE 16 /* floats of a cache line */
 
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -29,14 +27,14 @@ static void weight_of(const ht_conv* conv, ht_phase* phase) {
   int64_t features = per_group(conv->features, conv);
   phase->depth = per_group(conv->channels, conv) * phase->tall.taps * phase->wide.taps;
   if (conv->typed != NULL) {
-    int64_t panels = up(features, conv->lanes) + SLACK_PANELS;
+    int64_t panels = up(features, conv->lanes) + HT_CONV_SLACK_PANELS;
     phase->stride = ht_conv_apart(ht_typed_depth(conv->typed, phase->depth) * (conv->lanes * conv->typed->column / 4));
     phase->first = phase->stride * panels;
     phase->group = phase->first + (ht_typed_signed(conv->typed) ? panels * conv->lanes : 0);
     return;
   }
   phase->stride = ht_conv_apart(conv->last ? phase->depth * conv->lanes : phase->depth);
-  phase->group = phase->stride * (conv->last ? up(features, conv->lanes) + SLACK_PANELS : features);
+  phase->group = phase->stride * (conv->last ? up(features, conv->lanes) + HT_CONV_SLACK_PANELS : features);
 }
 
 void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_phase* phase) {
@@ -91,10 +89,11 @@ static void pack_direct(const ht_conv* conv, const float* weight, float* packed)
 int64_t ht_conv_plain(const ht_conv* conv) {
   if (ht_conv_is_direct(conv))
     return conv->features * (conv->last ? (int64_t)conv->tall.taps * conv->wide.taps : ht_conv_direct_stride(conv));
+  if (ht_conv_is_woven(conv)) return ht_conv_woven_packed(conv);
   ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) ht_conv_phase(conv, index, 0, 0, &phase);
   int64_t longest = ht_conv_apart(per_group(conv->channels, conv) * (int64_t)conv->tall.taps * conv->wide.taps);
-  return phase.offset + phase.group * conv->groups + (conv->last || conv->typed != NULL ? 0 : SLACK_ROWS * longest);
+  return phase.offset + phase.group * conv->groups + (conv->last || conv->typed != NULL ? 0 : HT_CONV_SLACK_ROWS * longest);
 }
 
 ht_conv ht_conv_as_turned(const ht_conv* conv) {
@@ -153,7 +152,7 @@ void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
     return;
   }
   const ht_conv turned = ht_conv_as_turned(conv);
-  pack_plain(conv, weight, packed);
+  (ht_conv_is_woven(conv) ? ht_conv_pack_woven : pack_plain)(conv, weight, packed);
   if ((conv->forms & HT_CONV_TURNED) != 0) pack_plain(&turned, weight, packed + ht_conv_form(conv, HT_CONV_TURNED));
   for (int tile = 2; tile <= 4; tile += 2)
     if ((conv->forms & tile) != 0) ht_conv_winograd_pack(conv, tile, weight, packed + ht_conv_form(conv, tile));

@@ -90,38 +90,6 @@ static void add_bias(const job* j, float* y, int64_t stride, int64_t feature, in
       for (int64_t i = 0; i < pixels; ++i) y[f * stride + i] += bias[f];
 }
 
-/* Channels first: features [first, first + count) of a group at `pixels` pixels, whose image columns lie in `image`. */
-static int features_down(const job* j, ht_conv_tile c, int64_t group, int64_t first, int64_t count, int64_t from, float* y, int64_t ldy) {
-  const ht_kernel* k = j->kernel;
-  c.x = j->call->weight + j->phase.offset + group * j->phase.group + first * j->phase.stride + from;
-  c.ldx = j->phase.stride;
-  c.y = y;
-  c.ldy = ldy;
-  c.tiles = count / k->mr;
-  int64_t rest = count - c.tiles * k->mr;
-  int rc = c.tiles > 0 ? ht_conv_tiles(k->fn, k->mr, k->nr, k->pw, &c) : 0;
-  if (rc != 0 || rest == 0) return rc;
-  c.x += c.tiles * k->mr * c.ldx;
-  c.y += c.tiles * k->mr * ldy;
-  c.tiles = 1;
-  if (k->tail != NULL && rest == k->nt) return ht_conv_tiles(k->tail, k->nt, k->nr, k->pw, &c);
-  /* A whole tile into scratch memory: what is beyond the features that there are is dropped. */
-  float scratch[HT_MAX_TILE];
-  int64_t groups = c.groups;
-  c.groups = 1;
-  for (int64_t g = 0; g < groups && rc == 0; ++g, c.w += c.w_stride) {
-    float* to = c.y;
-    c.y = scratch;
-    c.ldy = k->nr;
-    for (int64_t i = 0; i < rest && c.add; ++i) memcpy(scratch + i * k->nr, to + i * ldy + g * k->nr, (size_t)k->nr * sizeof *to);
-    for (int64_t i = rest * k->nr; i < k->mr * k->nr && c.add; ++i) scratch[i] = 0;
-    rc = ht_conv_tiles(k->fn, k->mr, k->nr, k->pw, &c);
-    for (int64_t i = 0; i < rest; ++i) memcpy(to + i * ldy + g * k->nr, scratch + i * k->nr, (size_t)k->nr * sizeof *to);
-    c.y = to;
-  }
-  return rc;
-}
-
 static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
   const ht_kernel* k = j->kernel;
   int64_t panels = up(pixels, k->nr), all = group * j->features;
@@ -140,7 +108,8 @@ static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int
         ht_conv_image(&image, j->conv->lanes, image_memory);
       }
       ht_conv_tile c = {.w = image_memory, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
-      rc = features_down(j, c, group, f, last - f, from, y, ldy);
+      const float* weight = j->call->weight + j->phase.offset + group * j->phase.group + f * j->phase.stride + from;
+      rc = ht_conv_down(k, c, weight, j->phase.stride, last - f, y, ldy);
     }
     if (j->phase.depth == 0)
       for (int64_t i = 0; i < last - f; ++i) memset(y + i * ldy, 0, (size_t)pixels * sizeof *y);
@@ -283,6 +252,7 @@ int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call
     return ht_conv_run_direct(conv, kernel, call, threads);
   }
   if (threads == 1) share = HT_WHOLE;
+  if (kernel->tile == 0 && ht_conv_is_woven(conv)) return ht_conv_run_woven(conv, kernel, call, share, threads);
   if (kernel->tile == HT_CONV_TURNED) return ht_conv_run_turned(conv, kernel, call, share, threads);
   if (kernel->tile > 0) return ht_conv_run_winograd(conv, kernel, call, share, threads);
   atomic_init(&j.failed, 0);

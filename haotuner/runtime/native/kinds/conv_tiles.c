@@ -38,3 +38,33 @@ int ht_conv_across(const ht_kernel* k, int lanes, ht_conv_tile c, int64_t count)
   c.groups = 1;
   return k->tail != NULL && rest <= k->nt ? ht_conv_tiles(k->tail, k->mr, k->nt, k->pw, &c) : ht_conv_tiles(k->fn, k->mr, k->nr, k->pw, &c);
 }
+
+int ht_conv_down(const ht_kernel* k, ht_conv_tile c, const float* weight, int64_t stride, int64_t count, float* y, int64_t ldy) {
+  c.x = weight;
+  c.ldx = stride;
+  c.y = y;
+  c.ldy = ldy;
+  c.tiles = count / k->mr;
+  int64_t rest = count - c.tiles * k->mr;
+  int rc = c.tiles > 0 ? ht_conv_tiles(k->fn, k->mr, k->nr, k->pw, &c) : 0;
+  if (rc != 0 || rest == 0) return rc;
+  c.x += c.tiles * k->mr * c.ldx;
+  c.y += c.tiles * k->mr * ldy;
+  c.tiles = 1;
+  if (k->tail != NULL && rest == k->nt) return ht_conv_tiles(k->tail, k->nt, k->nr, k->pw, &c);
+  /* A whole tile into scratch memory: what is beyond the features that there are is dropped. */
+  float scratch[HT_MAX_TILE];
+  int64_t groups = c.groups;
+  c.groups = 1;
+  for (int64_t g = 0; g < groups && rc == 0; ++g, c.w += c.w_stride) {
+    float* to = c.y;
+    c.y = scratch;
+    c.ldy = k->nr;
+    for (int64_t i = 0; i < rest && c.add; ++i) memcpy(scratch + i * k->nr, to + i * ldy + g * k->nr, (size_t)k->nr * sizeof *to);
+    for (int64_t i = rest * k->nr; i < k->mr * k->nr && c.add; ++i) scratch[i] = 0;
+    rc = ht_conv_tiles(k->fn, k->mr, k->nr, k->pw, &c);
+    for (int64_t i = 0; i < rest; ++i) memcpy(to + i * ldy + g * k->nr, scratch + i * k->nr, (size_t)k->nr * sizeof *to);
+    c.y = to;
+  }
+  return rc;
+}
