@@ -12,6 +12,7 @@ HT_DEVICE void ht_enter_matrix(ht_batch_args& a) {
     int64_t x = 0, w = 0, y = 0, channel = 0;
 #pragma unroll
     for (int axis = HT_CUDA_BATCH_AXES - 1; axis >= 0; axis--) {
+        if (batch.extents[axis] == 1) continue;  // a division is dear
         const int at = left % batch.extents[axis];
         left /= batch.extents[axis];
         x += at * batch.x[axis], w += at * batch.w[axis], y += at * batch.y[axis];
@@ -60,13 +61,15 @@ struct ht_beside_matrix {
 template <class T>
 HT_DEVICE ht_beside_matrix<T> ht_beside(const ht_batch_args& a) {
     const ht_cuda_batch& batch = a.batch;
-    int left = batch.first + (int)blockIdx.z;
     int64_t scale = 0, mask = 0;
+    if (batch.scale || batch.mask) {
+        int left = batch.first + (int)blockIdx.z;
 #pragma unroll
-    for (int axis = HT_CUDA_BATCH_AXES - 1; axis >= 0; axis--) {
-        const int at = left % batch.extents[axis];
-        left /= batch.extents[axis];
-        scale += at * batch.scale_apart[axis], mask += at * batch.mask_apart[axis];
+        for (int axis = HT_CUDA_BATCH_AXES - 1; axis >= 0; axis--) {
+            const int at = left % batch.extents[axis];
+            left /= batch.extents[axis];
+            scale += at * batch.scale_apart[axis], mask += at * batch.mask_apart[axis];
+        }
     }
     ht_beside_matrix<T> found = {batch.factor, nullptr, batch.mask_down, batch.mask_right, false,
                                  batch.channel_rows != 0};

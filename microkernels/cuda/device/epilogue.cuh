@@ -65,8 +65,8 @@ HT_DEVICE void ht_add_pair(float* v, uint32_t raw) {
 
 // 2-byte elements in whole pieces without shared memory: 32 columns of a row are 16 bytes of each of four threads. The next
 // ones' bias is on its way meanwhile; more at once would not fit the registers beside the sums.
-template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, bool MORE>
-HT_DEVICE void ht_put_turned(const ht_cuda_args& a, const float* sums, int row0, int column0, int lane) {
+template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, bool MORE, class BESIDE>
+HT_DEVICE void ht_put_turned(const ht_cuda_args& a, const BESIDE& beside, const float* sums, int row0, int column0, int lane) {
     constexpr int ACROSS = COLUMNS / 32, COUNT = 2 * FRAGMENTS * ACROSS;
     uint32_t bias[4], next[4], residual[4];
     if (MORE) ht_pairs(next, (const T*)a.bias, a.bias, column0, a.n, lane);
@@ -91,7 +91,7 @@ HT_DEVICE void ht_put_turned(const ht_cuda_args& a, const float* sums, int row0,
         ht_turn_quad(w, lane);
         const uint4 piece = {w[0], w[1], w[2], w[3]};
         const int own = column + lane % 4 * 8;
-        if (row < a.m && own < a.n) *(uint4*)((T*)a.y + (int64_t)row * a.ldy + own) = piece;
+        if (row < a.m && own < a.n) *(uint4*)((T*)a.y + beside.place(a, row, own)) = piece;
     }
 }
 
@@ -114,7 +114,8 @@ HT_DEVICE void ht_put_partial(const ht_cuda_args& a, const float* sums, int row0
 
 // The ways that need no shared memory; false where none fits.
 template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP>
-HT_DEVICE bool ht_stored_at_once(const ht_cuda_args& a, const float* sums, int row0, int column0, int lane, bool whole) {
+HT_DEVICE bool ht_stored_at_once(const ht_cuda_args& a, const ht_nothing& beside, const float* sums, int row0, int column0, int lane,
+                                 bool whole) {
     if (a.splits > 1) {
         if (a.n % 2) return false;
         ht_put_partial<FRAGMENTS, COLUMNS, ROW_STEP>(a, sums, row0, column0, lane);
@@ -123,17 +124,38 @@ HT_DEVICE bool ht_stored_at_once(const ht_cuda_args& a, const float* sums, int r
     if constexpr (!STEPS && ht_wide<T>::elements == 8 && COLUMNS % 32 == 0) {
         if (!whole) return false;
         if (!a.bias && !a.residual) {
-            ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, false>(a, sums, row0, column0, lane);
+            ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, false>(a, beside, sums, row0, column0, lane);
             return true;
         }
-        ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, true>(a, sums, row0, column0, lane);
+        ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, true>(a, beside, sums, row0, column0, lane);
         return true;
     }
     return false;
 }
-template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS>
-HT_DEVICE bool ht_stored_at_once(const ARGS&, const float*, int, int, int, bool) {  // of a batch, with its scale and mask
+// Of a batch, of windows and of phases: where nothing is done to the sums but rounding.
+template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS, class BESIDE>
+HT_DEVICE bool ht_stored_at_once(const ARGS& a, const BESIDE& beside, const float* sums, int row0, int column0, int lane, bool whole) {
+    if constexpr (!STEPS && ht_wide<T>::elements == 8 && COLUMNS % 32 == 0) {
+        if (!whole || a.bias || a.residual || !beside.idle()) return false;
+        ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, false>(a, beside, sums, row0, column0, lane);
+        return true;
+    }
     return false;
+}
+
+// Eight rows that a warp has staged, rounded into rows of Y that begin anywhere: neighbours of a warp write neighbours of a row.
+template <class T, int COLUMNS, class BESIDE>
+HT_DEVICE void ht_put_rows(const ht_cuda_args& a, const BESIDE& beside, const float* stage, int row, int column, int lane) {
+    constexpr int SIDE = COLUMNS < 32 ? COLUMNS : 32;  // threads of a row
+    const int own = lane % SIDE;
+#pragma unroll
+    for (int r = lane / SIDE; r < 8; r += 32 / SIDE) {
+        if (row + r >= a.m) break;
+        T* const to = (T*)a.y + beside.place(a, row + r, column + own);
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += SIDE)
+            if (own + c < COLUMNS && column + own + c < a.n) to[c] = (T)stage[r * ht_pitch<COLUMNS>::floats + own + c];
+    }
 }
 
 // SYNC: threads that must meet before their shared memory is free; 0 where they have met. AT_ONCE: there are registers for the
@@ -145,7 +167,7 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
     const int lane = ht_thread_again() % 32;
     float* stage = (float*)shared + warp * 8 * PITCH;
     const bool whole = ht_whole<T>(a);
-    if (AT_ONCE && ht_stored_at_once<STEPS, T, FRAGMENTS, COLUMNS, ROW_STEP>(a, sums, row0, column0, lane, whole)) return;
+    if (AT_ONCE && ht_stored_at_once<STEPS, T, FRAGMENTS, COLUMNS, ROW_STEP>(a, beside, sums, row0, column0, lane, whole)) return;
     if (SYNC) ht_sync_some(1, SYNC);
     if (!STEPS && whole) {
 #pragma unroll
@@ -165,6 +187,16 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
         return;
     }
     const bool partial = a.splits > 1;
+    if (!STEPS && !partial && !a.bias && !a.residual && beside.idle()) {
+#pragma unroll
+        for (int half = 0; half < 2 * FRAGMENTS; half++) {
+            __syncwarp();
+            ht_stage<COLUMNS>(stage, sums + half / 2 * COLUMNS / 2 + half % 2 * 2, lane);
+            __syncwarp();
+            ht_put_rows<T, COLUMNS>(a, beside, stage, row0 + half / 2 * ROW_STEP + half % 2 * 8, column0, lane);
+        }
+        return;
+    }
 #pragma unroll 1
     for (int half = 0; half < 2 * FRAGMENTS; half++) {
         const int row = row0 + half / 2 * ROW_STEP + half % 2 * 8;
