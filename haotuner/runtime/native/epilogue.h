@@ -55,6 +55,7 @@ static inline int ht_epilogue_run(ht_kernel_fn fn, int lanes, float* y, int64_t 
                                   int64_t column, int64_t rows, int64_t columns) {
   ht_extra part[HT_MAX_EXTRA];
   int64_t whole = columns / lanes * lanes;
+  part[0] = (ht_extra){0}; /* of steps that read nothing */
   for (int i = 0; i < count; ++i) {
     part[i] = extra[i];
     part[i].data += row * extra[i].row_stride + column * extra[i].column_stride;
