@@ -21,7 +21,7 @@ from haotuner.generate.staged import emit_stage
 from haotuner.microkernels.cuda.generated_parts import PART, prologue
 from haotuner.microkernels.cuda.generated_program import WARP, CudaText
 from haotuner.microkernels.cuda.generated_words import Code
-from haotuner.microkernels.cuda.online_tensor import tensor_body
+from haotuner.microkernels.cuda.online_tensor import join_lines, tensor_body
 from haotuner.microkernels.cuda.pieces import DEVICE
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
@@ -75,9 +75,7 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
     if isinstance(plan, OnlinePlan) and plan.schedule.parts > 1:
         leaves, writes = (Code(f"(a.phase {sign} {PART})") for sign in ("==", "!="))
         emit_part(plan, machine, Part(Code("blockIdx.y"), Code("a.parts"), leaves, writes))
-        last = CudaText(plan, kept_as)
-        emit_join(plan, last, Code("a.parts"))
-        stages = [[], last.lines]
+        stages = [[], _join(plan, kept_as)]
     else:
         emit(alone, machine)
     apart = [
@@ -104,6 +102,15 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
     limit = max(threads, lanes) if lanes <= WARP else lanes
     name = "given" if shared else "a"
     return f'extern "C" __global__ void __launch_bounds__({limit}) {symbol}(const ht_generated_args {name}) {{\n{text}\n}}\n'
+
+
+def _join(plan: OnlinePlan, kept_as: str) -> list[str]:
+    try:
+        return join_lines(plan, kept_as)
+    except UsageError:  # the output is more than the weighted sum over the total
+        last = CudaText(plan, kept_as)
+        emit_join(plan, last, Code("a.parts"))
+        return last.lines
 
 
 def _pointers(machine: CudaText) -> list[str]:

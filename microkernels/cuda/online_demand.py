@@ -39,7 +39,9 @@ EACH_SCORE, ANY_SCORE = 5.0, 12.0  # instructions of a score from product to ope
 EACH_COPY = 12.0  # of 16 bytes that are brought, counted in the compiled loop
 DEPENDENT = 3.0  # cycles of a warp from an instruction to the next that needs it
 WAIT_CYCLES = 750.0  # of a block for each tile of keys: its barrier, the first products, lanes that exchange maxima
-WIDE_WAIT_CYCLES = 400.0  # of four warps that multiply together: the same, where products go on meanwhile
+# Of four warps that multiply together: the same, where products go on meanwhile; what a further group of a block waits for
+# the others; instructions of a score; cycles of a block; how much longer exponentials take where nothing is beside them.
+WIDE_WAIT_CYCLES, WIDE_GROUP_CYCLES, WIDE_EACH_SCORE, WIDE_START_CYCLES, WIDE_ALONE = 230.0, 750.0, 3.0, 5600.0, 1.15
 START_CYCLES = 2400.0  # of a block: its first tiles come from the L2 or from memory, rows are written
 JOIN_PART = 125.0  # of a second launch behind the first, for each part that it reads
 LEFT_BYTES = 3.0  # of parts' records that a multiprocessor writes and reads again in a cycle
@@ -123,7 +125,9 @@ def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: 
     resident, mine = max(1, min(room)), -(-blocks * parts // units)
     rounds, rest = divmod(mine, resident)
     each = steps / blocks / parts
-    first = START_CYCLES + DEPENDENT * EACH_COPY * (s.rows * depth + s.keys * (depth + columns)) / 8 / footprint.threads
+    first = (WIDE_START_CYCLES if s.along == WIDE else START_CYCLES) + DEPENDENT * EACH_COPY * (
+        s.rows * depth + s.keys * (depth + columns)
+    ) / 8 / footprint.threads
     cycles = rounds * (each * _together(once, resident) + first)
     cycles += (each * _together(once, rest) + first) if rest else 0.0
     tile = s.keys * (depth + columns) * BYTES
@@ -159,12 +163,13 @@ def _step(plan: OnlinePlan, count: int, depth: int, columns: int, device: Device
     share = SUSTAINED if s.along == WIDE else HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
     tensor = rows * brought / ((fmas or TENSOR_FMAS) * share)
     powers = scores / POWERS
-    each = EACH_SCORE + (ANY_SCORE if factor(plan.sums) is None else 0.0)
+    each = (WIDE_EACH_SCORE if s.along == WIDE else EACH_SCORE) + (ANY_SCORE if factor(plan.sums) is None else 0.0)
     issued = (scores * each + rows * columns + brought / 8 * EACH_COPY) / ISSUED
     if s.along == WIDE:
         groups = -(-rows // GROUP_ROWS)
         shared = ((groups + 1) * brought + rows * depth) * BYTES / SHARED
-        alone = (tensor + powers + issued) / groups + WIDE_WAIT_CYCLES  # one group's; the others fill its waits
+        alone = tensor / 2 + WIDE_ALONE * (powers + issued) / groups  # values' products are hidden
+        alone += WIDE_WAIT_CYCLES + WIDE_GROUP_CYCLES * (groups - 1)
         return float(np.sqrt(tensor**2 + powers**2 + issued**2 + shared**2)), alone
     again = 0 if s.out_rows // PIECE * depth <= HELD else rows * depth  # the rows' operand, read for every tile of keys
     shared = ((warps + 1) * brought + again) * BYTES / SHARED

@@ -30,7 +30,7 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
     sums, s = plan.sums, plan.schedule
     machine = CudaText(plan, kept_as)
     parts = s.parts > 1
-    outer = {variable.name: Code(f"ht_o{place}") for place, (variable, _) in enumerate(sums.outer)}
+    outer = _names(plan)
     known = factor(sums)
     form = f"{s.keys}, {s.stages}, {sums.depth[1]}, {sums.column[1]}"
     call = (
@@ -50,7 +50,10 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
     element = machine.kept_as
     number = machine.number(1.0 if known is None else known, "fp32")
     return [
-        *(_join(machine, plan, outer) if parts else []),
+        *(
+            [f"if (a.phase == {PART + 1}) {{", *(f"  {line}" for line in join_lines(plan, kept_as)), "  return;", "}"]
+            * parts
+        ),
         f"const long long ht_tiles = ({rows} + {s.rows - 1}) / {s.rows};",
         f"const long long ht_items = {' * '.join(['ht_tiles', *(machine.size(extent) for _, extent in sums.outer)])};",
         "for (long long ht_item = blockIdx.x; ht_item < ht_items; ht_item += gridDim.x) {",
@@ -73,23 +76,22 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
     ]
 
 
-def _join(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> list[str]:
-    """The launch behind those of parts: a warp a row."""
+def join_lines(plan: OnlinePlan, kept_as: str) -> list[str]:
+    """The launch behind those of parts: a warp a row. UsageError where the graph has not the form, or for more parts."""
+    check(plan.sums)
+    machine, outer = CudaText(plan, kept_as), _names(plan)
     if plan.schedule.parts > WARP:
         raise UsageError(f"{plan.schedule.parts} parts; each is a lane's where they are joined, so {WARP} at most")
     sums, rows = plan.sums, machine.size(plan.sums.row[1])
     count = " * ".join([rows, *(machine.size(extent) for _, extent in sums.outer)])
     at, _, stride = _output(machine, plan, outer, rows).rpartition(",")[0].rpartition(", ")
     return [
-        f"if (a.phase == {PART + 1}) {{",
-        f"  ht_join<{sums.column[1]}, {machine.kept_as}>(a.partial, {count}, a.parts, [&](long long ht_line) {{",
-        f"    long long ht_left = ht_quotient(ht_line, {rows});",
-        f"    const long long ht_row = ht_line - ht_left * {rows};",
-        *(f"    {line}" for line in _outer(machine, plan, outer)),
-        f"    return {at} + ht_row * {stride};",
-        "  });",
-        "  return;",
-        "}",
+        f"ht_join<{sums.column[1]}, {machine.kept_as}>(a.partial, {count}, a.parts, [&](long long ht_line) {{",
+        f"  long long ht_left = ht_quotient(ht_line, {rows});",
+        f"  const long long ht_row = ht_line - ht_left * {rows};",
+        *(f"  {line}" for line in _outer(machine, plan, outer)),
+        f"  return {at} + ht_row * {stride};",
+        "});",
     ]
 
 
@@ -107,6 +109,10 @@ def _place(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> li
             "long long ht_left = ht_item - ht_round * (ht_items / ht_tiles);",
         ]
     return lines + _outer(machine, plan, outer)
+
+
+def _names(plan: OnlinePlan) -> dict[str, Code]:
+    return {variable.name: Code(f"ht_o{place}") for place, (variable, _) in enumerate(plan.sums.outer)}
 
 
 def _outer(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> list[str]:

@@ -159,6 +159,7 @@ _RULES: tuple[tuple[str, Callable[[_Asm, re.Match[str]], str]], ...] = (
     ),
     (r"cvt\.rni\.s32\.f32 (%\d+), (%\d+)", _given("nearest")),
     (r"ex2\.approx\.ftz\.f32 (%\d+), (%\d+)", _given("power_of_two")),
+    (r"cp\.async\.mbarrier\.arrive\.noinc\.\S+ \[(%\d+)\]", _simple("copy_arrive")),
     (r"mbarrier\.init\.\S+ \[(%\d+)\], (%\d+)", _simple("barrier_init")),
     (r"mbarrier\.arrive\.expect_tx\.\S+ _, \[(%\d+)\], (%\d+)", _simple("barrier_expect")),
     (r"mbarrier\.arrive\.\S+ _, \[(%\d+)\], (%\d+)", _simple("barrier_arrive")),

@@ -141,40 +141,6 @@ HT_DEVICE void ht_leave(const float (*sums)[4], const float* most, const float* 
     }
 }
 
-// Rows of the output from what up to 32 parts left of them: a warp a row, a lane a part while shares are found. place(row): where the
-// row's columns go. No load waits for another: one part after the other took 10 microseconds for 32 of them (H200).
-template <int COLUMNS, class T, class Place>
-HT_DEVICE void ht_join(const float* left, long long rows, int parts, Place place) {
-    constexpr int LINE = (COLUMNS + 31) / 32 * 32;
-    const int lane = threadIdx.x % 32;
-    const long long apart = rows * (LINE + 2);
-    for (long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32; row < rows; row += (long long)gridDim.x * blockDim.x / 32) {
-        const float* const own = left + row * (LINE + 2);
-        const float most = lane < parts ? own[lane * apart + LINE] : __uint_as_float(0xff800000u);
-        const float total = lane < parts ? own[lane * apart + LINE + 1] : 0.0f;
-        float top = most;
-#pragma unroll
-        for (int other = 16; other > 0; other /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, other));
-        float share = ht_exp2((most - (top == __uint_as_float(0xff800000u) ? 0.0f : top)) * 1.4426950408889634f), whole = total * share;
-#pragma unroll
-        for (int other = 16; other > 0; other /= 2) whole += __shfl_xor_sync(0xffffffffu, whole, other);
-        share /= whole;
-        float sums[LINE / 32];
-#pragma unroll
-        for (int j = 0; j < LINE / 32; j++) sums[j] = 0.0f;
-#pragma unroll 8
-        for (int part = 0; part < parts; part++) {
-            const float of = __shfl_sync(0xffffffffu, share, part);
-#pragma unroll
-            for (int j = 0; j < LINE / 32; j++) sums[j] = fmaf(own[part * apart + j * 32 + lane], of, sums[j]);
-        }
-        T* const to = place(row);
-#pragma unroll
-        for (int j = 0; j < LINE / 32; j++)
-            if (j * 32 + lane < COLUMNS) to[j * 32 + lane] = T(sums[j]);
-    }
-}
-
 // A tile of WARPS x ROWS rows from `base` on, of part `part` of its tiles of keys. score(row, key, x): what the score of a product x
 // is, but for `factor`; seen(row): how many keys a row sees, more the later it comes. Into `out`, or where `left` is given all that a
 // part knows of a row (sums, maximum, total) to left + record(row).

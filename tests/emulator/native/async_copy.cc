@@ -81,6 +81,22 @@ void copy_wait(int pending) {
     }
 }
 
+void copy_arrive(uint32_t address) {
+    Fiber* const asked = current();
+    auto work = [=] {
+        Async& async = asked->async;
+        for (const auto& group : async.copy_groups)
+            for (const Copy& copy : group) perform(copy);
+        for (const Copy& copy : async.copies) perform(copy);
+        async.copy_groups.clear(), async.copies.clear();
+        barrier_arrive(address, 1);
+    };
+    if (late())
+        g_engine.push_back(work);
+    else
+        work();
+}
+
 void barrier_init(uint32_t address, int arrivals) {
     if (address % 8) die("misaligned mbarrier");
     g_barriers[address] = {arrivals, arrivals, 0, 0};

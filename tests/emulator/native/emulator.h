@@ -59,6 +59,7 @@ inline void* shared_pointer(uint32_t address) { return shared_memory() + static_
 void copy_async(uint32_t to, const void* from, unsigned size, unsigned bytes);  // the rest of size is zeros
 void copy_commit();
 void copy_wait(int pending);
+void copy_arrive(uint32_t address);  // at a barrier, when all copies of the thread are done
 void barrier_init(uint32_t address, int arrivals);
 void barrier_arrive(uint32_t address, int arrivals);
 void barrier_expect(uint32_t address, int64_t bytes);

@@ -209,6 +209,7 @@ void warpgroup_wait(int pending) {
         for (const WarpgroupMultiply& work : groups.front()) perform(work);
         groups.pop_front();
     }
+    syncwarp();  // no lane goes on before the warp's products are done
 }
 
 }  // namespace emu
