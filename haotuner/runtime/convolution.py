@@ -132,7 +132,7 @@ class Convolution:
     epilogue that adds a residual: ``convolution(x, residual=r)``, of the shape of the result and apart from ``out``.
     """
 
-    __slots__ = ("__weakref__", "_bound", "_state", "owner")
+    __slots__ = ("__weakref__", "_bound", "_sized", "_state", "_type", "owner")
     owner: Pack
 
     @staticmethod
@@ -190,6 +190,8 @@ class Convolution:
     def serve(self, bound: ConvBound) -> None:
         """Serve later calls from ``bound``; calls that run now finish as they began."""
         self._bound = bound
+        self._sized: tuple[Any, tuple[int, ...]] = (None, ())  # the shape of the last image, and of its result
+        self._type = bound.op.output.dtype
         constants = tuple(bound.constants.values()) if bound.op.extra else ()
         more = () if bound.bias is None else (bound.bias,)
         passed = tuple(operand.name for operand in bound.op.extra if operand.role == "input")
@@ -228,6 +230,20 @@ class Convolution:
 
     def _empty(self, x: Any) -> Any:
         """An output for x, of its kind."""
+        shape, size = self._sized
+        if shape is None or shape != getattr(x, "shape", None):
+            size = self._size(x)
+            self._sized = x.shape, size  # shapes come again: finding it took half of a small call
+        if type(x) is np.ndarray and self._type == "fp32":
+            return np.empty(size, np.float32)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(x, torch.Tensor):
+            if x.requires_grad:
+                refuse_grad(self.name, "x")
+            return x.new_empty(size, dtype=getattr(torch, DTYPES[self._type].numpy))
+        return empty_like(x, size, self._type)
+
+    def _size(self, x: Any) -> tuple[int, ...]:
         op, meaning = self._bound.op, self._bound.meaning
         dims, shape = op.operands[0].dims, getattr(x, "shape", None)
         if shape is None or len(shape) < len(dims) - 1:
@@ -240,13 +256,7 @@ class Convolution:
             found = " x ".join(str(extents[axis]) for axis in self._bound.windows)
             raise ValueError(f"{op.name}: x is an image of {found}, with its pads smaller than the window: nothing is left")
         known = {"f": meaning["f"], **sides}
-        size = (*shape[:split], *(known[axis] for axis in op.output.dims[1:]))
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(x, torch.Tensor):
-            if x.requires_grad:
-                refuse_grad(op.name, "x")
-            return x.new_empty(size, dtype=getattr(torch, DTYPES[op.output.dtype].numpy))
-        return empty_like(x, size, op.output.dtype)
+        return (*shape[:split], *(known[axis] for axis in op.output.dims[1:]))
 
 
 def _row(op: PackOp, name: str, value: Any, count: int) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
 from haotuner.runtime.typed import as_bits, empty_like, taken
+
+if TYPE_CHECKING:
+    from haotuner.pack.op import PackOp
+    from haotuner.runtime.pack import Pack
 
 
 class ProductOp(Operator):
@@ -25,6 +29,12 @@ class ProductOp(Operator):
     are allowed.
     """
 
+    def __init__(self, pack: Pack, op: PackOp, threads: int | None = None) -> None:
+        super().__init__(pack, op, threads)
+        x, w = (operand.dims for operand in op.inputs[:2])
+        self._plain = op.output.dtype == "fp32"
+        self._rows, self._columns = x.index("m") - 3, w.index("n") - 3  # counted from the last axis
+
     def run(self, *operands: Any, out: Any = None, **named: Any) -> Any:
         """The result, in ``out`` if that is given, else new and of x's kind.
 
@@ -35,14 +45,19 @@ class ProductOp(Operator):
         if not named and len(operands) == 2:
             x, w = operands
             # As _is_negated, written out: that was a fifth of a small call's time.
-            if not ((hasattr(x, "is_neg") and x.is_neg()) or (hasattr(w, "is_neg") and w.is_neg())):
+            arrays = type(x) is np.ndarray is type(w)
+            if arrays or not ((hasattr(x, "is_neg") and x.is_neg()) or (hasattr(w, "is_neg") and w.is_neg())):
                 try:  # the usual call; what is wrong with another is looked for below
                     if out is not None and not getattr(out, "requires_grad", False):
                         self._call(self._setting, x, w, out)
                         return out
+                    if out is None and arrays:
+                        found = self._for_arrays(x, w)
+                        self._call(self._setting, x, w, found)
+                        return found
                     if out is None and not getattr(x, "requires_grad", True) and not getattr(w, "requires_grad", True):
                         return self._call(self._setting, x, w, None)  # of torch: the library asks torch for the output
-                except REFUSED:
+                except (IndexError, MemoryError, *REFUSED):
                     pass
         beside = {name: _number(named.pop(name, None)) for name in BESIDE}
         given = self._given(operands, named)
@@ -67,6 +82,12 @@ class ProductOp(Operator):
             self.run(out=out, **(every | frozen))
         return out
 
+    def _for_arrays(self, x: Any, w: Any) -> Any:
+        """An output for two arrays of as many matrices; for others None or one that the call refuses."""
+        if not self._plain or x.shape[:-2] != w.shape[:-2]:
+            return None
+        return np.empty((*x.shape[:-2], x.shape[self._rows], w.shape[self._columns]), np.float32)
+
     def _fresh(self, given: Mapping[str, Any]) -> Any:
         """An output for these factors; what else is wrong with them is said by the call itself."""
         shapes = []
@@ -75,14 +96,13 @@ class ProductOp(Operator):
             if shape is None or len(shape) < len(operand.dims) - 1:
                 raise TypeError(f"{self.name}: {self._wanted(operand)}, got {type(given[operand.name]).__name__}")
             shapes.append(tuple(int(extent) for extent in shape))
-        dims = [operand.dims for operand in self.entry.inputs]
         try:
             batch = broadcast(shapes[0][:-2], shapes[1][:-2])
         except ValueError:
             raise ValueError(
                 f"{self.name}: batches {shapes[0][:-2]} of x and {shapes[1][:-2]} of w do not go together"
             ) from None
-        size = (*batch, shapes[0][dims[0].index("m") - 3], shapes[1][dims[1].index("n") - 3])
+        size = (*batch, shapes[0][self._rows], shapes[1][self._columns])
         first = next(iter(given.values()))
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(first, torch.Tensor):
