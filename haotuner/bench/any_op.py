@@ -1,4 +1,4 @@
-"""Any op of the CPU in a race: with its epilogue, in its own types, by all operands of one call, which lie in cache."""
+"""Any op in a race: with its epilogue, in its own types, by all operands of one call, which lie in cache."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ PEERS = {
     "onnxruntime": f"{_AT}onnx:OnnxruntimeAnyOp",
 }
 OURS = f"{_AT}ours:OurAnyOp"
+GPU_PEERS = {name: f"haotuner.bench.peers.gpu_any:Gpu{name.capitalize()}AnyOp" for name in ("torch", "inductor")}
+OUR_GPU = "haotuner.bench.peers.gpu_any:GpuOurAnyOp"
 KINDS = (
     "dense", "batch_matmul", "attention", "softmax", "log_softmax", "layer_norm", "rms_norm", "add_layer_norm", "gelu",
     "gelu_tanh", "silu", "bias_gelu", "instance_norm", "group_norm", "reduce_sum", "reduce_mean", "reduce_max", "reduce_min",

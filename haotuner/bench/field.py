@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from haotuner.bench import any_op, generated, groups, images, products
+from haotuner.bench import any_op, groups, images, products
 from haotuner.bench.contender import MACHINE_SPEC
 from haotuner.errors import UsageError
 from haotuner.words.cold import CPU_CACHES, GPU_CACHES
 from haotuner.words.op import Op
 
-DENSE, CONVOLUTION, PRODUCT, GROUPED = "dense", "convolution", "batch_matmul", "grouped"
-GENERATED, ANY = "generated", "any"
+DENSE, CONVOLUTION, PRODUCT, GROUPED, ANY = "dense", "convolution", "batch_matmul", "grouped", "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,28 +28,26 @@ class Field:
     our_products: str
     group_peers: Mapping[str, str] = field(default_factory=dict)  # of grouped, where it is raced at all
     our_groups: str = ""
-    generated_peers: Mapping[str, str] = field(default_factory=dict)  # of generated kinds, where they are raced at all
-    our_generated: str = ""
+    any_peers: Mapping[str, str]  # of any op
+    our_any: str
 
     def side(self, op: Op) -> str:
         """Which contenders the op has here: those of layers and products ("dense", "batch_matmul", …) or of any op ("any").
 
         Empty where nobody is set up for it. Dense without epilogue, weight (n, k), a dynamic m; batch_matmul; on the host
-        convolutions (``images.raceable``) and any op (``any_op.raceable``); on GPUs grouped products (``groups.raceable``)
-        and generated kinds (``generated.raceable``).
+        convolutions (``images.raceable``); on GPUs grouped products (``groups.raceable``); else ``any_op.raceable``, on GPUs
+        in the types of the field alone.
         """
         known = op.dtype in self.dtypes
         if self.our_groups and groups.raceable(op):
             return GROUPED if known else ""
-        if self.our_generated and generated.raceable(op):
-            return GENERATED if known else ""
         if self.on_host and images.raceable(op):
             return CONVOLUTION
         if products.raceable(op) and (op.dtype == "fp32" or not self.on_host):
             return PRODUCT
         if op.kind == "dense" and known and not op.options and not op.epilogue and op.dynamic == ("m",):
             return DENSE
-        return ANY if self.on_host and any_op.raceable(op) else ""
+        return ANY if (known or self.on_host) and any_op.raceable(op) else ""
 
     def raceable(self, op: Op) -> bool:
         """True if peers are set up for the op."""
@@ -63,10 +60,8 @@ class Field:
     @property
     def what(self) -> str:
         """What can be raced, in words."""
-        if self.on_host:
-            return f"ops with a dynamic axis, of the kinds {', '.join(any_op.KINDS)}, and convolutions"
-        dense = f"dense {' or '.join(self.dtypes)} without epilogue, weight (n, k), and a dynamic m"
-        return f"{dense}, grouped products likewise, generated kinds, or batch_matmul"
+        types = "" if self.on_host else f" in {', '.join(self.dtypes)}"
+        return f"ops with a dynamic axis{types}, of the kinds {', '.join(any_op.KINDS)}, and convolutions"
 
     def entrants(self, ops: Sequence[Op], names: Sequence[str] | None) -> tuple[str, dict[str, str]]:
         """Ours, and of the peers of these names (None: of all) those that are set up for the side of these ops."""
@@ -76,10 +71,8 @@ class Field:
             ours, peers = self.our_products, dict(self.product_peers)
         elif GROUPED in sides:
             ours, peers = self.our_groups, dict(self.group_peers)
-        elif GENERATED in sides:
-            ours, peers = self.our_generated, dict(self.generated_peers)
         elif ANY in sides:
-            ours, peers = any_op.OURS, dict(any_op.PEERS)
+            ours, peers = self.our_any, dict(self.any_peers)
         elif CONVOLUTION in sides:
             peers = {name: spec for name, spec in peers.items() if name in images.PEERS}
         asked = peers if names is None else self.named(names)
@@ -110,6 +103,8 @@ HOST = Field(
     ours="haotuner.bench.peers.ours:Ours",
     product_peers=products.PEERS,
     our_products=products.OURS,
+    any_peers=any_op.PEERS,
+    our_any=any_op.OURS,
     dtypes=("fp32", "fp16", "bf16", "int8"),
     caches=CPU_CACHES,
     machine=MACHINE_SPEC,
@@ -127,8 +122,8 @@ GPU = Field(
     our_products="haotuner.bench.peers.gpu_products:GpuOurProducts",
     group_peers=groups.PEERS,
     our_groups=groups.OURS,
-    generated_peers=generated.PEERS,
-    our_generated=generated.OURS,
+    any_peers=any_op.GPU_PEERS,
+    our_any=any_op.OUR_GPU,
     dtypes=("fp32", "fp16", "bf16"),
     caches=GPU_CACHES,
     on_host=False,

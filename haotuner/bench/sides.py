@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from haotuner.bench import any_op, generated, groups, images, inputs, products
-from haotuner.bench.field import ANY, CONVOLUTION, DENSE, GENERATED, GROUPED
+from haotuner.bench import any_op, groups, images, inputs, products
+from haotuner.bench.field import ANY, CONVOLUTION, DENSE, GROUPED
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
@@ -15,7 +15,7 @@ def drawn(side: str, op: Op, shape: Shape, seed: int) -> Any:
     if side in (DENSE, GROUPED):
         draw: Any = inputs.draw_x if side == DENSE else groups.draw
         return draw(op, shape["m"], seed)
-    of = {CONVOLUTION: images.draw_image, GENERATED: generated.draw, ANY: any_op.draw}
+    of = {CONVOLUTION: images.draw_image, ANY: any_op.draw}
     return of.get(side, products.draw)(op, shape, seed)
 
 
@@ -25,5 +25,4 @@ def error_share(side: str, op: Op, x: Any, weight: Any, found: Any) -> float:
         return inputs.error_share(x, weight, found, op.dtype)
     if side in (GROUPED, CONVOLUTION):
         return float((groups if side == GROUPED else images).error_share(op, x, weight, found))
-    of: dict[str, Any] = {GENERATED: generated.error_share, ANY: any_op.error_share}
-    return float(of.get(side, products.error_share)(op, x, found))
+    return float((any_op if side == ANY else products).error_share(op, x, found))

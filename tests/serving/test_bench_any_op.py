@@ -123,4 +123,4 @@ def test_what_is_not_raced() -> None:
     for spec in ("dense:m=3,n=6,k=5", "grouped:g=2,n=6,k=5"):
         assert not HOST.raceable(Op.parse(spec))
     fused = Op.parse("dense:n=6,k=5,epilogue=relu")
-    assert HOST.side(fused) == ANY and not GPU.side(fused)
+    assert HOST.side(fused) == GPU.side(fused) == ANY and not GPU.side(Op.parse("softmax:dtype=int8"))

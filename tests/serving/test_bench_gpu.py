@@ -13,7 +13,7 @@ import pytest
 
 from haotuner.backends.cuda.clocks import Clocks
 from haotuner.backends.cuda.pack_dense import CudaEntry
-from haotuner.bench import generated
+from haotuner.bench import any_op
 from haotuner.bench.contender import OURS, OURS_AGAIN
 from haotuner.bench.contest import Contest, usual_weights
 from haotuner.bench.encoding import decoded, encoded, rounded
@@ -31,7 +31,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.conftest import has_gpu
 from tests.serving.cuda_device_code import build_pack
-from tests.serving.cuda_packs import GENERATED_PICKS, LAST, PICKS, Pick
+from tests.serving.cuda_packs import CONV_ONE_TAP, GENERATED_PICKS, LAST, PICKS, STEPPED_PICKS, Pick
 from tests.standin import environment, toolchain_missing
 
 needs_compilers = pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}")
@@ -205,14 +205,18 @@ def test_threads_and_instruction_sets_are_for_cpus():
 
 
 @needs_compilers
-def test_generated_kinds_are_raced_as_they_are_served(tmp_path):
-    pick = GENERATED_PICKS[1]  # layer_norm with scale and bias, in bf16
+@pytest.mark.parametrize("pick, shape", [
+    (GENERATED_PICKS[1], Shape.of(m=3, n=40)),  # layer_norm with scale and bias, in bf16
+    (STEPPED_PICKS[0], Shape.of(m=5)),
+    pytest.param(CONV_ONE_TAP, Shape.of(b=1, h=2, w=3), marks=pytest.mark.slow),
+], ids=lambda one: getattr(one, "op", ""))  # fmt: skip
+def test_any_op_is_raced_as_it_is_served(pick, shape, tmp_path):
     code = tmp_path / "code"
     pack, op = build_pack(tmp_path / "pack", pick, code), Op.parse(pick.op)
     driver = environment(tmp_path / "images", device=pick.arch, sources=code, execute="demand")
     ours, peers = GPU.entrants([op], None)
     contest = Contest(
-        pack=pack, ops=(op,), shapes=(Shape.of(m=3, n=40),), peers=peers, field=GPU, ordinal=0, ours=ours,
+        pack=pack, ops=(op,), shapes=(shape,), peers=peers, field=GPU, ordinal=0, ours=ours,
         environment={**os.environ, **driver}, weights=usual_weights(GPU, [op]), seconds_per_row=0.05, block_s=0.01,
     )  # fmt: skip
     (row,) = run(contest).rows
@@ -222,9 +226,9 @@ def test_generated_kinds_are_raced_as_they_are_served(tmp_path):
         and {OURS, OURS_AGAIN} <= set(row.blocks_us)
         and set(peers) == {"torch", "inductor"}
     )
-    with pytest.raises(UsageError, match="layer_norm binds no weight that could be cold"):
+    with pytest.raises(UsageError, match="binds no weight that could be cold|is raced by its whole call"):
         replace(contest, weights=("cold",))
-    assert HOST.side(op) == ANY and not GPU.raceable(Op.parse("softmax:dtype=int8"))
+    assert HOST.side(op) == GPU.side(op) == ANY and not GPU.raceable(Op.parse("softmax:dtype=int8"))
 
 
 @pytest.mark.parametrize("kind", [
@@ -235,6 +239,6 @@ def test_every_generated_kind_is_written_down_for_torch(kind):
     torch = pytest.importorskip("torch", reason="library: torch")
     op = Op.parse(kind)
     assert GPU.raceable(op)
-    inputs = generated.draw(op, Shape.of(dict.fromkeys(op.dynamic, 6)), 0)
+    inputs = any_op.draw(op, Shape.of(dict.fromkeys(op.dynamic, 6)), 0)
     found = expression(torch, op)(*(torch.from_numpy(value) for value in inputs.values()))
-    assert generated.error_share(op, inputs, found.numpy()) <= 1
+    assert any_op.error_share(op, inputs, found.numpy()) <= 1

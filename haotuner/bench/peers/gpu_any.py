@@ -1,0 +1,97 @@
+"""Any op on a GPU: ours as a server calls it, torch eager and compiled; operands lie where the call before left them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from haotuner.bench.any_op import Operands, bound, shape_of
+from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.images import Told
+from haotuner.bench.peers.gpu_driver import Memory
+from haotuner.bench.peers.gpu_ours import GpuOurOperator
+from haotuner.bench.peers.gpu_torch import OnTorch
+from haotuner.bench.peers.torch_words import expression
+from haotuner.ops.convolution import is_convolution
+from haotuner.words.op import Op
+
+
+class GpuOurAnyOp(GpuOurOperator):
+    """``op.bind(weight, **constants)(x, out=y, **more, stream=…)``, or ``op.run(**operands, …)`` where nothing is bound."""
+
+    def aim(self, operands: Operands, count: int) -> Sequence[Call]:
+        """The same call as often as asked."""
+        op = self._named
+        assert op is not None
+        self._driver.free(self._held)
+        self._held = []
+        types = {one.name: op.dtype_of(one) for one in op.meaning.inputs}
+        types |= {name: op.extra_dtype(name) for name in op.epilogue_operands}
+        placed: dict[str, Memory] = {}
+        for name, values in operands.items():
+            placed[name] = self._driver.upload(np.asarray(values, np.float32), types[name])
+            self._held.append(placed[name])
+        output = op.meaning.output
+        self._held.append(self._driver.empty(op.operand_shape(output, shape_of(op, operands)), op.dtype_of(output)))
+        given = {name: memory.tensor() for name, memory in placed.items()}
+        self._run = self._call(op, given, self._held[-1].tensor())
+        return [self._run] * count
+
+    def _call(self, op: Op, given: dict[str, Any], out: Any) -> Call:
+        served, kept, stream = self._pack.op(op.name), bound(op), self._driver.stream
+        if not kept:
+            if hasattr(served, "prepare"):
+                served.prepare(stream)
+            passed = {name: given.pop(name) for name in op.epilogue_operands}
+            return partial(served.run, *given.values(), out=out, stream=stream, **passed)
+        layer = served.bind(given["weight"], **{name: given[name] for name in kept[1:]})
+        layer.prepare(stream)
+        more = {name: one for name, one in given.items() if name not in ("x", *kept)}
+        return partial(layer, given["x"], out=out, stream=stream, **more)
+
+
+class GpuTorchAnyOp(OnTorch):
+    """torch eager under inference mode, cuDNN's choice by timing; each call makes its output."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._engine.torch.backends.cudnn.benchmark = True
+        self._op: Any = None
+        self._function: Callable[..., Any] = lambda: None
+        self._run: Call = lambda: None
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Look the expression up."""
+        self._op, self._function = op, expression(self._engine.torch, op)
+
+    def aim(self, operands: Mapping[str, Any], count: int) -> Sequence[Call]:
+        """The same call as often as asked."""
+        op, torch = self._op, self._engine.torch
+        placed = {name: self._engine.put(np.asarray(values, np.float32), op.dtype) for name, values in operands.items()}
+        if is_convolution(op.kind) and "h" in op.axes and Told.of(op).last:
+            placed["weight"] = placed["weight"].contiguous(memory_format=torch.channels_last)
+        more = {name: placed.pop(name) for name in op.epilogue_operands}
+        self._run = partial(self._function, *placed.values(), **more)
+        return [self._run] * count
+
+    def result(self, index: int) -> Array:
+        """Of one call, as it is timed."""
+        found: Array = self._run().float().cpu().numpy()  # type: ignore[attr-defined]
+        return found
+
+
+class GpuInductorAnyOp(GpuTorchAnyOp):
+    """torch.compile for extents that are left open; its own CUDA graphs are off, as every contender has the race's."""
+
+    alone = True
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Compiled at the first call of a shape, which the race does not time."""
+        super().prepare(op, weights)
+        torch = self._engine.torch
+        torch.compiler.reset()
+        options = {"max_autotune": True, "triton.cudagraphs": False}
+        self._function = torch.compile(self._function, dynamic=True, fullgraph=True, options=options)
