@@ -26,8 +26,7 @@ class GpuOurAnyOp(GpuOurOperator):
         """The same call as often as asked."""
         op = self._named
         assert op is not None
-        self._driver.free(self._held)
-        self._held = []
+        self._leave()
         types = {one.name: op.dtype_of(one) for one in op.meaning.inputs}
         types |= {name: op.extra_dtype(name) for name in op.epilogue_operands}
         placed: dict[str, Memory] = {}

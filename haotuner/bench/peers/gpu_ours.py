@@ -60,10 +60,15 @@ class GpuOurOperator(OnDevice):
         """What is served at this shape; which kernel, ``haotuner explain`` says."""
         return "one launch"
 
-    def _placed(self, op: Op, inputs: Iterable[Array], size: tuple[int, ...], count: int) -> Sequence[Call]:
-        """The same call on these inputs as often as asked, into an output of this size."""
+    def _leave(self) -> None:
+        """Give the last operands back. The call goes first: tensors must not outlive the memory that they were made of."""
+        self._run = None
         self._driver.free(self._held)
         self._held = []
+
+    def _placed(self, op: Op, inputs: Iterable[Array], size: tuple[int, ...], count: int) -> Sequence[Call]:
+        """The same call on these inputs as often as asked, into an output of this size."""
+        self._leave()
         self._held = [*(self._driver.upload(one, op.dtype) for one in inputs), self._driver.empty(size, op.dtype)]
         *given, out = (memory.tensor() for memory in self._held)
         self._run = partial(self._pack.op(op.name).run, *given, out=out, stream=self._driver.stream)
