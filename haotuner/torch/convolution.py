@@ -47,10 +47,21 @@ def dtype_word(layer: Any) -> str:
     return "" if name == "fp32" else f",dtype={name}"
 
 
-def prefers_last(layer: Any) -> bool:
-    """Whether the layer's weight was put into torch's channels-last memory, as its images are then."""
+def prefers_last(layer: Any, *, others: bool = False) -> bool:
+    """Whether the layer's weight was put into torch's channels-last memory, as its images are then.
+
+    ``others``: that of some layer of the model was, which decides for windows of one tap or one channel: they lie both ways.
+    """
     weight = layer.weight
-    return weight.dim() == 4 and not weight.is_contiguous() and weight.is_contiguous(memory_format=torch.channels_last)
+    if weight.dim() != 4 or not weight.is_contiguous(memory_format=torch.channels_last):
+        return False
+    return others or not weight.is_contiguous()
+
+
+def any_last(model: torch.nn.Module) -> bool:
+    """Whether a convolution of the model has its weight in channels-last memory, and in that alone."""
+    layers = (layer for layer in model.modules() if type(layer) in KINDS)
+    return any(prefers_last(layer) for layer in layers)
 
 
 def reason_of(layer: Any) -> str:
@@ -99,9 +110,17 @@ class PackedConvolution(PackedLinear):
         return PackedConvolution(served, kept, registered).train(source.training)  # type: ignore[no-any-return]
 
     def forward(self, x: torch.Tensor, output_size: Any = None) -> torch.Tensor:
-        """The convolution of ``x``, plus the bias."""
+        """The convolution of ``x``, plus the bias. ``output_size``: as the layer's own output_padding makes it."""
         if output_size is not None:
-            raise ValueError(f"{self._linear.name}: output_size is not served; make the layer with output_padding instead")
+            served: Any = self._linear
+            sides = list(served.bound.windows.values())
+            given, size = tuple(output_size)[-len(sides) :], tuple(x.shape[-len(sides) :])
+            own = tuple(side.out(extent) for side, extent in zip(sides, size, strict=True))
+            if given != own:
+                raise ValueError(
+                    f"{served.name}: output_size {given}, where an image of {size} becomes {own}: a served layer has one "
+                    "output_padding; make the layer with the one that is wanted, then swap"
+                )
         return super().forward(x)
 
     def extra_repr(self) -> str:

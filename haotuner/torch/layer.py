@@ -54,6 +54,9 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` times the weight, plus the bias."""
+        if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+            found = x.layout if isinstance(x, torch.Tensor) else type(x).__name__
+            raise TypeError(f"{self._linear.name}: x is {found}; expected a strided torch.Tensor")
         kind = x.dtype
         if kind is self._own and self.dtype is kind and not torch.is_autocast_enabled("cpu"):
             return self._product(x)

@@ -13,7 +13,16 @@ from haotuner.runtime.pack import Pack
 from haotuner.torch.activations import Passed, with_step
 from haotuner.torch.attention import PackedAttention, unserved
 from haotuner.torch.chains import Chain, Chains, Place, chains
-from haotuner.torch.convolution import DTYPES, KINDS, PackedConvolution, dtype_word, prefers_last, reason_of, spec_of
+from haotuner.torch.convolution import (
+    DTYPES,
+    KINDS,
+    PackedConvolution,
+    any_last,
+    dtype_word,
+    prefers_last,
+    reason_of,
+    spec_of,
+)
 from haotuner.torch.encoder import keep_working, plain_encoders
 from haotuner.torch.folding import FoldedConvolution, FoldedNorm, unfoldable
 from haotuner.torch.layer import PackedLinear
@@ -95,6 +104,7 @@ class _Swap:
         self.norms: dict[str, str] = {}
         self.unfolded: dict[str, str] = {}
         self.after = chains(model) if self.on_cpu else Chains()
+        self._last = any_last(model)
         self._names = {id(one): name for name, one in model.named_modules()}
         self._made: dict[Any, torch.nn.Module] = {}
 
@@ -123,7 +133,7 @@ class _Swap:
 
     def _ops(self, child: Any, norm: Place | None) -> tuple[list[str], list[str]]:
         """Ops that serve a layer with the activation behind it, and those that serve it alone."""
-        chain, plain = self.after.after(child), _specs(child)
+        chain, plain = self.after.after(child), _specs(child, self._last)
         step = "" if norm is None and chain.norm is not None else chain.step  # nothing is served past a norm that stays
         bias = child.bias is not None or norm is not None
         return [with_step(spec, step, bias=bias) for spec in plain if step], plain
@@ -221,19 +231,23 @@ def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> dict[st
     ``fuse``: a layer with an activation behind it is one op, a batch norm in between included. ``times`` counts layers; with
     ``example``, the arguments of one run of the model (under ``torch.inference_mode``), it counts their calls in that run.
     """
+    model = getattr(model, "_orig_mod", model)  # compiled: what it compiles, for its code calls no hooks
+    if example and any(map(_lazy, model.modules())):
+        with torch.inference_mode(False), torch.no_grad():
+            model(*example)  # lazy layers become plain ones
     found = {name: child for name, parent, _, child in _layers(model) if not _reason(parent, child, None)}
     attention = [
         child for child in model.modules() if isinstance(child, torch.nn.MultiheadAttention) and not unserved(child)
     ]
     found |= {f"attention {place}": child for place, child in enumerate(attention)}
     after = chains(model).by_layer if fuse else {}
-    kept = {id(child) for child in found.values()}
+    kept, others = {id(child) for child in found.values()}, any_last(model)
     steps = {place: chain for place, chain in after.items() if chain.step and place in kept}
     if not example:
-        return dict(Counter(spec for child in found.values() for spec in _wanted(child, steps)).most_common())
+        return dict(Counter(spec for child in found.values() for spec in _wanted(child, steps, others)).most_common())
     counts: Counter[str] = Counter()
     hooks = [
-        child.register_forward_pre_hook(lambda module, _: counts.update(_wanted(module, steps)))
+        child.register_forward_pre_hook(lambda module, _: counts.update(_wanted(module, steps, others)))
         for child in {id(child): child for child in found.values()}.values()
     ]
     try:
@@ -254,8 +268,18 @@ def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str,
             if child is None or isinstance(child, SERVED):  # an earlier swap's
                 continue
             weight = getattr(child, "weight", None)
-            if isinstance(weight, torch.Tensor) and _matrix(child, weight):
+            if _lazy(child) or _quantised(child) or (isinstance(weight, torch.Tensor) and _matrix(child, weight)):
                 yield f"{path}.{key}" if path else key, parent, key, child
+
+
+def _lazy(child: torch.nn.Module) -> bool:
+    """Whether its weight has no size yet."""
+    return isinstance(child, torch.nn.modules.lazy.LazyModuleMixin) and child.has_uninitialized_params()
+
+
+def _quantised(child: torch.nn.Module) -> bool:
+    """Whether it is a layer of torch's own quantised ones, whose weight is no parameter."""
+    return callable(getattr(child, "set_weight_bias", None))
 
 
 def _matrix(child: torch.nn.Module, weight: torch.Tensor) -> bool:
@@ -264,28 +288,28 @@ def _matrix(child: torch.nn.Module, weight: torch.Tensor) -> bool:
     return isinstance(child, torch.nn.Linear) or weight.dim() > 1
 
 
-def _specs(layer: Any) -> list[str]:
+def _specs(layer: Any, others: bool) -> list[str]:
     """The ops that can serve a layer, the one for how its images lie in memory first."""
     if type(layer) not in KINDS:
         return [_spec(layer)]
-    last = prefers_last(layer)
+    last = prefers_last(layer, others=others)
     return [spec_of(layer, last=last), spec_of(layer, last=not last)]
 
 
-def _spec(layer: Any) -> str:
+def _spec(layer: Any, others: bool = False) -> str:
     if type(layer) in KINDS:
-        return spec_of(layer, last=prefers_last(layer))
+        return spec_of(layer, last=prefers_last(layer, others=others))
     return f"dense:n={layer.out_features},k={layer.in_features}{dtype_word(layer)}"
 
 
-def _wanted(layer: Any, steps: Mapping[int, Chain]) -> list[str]:
-    """The ops that a run of a layer needs. ``steps``: what follows layers, by their ids."""
+def _wanted(layer: Any, steps: Mapping[int, Chain], others: bool) -> list[str]:
+    """The ops that a run of a layer needs. ``steps``: what follows layers, by ids; ``others``: see ``prefers_last``."""
     chain = steps.get(id(layer))
     if chain is not None and (chain.norm is None or not unfoldable(chain.norm.module, layer)):
-        return [with_step(_spec(layer), chain.step, bias=layer.bias is not None or chain.norm is not None)]
+        return [with_step(_spec(layer, others), chain.step, bias=layer.bias is not None or chain.norm is not None)]
     if isinstance(layer, torch.nn.MultiheadAttention):
         return [_spec(_projection(layer)), _spec(layer.out_proj)]
-    return [_spec(layer)]
+    return [_spec(layer, others)]
 
 
 def _reason(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
@@ -296,6 +320,8 @@ def _reason(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
         return unserved(layer) or f"not in the pack: tune it with --op {_spec(_projection(layer))}"
     if isinstance(parent, torch.nn.MultiheadAttention):
         return "attention reads its output projection's weight itself, unless its input projection is served"
+    if _lazy(layer):
+        return "its weight has no size yet: call the model once, then swap"
     if type(layer) is not torch.nn.Linear and type(layer) not in KINDS:
         return f"{type(layer).__name__} is not served, only nn.Linear, and convolutions of one and two axes, themselves"
     if type(layer) in KINDS and (why := reason_of(layer)):

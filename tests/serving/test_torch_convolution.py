@@ -64,6 +64,28 @@ def test_the_ops_of_a_net_are_told(net):
     assert sum(adapter.ops_of(net, torch.randn(1, 3, 8, 8)).values()) == 4
 
 
+def test_layers_whose_weight_lies_both_ways_follow_the_others():
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Conv2d(8, 4, 1)).eval()
+    assert not any("nhwc" in spec for spec in adapter.ops_of(net))
+    found = adapter.ops_of(net.to(memory_format=torch.channels_last))
+    assert len(found) == 3 and all("layout=nhwc" in spec for spec in found)
+
+
+def test_lazy_compiled_and_quantised_layers(path):
+    nn = torch.nn
+    lazy = nn.Sequential(nn.LazyConv2d(8, 3), nn.Flatten(), nn.LazyLinear(3)).eval()
+    assert adapter.ops_of(lazy) == {}
+    with haotuner.load(path, threads=1) as pack:
+        assert all("its weight has no size yet" in why for why in adapter.swap(lazy, pack).left.values())
+        quantised = nn.Sequential(torch.ao.nn.quantized.dynamic.Linear(3, 4))
+        assert "is not served, only nn.Linear" in adapter.swap(quantised, pack).left["0"]
+    assert adapter.ops_of(lazy, torch.randn(1, 3, 8, 8)) == {"conv2d:c=3,f=8,r=3,s=3": 1, "dense:n=3,k=288": 1}
+    compiled = torch.compile(lazy, backend="eager")
+    with torch.inference_mode():
+        compiled(torch.randn(1, 3, 8, 8))
+    assert adapter.ops_of(compiled, torch.randn(1, 3, 8, 8)) == adapter.ops_of(lazy)
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_a_net_gives_what_it_gave(net, path, last):
     served = copy.deepcopy(net)
@@ -91,8 +113,13 @@ def test_a_net_gives_what_it_gave(net, path, last):
         assert close(served(x), other(x)) and close(twin(x), want)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert served.stem(x).dtype == torch.bfloat16
-        with pytest.raises(ValueError, match="output_size is not served"):
-            served.up(torch.randn(1, 6, 3, 3), output_size=(6, 6))
+        small = torch.randn(1, 6, 3, 3)
+        assert torch.equal(served.up(small, output_size=(6, 6)), served.up(small))
+        with pytest.raises(ValueError, match=r"output_size \(5, 5\), where an image of \(3, 3\) becomes \(6, 6\)"):
+            served.up(small, output_size=(1, 4, 5, 5))
+        for odd in ([[1.0]], torch.eye(3).to_sparse()):
+            with pytest.raises(TypeError, match="expected a strided torch.Tensor"):
+                served.stem(odd)
     with pytest.raises(haotuner.errors.PackClosed), torch.inference_mode():
         served(x)
 
