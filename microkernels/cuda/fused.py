@@ -23,10 +23,9 @@ CHANNELS = ("bias", "scale", "low", "high")  # places of what a launch reads wit
 # Element types of y by their number in ht_cuda_args.h, where it is not the kernel's own, which is 0.
 Y_TYPES = ("", "fp32", "fp16", "bf16", "int32", "uint8", "int8")
 FLOATS_WRITE = Y_TYPES[1:4]  # kernels of floats; those of bytes all of them
-# A quotient that is 0 where its divisor is beyond 2^126 is what a sigmoid wants; comparisons keep the NaN of a value.
+# Comparisons keep the NaN of a value.
 CALLS: Mapping[str, str] = {
     **FLOATS,
-    "sigmoid": "__fdividef(1.0f, 1.0f + expf(-{0}))",
     "max": "({0} < {1} ? {1} : {0})",
     "min": "({0} > {1} ? {1} : {0})",
 }

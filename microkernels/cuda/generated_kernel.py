@@ -33,7 +33,7 @@ def _stages(plan: Plan, kept_as: str) -> list[list[str]]:
     """Statements of each stage of rows that blocks share."""
     found = []
     for stage in range(len(levels_of_folds(plan)) + 1):
-        machine = CudaText(plan, kept_as)
+        machine = CudaText(replace(plan, schedule=replace(plan.schedule, packed=1)), kept_as)  # single vectors
         emit_stage(plan, machine, stage, Code("blockIdx.y"), Code("a.parts"))
         found.append(machine.lines)
     return found
@@ -86,22 +86,36 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
     ]
     end = len(machine.tensors) - 1
     whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"
+    begin = prologue(shared, [machine.element(name) for name in machine.tensors], machine.given) if shared else []
     body = [
-        *(prologue(shared, [machine.element(name) for name in machine.tensors], machine.given) if shared else []),
         f"const int ht_lane = threadIdx.x % {lanes};",
         f"const unsigned ht_mask = {whole};",
         f"const long long ht_group = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / {lanes};",
         f"const long long ht_groups = (long long)gridDim.x * blockDim.x / {lanes};",
         *_pointers(machine),
         *([f"float* const ht_t{end} = (float*)a.data[{end}];"] if shared and kept_as != "fp32" else []),
+        *machine.places(),
         *machine.memory(max(1, threads // lanes)),
         *apart,
         *machine.lines,
     ]
-    text = "\n".join(f"  {line}" for line in body)
     limit = max(threads, lanes) if lanes <= WARP else lanes
     name = "given" if shared else "a"
-    return f'extern "C" __global__ void __launch_bounds__({limit}) {symbol}(const ht_generated_args {name}) {{\n{text}\n}}\n'
+    head = f'extern "C" __global__ void __launch_bounds__({limit}) {symbol}(const ht_generated_args {name}) {{'
+    if not (even := machine.even()):
+        return "\n".join([head, *_inside([*begin, *body]), "}\n"])
+    # Twice, so that each knows its places: lanes with neighbours of their own, and lanes side by side.
+    names = ["a", *(["given"] if shared else [])]
+    given = ", ".join(f"const ht_generated_args& {one}" for one in names)
+    call = f"{symbol}_of<%s>({', '.join(names)});"
+    return "\n".join([
+        "template <bool ht_even>", f"__device__ __forceinline__ void {symbol}_of({given}) {{", *_inside(body), "}",
+        head, *_inside([*begin, f"if ({even}) {call % 'true'}", f"else {call % 'false'}"]), "}\n",
+    ])  # fmt: skip
+
+
+def _inside(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 def _join(plan: OnlinePlan, kept_as: str) -> list[str]:

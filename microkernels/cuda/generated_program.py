@@ -21,7 +21,7 @@ from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import Extent, lowered
 from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
 from haotuner.microkernels.cuda.generated_parts import PART
-from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neighbour, neighbour, said
+from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neighbour, apart, neighbour, said
 
 WARP = 32
 ELEMENTS = {"fp32": "float", "fp16": "ht_half", "bf16": "ht_bf16"}  # in memory
@@ -55,6 +55,8 @@ class CudaText:
         self._scratch: dict[str, tuple[Code, int]] = {}  # a group's own memory: names of pointers, and where each begins
         self.scratch_floats = 0  # of a group
         self._puts: dict[tuple[str, ...], list[Code]] = {}  # values of an iteration's vectors, until the last one comes
+        self._pack = plan.schedule.packed if isinstance(plan, Plan) else 1  # neighbours that a lane moves at once
+        self._packed: set[str] = set()  # tensors of which it does
         self.tensors = (*plan.graph.inputs, *written(plan.graph))
         self.sizes = {name: Code(f"a.sizes[{place}]") for place, name in enumerate(plan.graph.dimensions)}
 
@@ -138,17 +140,55 @@ class CudaText:
 
     def ramp(self, base: Code, lanes: int, pitch: int = 1) -> Code:
         """Each lane's number."""
-        return Code(f"({base} + ht_lane * {pitch})" if pitch > 1 else f"({base} + ht_lane)") if lanes > 1 else base
+        return Code(f"({base} + {self._lane(pitch)})") if lanes > 1 else base
+
+    def _lane(self, step: int) -> str:
+        """How far a lane is from the first one, of packs of neighbours where memory lets a lane move them at once."""
+        packs = self._pack > 1 and step % self._pack == 0
+        name, times = ("ht_own", step // self._pack) if packs else ("ht_lane", step)
+        return name if times == 1 else f"{times}ll * {name}"
 
     def mask(self, base: Code, extent: Code, lanes: int, pitch: int = 1) -> Code:
         """Whether this lane exists."""
+        if isinstance(base, Neighbour) and base.limit == extent:
+            return self._named("bool", f"{self._lane(base.pitch)} + {apart(base.place, lanes, base.pitch)} < {base.room}")
         return self._named("bool", f"{self.ramp(base, lanes, pitch)} < {extent}")
 
     def together(self, first: Code, bases: Sequence[Code], pitch: int, limit: Code | None) -> Sequence[Code]:
         """The bases, marked: all that one of them loads or stores is moved at once."""
         if self._lanes == 1 or not self._loads_first:
             return bases
-        return [Neighbour.of(base, first, place, len(bases), pitch, limit) for place, base in enumerate(bases)]
+        room = None if limit is None else self._named("int32", f"ht_room({limit} - {first})")
+        found = []
+        for place, base in enumerate(bases):
+            if place % pitch:
+                base = self._named(INDEX, f"{first} + {apart(place, self._lanes, pitch)}")
+            found.append(Neighbour.of(base, first, place, len(bases), pitch, room, limit))
+        return found
+
+    def even(self) -> str:
+        """Whether what lanes move at once lies as it must, in all tensors; nothing where they move single elements."""
+        if self._pack == 1:
+            return ""
+        asked = []
+        for at, name in enumerate(self.tensors):
+            if name not in self._packed:
+                continue
+            size = "sizeof(float)" if self._in_parts else f"sizeof({self.element(name)})"
+            asked.append(f"(unsigned long long)a.data[{at}] % ({self._pack} * {size}) == 0")
+            for axis, extent in enumerate(self.plan.graph.types[name].shape[:-1]):
+                if extent != 1:
+                    asked.append(f"({self.size(extent)} == 1 || a.strides[{at}][{axis}] % {self._pack} == 0)")
+        return " && ".join(asked) or "true"
+
+    def places(self) -> list[str]:
+        """Where a lane begins, and how far what it takes at a time lies apart."""
+        if self._pack == 1:
+            return []
+        return [
+            f"const int ht_own = ht_even ? ht_lane * {self._pack} : ht_lane;",
+            f"constexpr int ht_apart = ht_even ? 1 : {self._lanes};",
+        ]
 
     def load(
         self,
@@ -212,8 +252,9 @@ class CudaText:
                 return loop.known[key]
         self._names += 1
         name = f"w{self._names}"
+        self._packed |= {tensor} if at.pitch > 1 else set()
         self._say(f"{TYPES[dtype]} {name}[{at.vectors}];")
-        self._say(f"ht_take{at.form}({name}, {self._row(tensor, outer)}, {at.moved(self._lanes)});")
+        self._say(f"ht_take{at.form}({name}, {self._row(tensor, outer)} + {at.first}, {at.moved(self._lanes)});")
         self._loops[-1].known[key] = name
         return name
 
@@ -226,7 +267,8 @@ class CudaText:
         self._names += 1
         name, dtype = f"w{self._names}", TYPES[self.plan.graph.types[tensor].dtype]
         self._say(f"const {dtype} {name}[{at.vectors}] = {{{', '.join(self._puts.pop(key))}}};")
-        said = f"ht_put{at.form}({self._row(tensor, outer)}, {name}, {at.moved(self._lanes)});"
+        self._packed |= {tensor} if at.pitch > 1 else set()
+        said = f"ht_put{at.form}({self._row(tensor, outer)} + {at.first}, {name}, {at.moved(self._lanes)});"
         if self._in_parts and self.element(tensor) != TYPES[self.plan.graph.types[tensor].dtype]:
             said = f"if (given.phase == {PART}) {said.replace('(t', '(ht_t', 1)} else {said}"
         self._say(said)
@@ -248,13 +290,13 @@ class CudaText:
         at, parts = self.tensors.index(tensor), []
         for axis, one in enumerate(indices):
             step = steps[axis] if steps is not None else 0
-            own = f"({one} + {step}ll * ht_lane)" if step else str(one)
+            own = f"({one} + {self._lane(step)})" if step else str(one)
             parts.append(own if axis == len(indices) - 1 else f"{own} * a.strides[{at}][{axis}]")
         return f"t{at}[{' + '.join(parts) or '0'}]"
 
     def apply(self, function: str, arguments: Sequence[Code], dtype: str, lanes: int) -> Code:
         """One step. UsageError for a function that has no words in C."""
-        return self._named(dtype, said(function, arguments, dtype))
+        return self._named(dtype, said(function, arguments, dtype, short=self.kept_as != ELEMENTS["fp32"]))
 
     def cell(self, dtype: str, lanes: int, start: Code) -> _Cell:
         """A variable."""

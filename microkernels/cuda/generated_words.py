@@ -21,11 +21,13 @@ CALLS = {
     "sign": "ht_sign({0})",
     "reciprocal": "(1.0f / {0})",
 }
+# A quotient that is 0 where its divisor is beyond 2^126 is what a sigmoid wants.
 FLOATS = {"exp": "expf({0})", "log": "logf({0})", "tanh": "tanhf({0})", "erf": "erff({0})", "sqrt": "sqrtf({0})",
-          "rsqrt": "(1.0f / sqrtf({0}))", "sigmoid": "(1.0f / (1.0f + expf(-{0})))", "pow": "powf({0}, {1})",
+          "rsqrt": "(1.0f / sqrtf({0}))", "sigmoid": "__fdividef(1.0f, 1.0f + expf(-{0}))", "pow": "powf({0}, {1})",
           "abs": "fabsf({0})", "floor": "floorf({0})", "ceil": "ceilf({0})", "round": "rintf({0})", "sin": "sinf({0})",
           "cos": "cosf({0})", "fmod": "fmodf({0}, {1})",
           "isinf": "(fabsf({0}) == __uint_as_float(0x7f800000u))"}  # fmt: skip
+SHORT = {"exp": "ht_exp({0})", "erf": "ht_erf({0})", "sigmoid": "__fdividef(1.0f, 1.0f + ht_exp(-{0}))"}  # kept in 16 bits
 JOINS = {"sum": "add", "prod": "mul", "any_max": "max"}
 
 
@@ -45,29 +47,40 @@ class Code(str):
 
 
 class Neighbour(Code):
-    """The base of one vector of an iteration: its place among them, and what they have in common."""
+    """The base of one vector of an iteration: its place among them, and what they have in common.
+
+    ``room``: the name of how much of the axis is left from ``first`` on, and of what axis; None where all vectors exist.
+    """
 
     first: Code
     place: int
     vectors: int
     pitch: int
+    room: Code | None
     limit: Code | None
 
     @staticmethod
-    def of(base: Code, first: Code, place: int, count: int, pitch: int, limit: Code | None) -> Neighbour:
+    def of(base: Code, first: Code, place: int, count: int, pitch: int, room: Code | None, limit: Code | None) -> Neighbour:
         """Vector ``place`` of an iteration of ``count``, begun at ``first``; see ``Machine.together``."""
         one = Neighbour(base)
-        one.first, one.place, one.vectors, one.pitch, one.limit = first, place, count, pitch, limit
+        one.first, one.place, one.vectors, one.pitch, one.room, one.limit = first, place, count, pitch, room, limit
         return one
 
     def moved(self, lanes: int) -> str:
         """What ``ht_take`` and ``ht_put`` of device/generated.cuh are told behind the tensor and the registers."""
-        return f"{self.first} + ht_lane * {self.pitch}, {lanes * self.pitch}, {self.limit if self.limit is not None else 0}"
+        how = ("ht_even", "ht_own", "ht_apart") if self.pitch > 1 else ("false", "ht_lane", "1")
+        return ", ".join([*how, str(lanes * self.pitch), str(self.room or 0)])
 
     @property
     def form(self) -> str:
         """Their template arguments."""
         return f"<{self.pitch}, {str(self.limit is not None).lower()}>"
+
+
+def apart(place: int, lanes: int, pitch: int) -> str:
+    """How far the vector of a place begins behind an iteration's first one."""
+    whole, own = place // pitch * lanes * pitch, place % pitch
+    return f"{whole} + {own} * ht_apart" if own else str(whole)
 
 
 def neighbour(indices: Sequence[Code], steps: Sequence[int] | None, lanes: int) -> Neighbour | None:
@@ -78,8 +91,11 @@ def neighbour(indices: Sequence[Code], steps: Sequence[int] | None, lanes: int) 
     return last if steps[-1] == last.pitch and not any(steps[:-1]) else None
 
 
-def said(function: str, arguments: Sequence[str], dtype: str) -> str:
-    """An expression of C for an element-wise function. UsageError for one that has no words in C."""
+def said(function: str, arguments: Sequence[str], dtype: str, *, short: bool = False) -> str:
+    """An expression of C for an element-wise function; ``short``: for results of 16 bits.
+
+    UsageError for one that has no words in C.
+    """
     if function == "cast":
         return f"({TYPES[dtype]})({arguments[0]})"
     if function in INFIX:
@@ -89,6 +105,8 @@ def said(function: str, arguments: Sequence[str], dtype: str) -> str:
     if function in ("max", "min") or function in CALLS:
         typed = CALLS[function].replace("(", f"<{TYPES[dtype]}>(", 1) if function in ("max", "min") else CALLS[function]
         return typed.format(*arguments)
+    if short and function in SHORT and dtype == "fp32":
+        return SHORT[function].format(*arguments)
     if function in FLOATS and (dtype == "fp32" or function == "isinf"):
         return FLOATS[function].format(*arguments)
     if function == "abs":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import re
 import shutil
 import subprocess
@@ -18,7 +20,7 @@ from haotuner.generate.kinds import graph_of
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.generated import PARTS, CudaGenerated
-from haotuner.microkernels.cuda.generated_kernel import cuda_unit
+from haotuner.microkernels.cuda.generated_kernel import cuda_unit, shared_text
 from haotuner.microkernels.cuda.online import CudaOnline
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.words.kernel import MicroKernel, shares_terms
@@ -67,7 +69,7 @@ def test_what_the_text_is(unit):
     assert block.count("__shared__") == 2 and "ht_groups = (long long)gridDim.x * blockDim.x / 64;" in block
     gelu = unit[unit.index(" gelu(const") : unit.index(" bias_gelu(const")]
     assert "__shfl" not in gelu and "erff(" in gelu
-    joined = unit[unit.index(" joined(const") :]
+    joined = unit[unit.index(" joined_of(const") :]
     loads = [line for line in joined.splitlines() if " = " in line and re.search(r"t[01]\[", line)]
     assert loads and all(" > 0" in line and " ? t" in line for line in loads), "an empty operand is not read"
 
@@ -82,6 +84,45 @@ def test_short_types_are_computed_in_fp32():
     assert text is not None and "(const ht_bf16*)a.data[0]" in text and "float w" in text and "float v" in text
     with pytest.raises(NothingLegal, match="on cpu"):
         families_for(op, "cpu")
+
+
+def test_neighbours_are_one_access_where_all_tensors_lie_so():
+    op = Op.parse("rms_norm:affine=scale,dtype=bf16")
+    (family,) = families_for(op, "cuda")
+    assert isinstance(family, CudaGenerated)
+    (kernel,) = [one for one in family.points(op, find_device("h200")) if "vl32_u8_ax2_kp0_pk8_hd1_oa" in one.name]
+    text = family.text(kernel, "norm") or ""
+    (asked,) = re.findall(r"  if \((.*)\) norm_of<true>\(a\);", text)
+    assert [asked.count(f"a.data[{at}] % (8 * sizeof(ht_bf16))") for at in range(3)] == [1, 1, 1]
+    assert [asked.count(f"a.strides[{at}][0] % 8 == 0") for at in range(3)] == [1, 0, 1], "the scale has one row"
+
+
+@pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing())
+def test_functions_of_16_bits_are_near(tmp_path):
+    source = tmp_path / "near.cu"
+    calls = "".join(f"y[{place}][i] = ht_{name}(x[i]);" for place, name in enumerate(("erf", "exp")))
+    loop = f'extern "C" void near(const float* x, float** y, int n) {{ for (int i = 0; i < n; i++) {{ {calls} }} }}'
+    source.write_text(shared_text() + loop)
+    library = ctypes.CDLL(str(build.build_plain([source], tmp_path / "near.so")))
+    size = np.concatenate([np.logspace(-30, 1, 4000), [0.0, 0.015625, np.inf]])
+    x = np.concatenate([size, -size]).astype(np.float32)
+    found = np.empty((2, len(x)), np.float32)
+    rows = (ctypes.c_void_p * 2)(*(row.ctypes.data for row in found))
+    library.near(x.ctypes.data_as(ctypes.c_void_p), rows, len(x))
+    with np.errstate(over="ignore"):
+        wanted = np.array([[math.erf(one) for one in x.tolist()], np.exp(x.astype(np.float64))])
+    finite = np.isfinite(x)
+    off = np.abs(found[:, finite] - wanted[:, finite])
+    assert (off <= 1e-4 * np.abs(wanted[:, finite])).all(), "half of fp16's last digit is 2.4e-4"
+    assert found[0, ~finite].tolist() == [1.0, -1.0] and found[1, ~finite].tolist() == [np.inf, 0.0]
+    text = {dtype: _text(Op.parse(f"gelu:dtype={dtype}")) for dtype in ("bf16", "fp32")}
+    assert "ht_erf(" in text["bf16"] and "erff(" not in text["bf16"] and "ht_erf(" not in text["fp32"]
+
+
+def _text(op: Op) -> str:
+    (family,) = families_for(op, "cuda")
+    assert isinstance(family, CudaGenerated)
+    return family.text(next(iter(family.points(op, find_device("h200")))), "one") or ""
 
 
 def test_the_end_of_a_row_is_one_masked_iteration():

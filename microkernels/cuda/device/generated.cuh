@@ -7,51 +7,79 @@ __device__ __forceinline__ long long ht_mod(long long a, long long b) { return a
 template <class T> __device__ __forceinline__ T ht_max(T a, T b) { return a > b || a != a ? a : b; }  // NaN in either
 template <class T> __device__ __forceinline__ T ht_min(T a, T b) { return a < b || a != a ? a : b; }
 template <class T> __device__ __forceinline__ T ht_sign(T a) { return a != a ? a : T((a > 0) - (a < 0)); }
+// Of what memory keeps in 16 bits: some ulp of fp32 off, a third of the instructions.
+__device__ __forceinline__ float ht_exp(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+  return y;
+}
+// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: 1.5e-7 off; near 0 the first term of the series, a ten-thousandth off.
+__device__ __forceinline__ float ht_erf(float x) {
+  const float z = fabsf(x), t = __fdividef(1.0f, fmaf(0.3275911f, z, 1.0f));
+  float p = fmaf(1.061405429f, t, -1.453152027f);
+  p = fmaf(p, t, 1.421413741f);
+  p = fmaf(p, t, -0.284496736f);
+  p = fmaf(p, t, 0.254829592f);
+  const float y = fmaf(-p * t, ht_exp(-z * z), 1.0f);
+  return copysignf(z < 0.015625f ? z * 1.12837917f : y, x);
+}
 __device__ __forceinline__ long long ht_quotient(long long a, long long b) {  // of what is not negative; most fit 32 bits
-  return ((unsigned long long)a | (unsigned long long)b) >> 32 == 0 ? (long long)((unsigned)a / (unsigned)b) : a / b;
+  return a < b ? 0 : ((unsigned long long)a | (unsigned long long)b) >> 32 == 0 ? (long long)((unsigned)a / (unsigned)b) : a / b;
 }
-// What an iteration moves, COUNT vectors of a group of threads: PITCH neighbours a thread at first, first + step, … `p` is where the
-// axis begins; GUARD: elements from `limit` on are not touched, and read as 0. Where neighbours lie on a boundary of their size
-// (first and step are multiples of PITCH), they are one access.
+// How many elements are left of an axis, behind which an iteration has nothing to do: no iteration takes more than that.
+__device__ __forceinline__ int ht_room(long long left) { return left < 1 << 30 ? (int)left : 1 << 30; }
+// What an iteration moves, COUNT vectors of a group of threads, from `p` on. `even`: PITCH neighbours a thread, which are one access,
+// at own, own + step, …; else neighbours of a thread lie `apart`, so that those of the group lie side by side. GUARD: elements from
+// `room` on are not touched, and read as 0.
 template <class T, int PITCH> struct alignas(PITCH * sizeof(T)) ht_near { T at[PITCH]; };
-template <int PITCH, class T> __device__ __forceinline__ bool ht_whole(const T* p, bool guard, long long limit) {
-  return PITCH > 1 && (unsigned long long)p % (PITCH * sizeof(T)) == 0 && (!guard || limit % PITCH == 0);
-}
 template <int PITCH, bool GUARD, class V, int COUNT, class T>
-__device__ __forceinline__ void ht_take(V (&w)[COUNT], const T* __restrict__ p, long long first, int step, long long limit) {
-  if (ht_whole<PITCH>(p, GUARD, limit)) {
+__device__ __forceinline__ void ht_take(V (&w)[COUNT], const T* __restrict__ p, bool even, int own, int apart, int step, int room) {
+  if (PITCH > 1 && even) {
 #pragma unroll
     for (int r = 0; r < COUNT / PITCH; ++r) {
-      const long long at = first + r * step;
+      const int at = own + r * step;
+      const bool all = !GUARD || at + PITCH <= room;
       ht_near<T, PITCH> got;
-      if (!GUARD || at < limit) got = *(const ht_near<T, PITCH>*)(p + at);
+      if (all) got = *(const ht_near<T, PITCH>*)(p + at);
 #pragma unroll
-      for (int q = 0; q < PITCH; ++q) w[r * PITCH + q] = !GUARD || at < limit ? V(got.at[q]) : V(0);
+      for (int q = 0; q < PITCH; ++q) w[r * PITCH + q] = all ? V(got.at[q]) : V(0);
+    }
+    if (!GUARD || room % PITCH == 0) return;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const int at = own + i / PITCH * step;
+      if (at + PITCH > room && at + i % PITCH < room) w[i] = V(p[at + i % PITCH]);
     }
   } else {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-      const long long at = first + i / PITCH * step + i % PITCH;
-      w[i] = !GUARD || at < limit ? V(p[at]) : V(0);
+      const int at = own + i / PITCH * step + i % PITCH * apart;
+      w[i] = !GUARD || at < room ? V(p[at]) : V(0);
     }
   }
 }
 template <int PITCH, bool GUARD, class V, int COUNT, class T>
-__device__ __forceinline__ void ht_put(T* p, const V (&w)[COUNT], long long first, int step, long long limit) {
-  if (ht_whole<PITCH>(p, GUARD, limit)) {
+__device__ __forceinline__ void ht_put(T* p, const V (&w)[COUNT], bool even, int own, int apart, int step, int room) {
+  if (PITCH > 1 && even) {
 #pragma unroll
     for (int r = 0; r < COUNT / PITCH; ++r) {
-      const long long at = first + r * step;
+      const int at = own + r * step;
       ht_near<T, PITCH> given;
 #pragma unroll
       for (int q = 0; q < PITCH; ++q) given.at[q] = T(w[r * PITCH + q]);
-      if (!GUARD || at < limit) *(ht_near<T, PITCH>*)(p + at) = given;
+      if (!GUARD || at + PITCH <= room) *(ht_near<T, PITCH>*)(p + at) = given;
+    }
+    if (!GUARD || room % PITCH == 0) return;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const int at = own + i / PITCH * step;
+      if (at + PITCH > room && at + i % PITCH < room) p[at + i % PITCH] = T(w[i]);
     }
   } else {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-      const long long at = first + i / PITCH * step + i % PITCH;
-      if (!GUARD || at < limit) p[at] = T(w[i]);
+      const int at = own + i / PITCH * step + i % PITCH * apart;
+      if (!GUARD || at < room) p[at] = T(w[i]);
     }
   }
 }
