@@ -13,6 +13,7 @@ from haotuner.importing.resize import keys_cubic
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
 _CUBIC = -0.75  # of torch and ONNX
+Taps = list[tuple[str, str | None]]
 
 
 def _grid_sample(c: Call) -> str:
@@ -27,15 +28,25 @@ def _grid_sample(c: Call) -> str:
     for axis, extent in enumerate(image):  # the grid's first coordinate is of the image's last axis
         at = len(image) - 1 - axis
         part = cut(c, grid, len(out), at, at + 1)
-        line = _Line(c, extent, edge, bool(c.attribute("align_corners", 0)))
+        line = Line(c, extent, edge, bool(c.attribute("align_corners", 0)))
         taps.append(line.taps(reshaped(c, part, out), _MODES[mode]))
     rank = len(image)
     rows = transposed(c, c.tensor(0), (0, *range(2, rank + 2), 1))
     flat = reshaped(c, rows, (product((c.shape(0)[0], *image)), c.shape(0)[1]))
+    own = reshaped(c, g.add("iota", extent=out[0], dtype="int64"), (out[0], *[1] * rank))
+    return transposed(c, blended(c, flat, taps, own, image, out), (0, rank + 1, *range(1, rank + 1)))
+
+
+def blended(c: Call, rows: str, taps: Sequence[Taps], own: str, image: Sequence[Extent], out: Sequence[Extent]) -> str:
+    """What lies at places between pixels, (*out, channels): neighbours by their weights. ``rows``: of all images' pixels.
+
+    ``taps``: of each axis of the image. ``own``: which of the images, an index that broadcasts to ``out``.
+    """
+    g = c.g
     found: str | None = None
     for chosen in every(*taps):
         weights = [weight for _, weight in chosen if weight is not None]
-        part = g.add("gather", flat, _row(c, [place for place, _ in chosen], image, out), axis=0)
+        part = g.add("gather", rows, _row(c, [place for place, _ in chosen], own, image), axis=0)
         if weights:
             factor = weights[0]
             for one in weights[1:]:
@@ -44,32 +55,35 @@ def _grid_sample(c: Call) -> str:
             part = g.map("mul", part, reshaped(c, factor, (*out, 1)))
         found = part if found is None else g.map("add", found, part)
     assert found is not None
-    return transposed(c, found, (0, rank + 1, *range(1, rank + 1)))
+    return found
 
 
-def _row(c: Call, places: Sequence[str], image: Sequence[Extent], out: Sequence[Extent]) -> str:
-    """The row of all channels of these pixels, of the own image of the batch."""
+def _row(c: Call, places: Sequence[str], own: str, image: Sequence[Extent]) -> str:
+    """The row of all channels of these pixels, of the own image."""
     g = c.g
-    own = reshaped(c, g.add("iota", extent=out[0], dtype="int64"), (out[0], *[1] * len(image)))
     row = g.map("mul", own, g.of_extents([product(image)], "int64"))
     for axis, place in enumerate(places):
         row = g.map("add", row, g.map("mul", place, g.of_extents([product(image[axis + 1 :])], "int64")))
     return row
 
 
-class _Line:
+class Line:
     """One axis of the image: places of a grid's coordinates, from -1 to 1, among its pixels."""
 
-    def __init__(self, c: Call, extent: Extent, edge: str, ends: bool) -> None:
+    def __init__(self, c: Call, extent: Extent, edge: str = "zeros", ends: bool = True) -> None:
         self.g, self.edge, self.ends = c.g, edge, ends
         self.wide = extent_value(c.g, extent, "fp32")
         self.last = self.g.map("sub", self.wide, 1)
 
-    def taps(self, grid: str, mode: str) -> list[tuple[str, str | None]]:
-        """Indices of pixels, each with its weight; None: it counts whole."""
+    def taps(self, grid: str, mode: str) -> Taps:
+        """Of a grid's coordinates."""
         g = self.g
         x = g.map("mul", g.map("add", grid, 1), g.map("mul", self.last if self.ends else self.wide, 0.5))
-        x = x if self.ends else g.map("sub", x, 0.5)
+        return self.taps_at(x if self.ends else g.map("sub", x, 0.5), mode)
+
+    def taps_at(self, x: str, mode: str) -> Taps:
+        """Of places counted in pixels: indices of pixels, each with its weight; None: it counts whole."""
+        g = self.g
         if mode == "cubic":  # pixels beyond the edge are found one by one
             low = g.map("floor", x)
             away = g.map("sub", x, low)

@@ -9,6 +9,7 @@ from haotuner.importing.call import Rule
 from haotuner.importing.convolutions import CONVOLUTIONS
 from haotuner.importing.curves import CURVES
 from haotuner.importing.data import DATA
+from haotuner.importing.deformed import DEFORMED
 from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.indexing import INDEXING
 from haotuner.importing.integers import INTEGERS
@@ -31,6 +32,7 @@ RULES: Mapping[str, Rule] = {
     **LAYOUT,
     **PRODUCTS,
     **CONVOLUTIONS,
+    **DEFORMED,
     **POOLING,
     **NORMS,
     **RESIZE,

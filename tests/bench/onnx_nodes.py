@@ -33,7 +33,8 @@ _NAMED = """
 Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh
 AveragePool BatchNormalization BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor
 Cast CastLike Ceil Celu Clip Compress Concat Constant ConstantOfShape
-Conv ConvTranspose Cos Cosh CumSum DFT DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU
+Conv ConvTranspose Cos Cosh CumSum DFT DeformConv
+DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU
 Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample
 GroupNormalization
 HardSigmoid HardSwish Hardmax Identity If InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu Less

@@ -34,6 +34,7 @@ FAMILIES = (
     "Einsum",
     "NonZero",
     "GridSample",
+    "DeformConv",
     "NonMaxSuppression",
     "Acos",
     "DFT",
@@ -227,8 +228,20 @@ def bad_models() -> dict[str, tuple[Any, str]]:
             model([n("TopK", ["x", "k"], ["y", "z"], largest=-2)], {"x": [4]}, ["y"], {"k": np.array([2])}),
             "largest=-2; it is 0 or 1",
         ),
+        "offsets": (
+            deformed((1, 9, 3, 3)),
+            r"4 channels, a weight \[2, 4, 2, 2\] in 1 groups and offsets \[1, 9, 3, 3\] in 1",
+        ),
+        "a window beside its weight": (deformed((1, 8, 3, 3), kernel_shape=[2, 3]), r"\[2, 3\] contradicts the weight"),
         "labels": (model([n("Einsum", ["x"], ["y"], equation="ab->a")], {"x": [4]}, ["y"]), "Einsum"),
     }
+
+
+def deformed(offsets: tuple[int, ...], **settings: Any) -> Any:
+    ends = {"x": [1, 4, 4, 4], "w": [2, 4, 2, 2], "o": list(offsets)}
+    found = model([helper.make_node("DeformConv", list(ends), ["y"], **settings)], ends, ["y"])
+    found.opset_import[0].version = 19
+    return found
 
 
 def lstm(r: tuple[int, ...] = (1, 12, 3), bias: tuple[int, ...] = (1, 24), **settings: Any) -> Any:
