@@ -54,9 +54,12 @@ int ht_conv_finish_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_
     }
     if (ht_epilogue_run(kernel->epilogue, kernel->lanes, sums, stride, extra, call->extras, 0, 0, pixels, features) != 0) return -1;
   }
-  const int64_t size = typed->y.bits / 8, gap = phase->wide.step * call->yw;
+  const int64_t size = typed->y.bits / 8, gap = phase->wide.step * call->yw, image = phase->wide.count * phase->tall.count;
+  /* Rows that follow one another are one: short ones fill no square of those that are turned. */
+  const int joined = phase->wide.step == 1 && phase->tall.step == 1 && call->yh == call->q * call->yw;
   for (int64_t at = 0; at < pixels;) {
-    const line here = line_at(phase, pixel + at, pixels - at);
+    line here = line_at(phase, pixel + at, pixels - at);
+    if (joined) here.length = image - (pixel + at) % image < pixels - at ? image - (pixel + at) % image : pixels - at;
     char* y = (char*)call->y + (here.b * call->yb + feature * call->yf + here.p * call->yh + here.q * call->yw) * size;
     if (call->yf == 1 || features == 1) typed->store(sums + at * stride, stride, y, gap * size, here.length, features);
     else {

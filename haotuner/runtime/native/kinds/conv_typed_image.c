@@ -62,8 +62,9 @@ static int64_t turned(const ht_image* im, char* out) {
   const int64_t count = least(rows * wide->count - column, im->count), last = p + (column + count - 1) / wide->count;
   const int64_t low = most(p * tall->move + tall->at, 0), high = least(last * tall->move + tall->at + taps, call->h);
   const char* from = (const char*)call->x + (b * call->xb + im->channel * call->xc) * size;
-  for (int64_t y = low; y < high; ++y)
-    ht_typed_turn(line_memory + (y - low) * line, channels * size, from + y * call->xh * size, call->xc * size, channels, call->w, size);
+  const int64_t joined = call->xh == call->w ? most(high - low, 1) : 1; /* lines that follow one another: short ones fill no square */
+  for (int64_t y = low; y < high; y += joined)
+    ht_typed_turn(line_memory + (y - low) * line, channels * size, from + y * call->xh * size, call->xc * size, channels, joined * call->w, size);
   ht_conv conv = *im->conv;
   ht_conv_call lines = *call;
   ht_image image = *im;

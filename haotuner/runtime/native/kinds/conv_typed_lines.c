@@ -10,6 +10,7 @@
 #define STEP 64                  /* bytes that a step of every tile takes: sums keep their order */
 #define FEW_PIXELS 36            /* of an image, from which on its own lines are worth a pass of a weight that stays in L2, */
 #define MANY_PIXELS 64           /* or of one that does not */
+#define SHORT_LINE 8             /* pixels: with channels first, lines of fewer fill no square that is turned; image columns turn all lines at once */
 #define MOST_PIXEL 1024          /* bytes of a pixel: rows of a tile that lie further apart meet in few sets of L1 */
 
 static _Thread_local _Alignas(64) char lines_memory[LINES_BYTES];
@@ -49,7 +50,7 @@ int ht_conv_has_lines(const ht_conv* conv, const ht_kernel* kernel, const ht_con
   const ht_side *tall = &phase->tall, *wide = &phase->wide;
   const int64_t pixel = conv->channels / conv->groups * (conv->typed->x.bits / 8), line = wide->count + wide->taps - 1;
   if (tall->taps * wide->taps < 2 || tall->move != 1 || wide->move != 1 || tall->by < 1 || (wide->by != 1 && wide->taps > 1) ||
-      wide->taps * pixel % STEP != 0 || pixel > MOST_PIXEL || (!conv->last && call->xw != 1))
+      wide->taps * pixel % STEP != 0 || pixel > MOST_PIXEL || (!conv->last && (call->xw != 1 || wide->count < SHORT_LINE)))
     return 0;
   const int64_t rows = least(rows_of(tall, line, pixel, kernel->mr), tall->count);
   if (rows < 1) return 0;
