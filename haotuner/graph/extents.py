@@ -74,6 +74,7 @@ def floor_division(extent: Extent, divisor: Extent) -> Extent:
     return exact if exact is not None else canonical(sympy.floor(sympy.sympify(extent) / divisor))
 
 
+@lru_cache(1 << 14)  # cancelling takes sympy a millisecond; planning asks for eleven fractions twelve thousand times
 def quotient(extent: Extent, divisor: Extent) -> Extent | None:
     """``extent / divisor`` where it is whole whatever the dimensions are, as far as cancelling shows; else None."""
     if divisor == 0 or isinstance(extent, int) and isinstance(divisor, int):
