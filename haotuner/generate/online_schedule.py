@@ -18,13 +18,17 @@ from haotuner.graph.graph import Graph
 ROWS, DEPTH = "rows", "depth"  # what runs along the lanes while scores are summed
 TENSOR = "tensor"  # nothing does: units for small matrices sum them
 WIDE = "wide"  # nor here: four warps multiply 64 rows together
-ON_UNITS = (TENSOR, WIDE)
-ALONG = (ROWS, DEPTH, TENSOR, WIDE)  # as a micro-kernel numbers them
+FED = "fed"  # the same, and four warps more bring keys and values
+TOGETHER = (WIDE, FED)
+ON_UNITS = (TENSOR, *TOGETHER)
+ALONG = (ROWS, DEPTH, TENSOR, WIDE, FED)  # as a micro-kernel numbers them
 MOST_SCRATCH = 192 << 10  # bytes of a thread's stack, or of what a block shares
 MOST_WIDE = 227 << 10  # of what a block shares, of units that take 64 rows
 PIECE = 16  # rows and terms of one product of tensor units
 MOST_COLUMNS = 256  # of an operand that four warps multiply with
-GROUP_ROWS, PANEL = 64, 64  # rows that four warps multiply together, and columns that lie side by side for them
+GROUP_WARPS, GROUP_ROWS, PANEL = 4, 64, 64  # that multiply together; rows of them; columns that lie side by side for them
+FED_ROWS = (128, 192)  # of two or three such groups
+MEETING_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,11 @@ class OnlineSchedule:
     def warps(self) -> int:
         """Of tensor units: those of a block."""
         return self.rows // self.out_rows
+
+    @property
+    def threads(self) -> int:
+        """Of tensor units: those of a block, of a warp the lanes."""
+        return self.lanes * (self.warps + (GROUP_WARPS if self.along == FED else 0))
 
     @property
     def lane_axis(self) -> int:
@@ -107,11 +116,12 @@ def shared_bytes(plan: OnlinePlan) -> int:
     """
     depth, column, s = plan.sums.depth[1], plan.sums.column[1], plan.schedule
     assert isinstance(depth, int) and isinstance(column, int), "the rule asks for known extents"
-    if s.along == WIDE:  # as ``ht_attend_wide``: whole panels, no gaps
+    if s.along in TOGETHER:  # as ``ht_panels``: whole panels, no gaps
         pitch, other = (padded(extent, PANEL) for extent in (depth, column))
     else:
         pitch, other = (padded(extent, PIECE) + PIECE // 2 for extent in (depth, column))
-    return 2 * (s.rows * max(pitch, other) + s.stages * s.keys * (pitch + other))
+    meetings = MEETING_BYTES * (4 * s.stages + 2) if s.along == FED else 0
+    return 2 * (s.rows * max(pitch, other) + s.stages * s.keys * (pitch + other)) + meetings
 
 
 def online_plan(sums: Online, schedule: OnlineSchedule) -> OnlinePlan:
@@ -128,7 +138,7 @@ def online_plan(sums: Online, schedule: OnlineSchedule) -> OnlinePlan:
         _check_pieces(plan)
     if schedule.parts > 1 and (schedule.along == ROWS or str(sums.key[1]) not in sums.graph.dimensions):
         raise UsageError(f"parts of {sums.key[1]} are of programs without rows along the lanes, and of one dimension")
-    most = MOST_WIDE if schedule.along == WIDE else MOST_SCRATCH
+    most = MOST_WIDE if schedule.along in TOGETHER else MOST_SCRATCH
     if plan.scratch_bytes > most:
         raise UsageError(f"the tiles take {plan.scratch_bytes} bytes of scratch memory, more than {most}")
     return plan
@@ -141,13 +151,15 @@ def _check_pieces(plan: OnlinePlan) -> None:
             f"tensor units take {PIECE} rows and keys at once, and two stages: not {s.rows} rows, {s.out_rows} a warp, "
             f"{s.keys} keys in {s.stages} stages"
         )
-    if s.along == WIDE and (s.rows % GROUP_ROWS or s.out_rows != PIECE or s.keys > MOST_COLUMNS):
+    rows = FED_ROWS if s.along == FED else (GROUP_ROWS,)
+    together = s.along in TOGETHER
+    if together and (s.rows not in rows or s.out_rows != PIECE or s.keys > MOST_COLUMNS or s.parts > 1):
         raise UsageError(
-            f"four warps take {GROUP_ROWS} rows together, {PIECE} each, and up to {MOST_COLUMNS} keys: not {s.rows} rows, "
-            f"{s.out_rows} a warp, {s.keys} keys"
+            f"four warps take {GROUP_ROWS} rows together, {PIECE} each, a block {rows}, and up to {MOST_COLUMNS} keys, "
+            f"without parts: not {s.rows} rows, {s.out_rows} a warp, {s.keys} keys in {s.parts} parts"
         )
     for _, extent in (sums.depth, sums.column):
-        if isinstance(extent, int) and s.along == WIDE and extent > MOST_COLUMNS:
+        if isinstance(extent, int) and together and extent > MOST_COLUMNS:
             raise UsageError(f"four warps multiply up to {MOST_COLUMNS} columns together, not {extent}")
         if isinstance(extent, int) and extent % (PIECE // 2):
             raise UsageError(f"tensor units read {PIECE // 2} elements at once; {extent} is no multiple of it")
@@ -178,14 +190,15 @@ def told_online(plan: OnlinePlan) -> dict[str, str]:
 def _told_tensor(plan: OnlinePlan, row: str, key: str, outer: str, skips: str) -> dict[str, str]:
     s = plan.schedule
     parts = f"; blocks share {key} in {s.parts} parts, joined by their maxima" if s.parts > 1 else ""
-    four = f", four multiply {GROUP_ROWS} rows together" if s.along == WIDE else ""
+    four = f", four multiply {GROUP_ROWS} rows together" if s.along in TOGETHER else ""
+    four += ", four more bring keys" if s.along == FED else ""
     return {
         "parallel": f"{s.warps} warps with {s.out_rows} rows each, on units for small matrices{four}; "
         f"blocks share {outer}{parts}",
         "movement": f"{s.stages} tiles of {s.keys} {key} and a tile of {s.rows} {row} in {plan.scratch_bytes:,} bytes of "
         f"shared memory, a block; scores and sums in registers; no tensor of {row} x {key}",
         "computation": "online: the maximum so far, sums rescaled once a tile"
-        f"{', exponentials of a tile while its neighbours are multiplied' if s.along == WIDE else ''}; "
+        f"{', exponentials of a tile while its neighbours are multiplied' if s.along in TOGETHER else ''}; "
         f"exponentials are rounded to 16 bits where they enter the second product{skips}",
     }
 

@@ -16,13 +16,26 @@ from numpy.typing import NDArray
 from haotuner.errors import UsageError
 from haotuner.generate.expressions import Apply, Expression, Load, Number, Size, Variable, free_variables
 from haotuner.generate.online import Online
-from haotuner.generate.online_schedule import GROUP_ROWS, PIECE, TENSOR, WIDE, OnlinePlan, OnlineSchedule, online_plan
+from haotuner.generate.online_schedule import (
+    FED,
+    FED_ROWS,
+    GROUP_ROWS,
+    PIECE,
+    TENSOR,
+    TOGETHER,
+    WIDE,
+    OnlinePlan,
+    OnlineSchedule,
+    online_plan,
+)
 from haotuner.graph.extents import evaluate
 
 WARPS = ((1, 16), (2, 16), (4, 16), (8, 16), (4, 32), (8, 32))  # of a block, and rows of each
 KEYS = (32, 64, 128)
 STAGES = (2, 3)
-WIDE_GROUPS, WIDE_KEYS = (1, 2, 3), (64, 96, 128, 192)  # of four warps, of a block; keys of their tiles
+WIDE_KEYS = (64, 96, 128, 192)  # of a tile, of four warps that multiply together
+# By rows of a block: of a thread when it starts; of one that multiplies, as estimated.
+FED_REGISTERS = {128: (168, 240), 192: (128, 168)}
 PARTS = (1, 8, 32)  # of the keys, where few queries have many
 FEW_ROWS = 64  # of a tile: with more, parts have nothing to gain
 HELD = 128  # rows x depth of a warp that stay in registers, in pieces of 16 rows: as ``ht_attend``
@@ -83,7 +96,7 @@ def registers(plan: OnlinePlan) -> int:
     s, depth, columns = plan.schedule, plan.sums.depth[1], plan.sums.column[1]
     assert isinstance(depth, int) and isinstance(columns, int), "a plan has known extents"
     score = SCORE_REGISTERS if factor(plan.sums) is None else 0
-    if s.along == WIDE:
+    if s.along in TOGETHER:
         return s.keys * 3 // 4 + columns * 5 // 8 + WIDE_REGISTERS + score
     pieces = s.out_rows // PIECE
     held = pieces * depth // 4 if pieces * depth <= HELD else 0
@@ -93,7 +106,9 @@ def registers(plan: OnlinePlan) -> int:
 
 def resident(plan: OnlinePlan) -> int:
     """Blocks that a multiprocessor is to hold: ptxas keeps to so many registers."""
-    threads = plan.schedule.warps * 32
+    if plan.schedule.along == FED:
+        return 1
+    threads = plan.schedule.threads
     return max(1, min(REGISTERS_HELD // (threads * registers(plan)), SHARED_HELD // plan.scratch_bytes))
 
 
@@ -124,15 +139,14 @@ def wide_schedules(sums: Online) -> Iterator[OnlineSchedule]:
         check(sums)
     except UsageError:
         return
-    for groups, keys, stages in product(WIDE_GROUPS, WIDE_KEYS, STAGES):
-        schedule = OnlineSchedule(
-            lanes=32, along=WIDE, rows=groups * GROUP_ROWS, block=keys, keys=keys, out_rows=PIECE, stages=stages
-        )
+    forms = ((WIDE, GROUP_ROWS), *((FED, rows) for rows in FED_ROWS))
+    for (along, rows), keys, stages in product(forms, WIDE_KEYS, STAGES):
+        schedule = OnlineSchedule(lanes=32, along=along, rows=rows, block=keys, keys=keys, out_rows=PIECE, stages=stages)
         try:
             plan = online_plan(sums, schedule)
         except UsageError:
             continue
-        if registers(plan) <= MOST_REGISTERS and registers(plan) * schedule.warps * 32 <= REGISTERS_HELD:
+        if registers(plan) <= (FED_REGISTERS[rows][1] if along == FED else MOST_REGISTERS):
             yield schedule
 
 

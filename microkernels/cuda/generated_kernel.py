@@ -138,7 +138,7 @@ def _pointers(machine: CudaText) -> list[str]:
 
 def _tensor_text(symbol: str, plan: OnlinePlan, kept_as: str) -> str:
     """A kernel on tensor cores: every block has so many threads, no more and no less."""
-    threads = plan.schedule.warps * WARP
+    threads = plan.schedule.threads
     lines = [*_pointers(CudaText(plan, kept_as)), *tensor_body(plan, kept_as)]
     text = "\n".join(f"  {line}" for line in lines)
     limits = f"{threads}, {resident(plan)}"

@@ -17,9 +17,19 @@ import numpy as np
 
 from haotuner.generate.online import Online
 from haotuner.generate.online_parts import record
-from haotuner.generate.online_schedule import ALONG, DEPTH, ON_UNITS, WIDE, OnlinePlan, OnlineSchedule, padded, schedules
+from haotuner.generate.online_schedule import (
+    ALONG,
+    DEPTH,
+    FED,
+    ON_UNITS,
+    TOGETHER,
+    OnlinePlan,
+    OnlineSchedule,
+    padded,
+    schedules,
+)
 from haotuner.generate.online_space import OnlineSpace
-from haotuner.generate.online_tensor import PARTS, registers, tensor_schedules, wide_schedules
+from haotuner.generate.online_tensor import FED_REGISTERS, PARTS, registers, tensor_schedules, wide_schedules
 from haotuner.generate.space import STRUCTURE, Hole
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
@@ -80,7 +90,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
         assert isinstance(columns, int), "the rule asks for known extents"
         cut = Cut(lanes=WARP, vectors=padded(columns, WARP) // WARP, lane_axis=rank - 1, merges=False)
         if plan.schedule.along in ON_UNITS:
-            threads = plan.schedule.warps * WARP
+            threads = plan.schedule.threads
             vectors = -(-columns // threads)
             cut = replace(cut, lanes=threads, vectors=vectors, rows=plan.schedule.rows, shared=plan.scratch_bytes)
         if plan.schedule.parts == 1:
@@ -93,7 +103,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
         plan = self._known_plan(kernel)
         columns = plan.sums.column[1]
         assert isinstance(columns, int), "the rule asks for known extents"
-        return ((plan.schedule.keys, self.dtype), (columns, self.dtype)) if plan.schedule.along == WIDE else ()
+        return ((plan.schedule.keys, self.dtype), (columns, self.dtype)) if plan.schedule.along in TOGETHER else ()
 
     def launch(self, kernel: MicroKernel) -> Launch:
         """The same with a block's shared memory, where it is asked for at a launch."""
@@ -104,7 +114,9 @@ class CudaOnline(CpuOnline, CudaGenerated):
         plan = self._known_plan(kernel)
         if plan.schedule.along in ON_UNITS:
             cut = self.cut(kernel)
-            return Footprint(registers_per_thread=registers(plan), shared_bytes=cut.shared, threads=cut.lanes)
+            fed = plan.schedule.along == FED  # its registers are shared out when it has started
+            own = FED_REGISTERS[plan.schedule.rows][0] if fed else registers(plan)
+            return Footprint(registers_per_thread=own, shared_bytes=cut.shared, threads=cut.lanes)
         vectors = self.cut(kernel).vectors
         values = kernel["rw"] * (kernel["bk"] + 2 * vectors) + 2 * vectors
         shared = plan.scratch_bytes * THREADS // WARP

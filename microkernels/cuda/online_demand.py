@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.generate.online_schedule import GROUP_ROWS, PIECE, WIDE, OnlinePlan, padded
+from haotuner.generate.online_schedule import FED, GROUP_ROWS, PIECE, TENSOR, TOGETHER, WIDE, OnlinePlan, padded
 from haotuner.generate.online_tensor import HELD, factor, tiles_seen
 from haotuner.graph.extents import evaluate
 from haotuner.microkernels.cpu.generated_demand import Levels
@@ -39,10 +39,11 @@ EACH_SCORE, ANY_SCORE = 5.0, 12.0  # instructions of a score from product to ope
 EACH_COPY = 12.0  # of 16 bytes that are brought, counted in the compiled loop
 DEPENDENT = 3.0  # cycles of a warp from an instruction to the next that needs it
 WAIT_CYCLES = 750.0  # of a block for each tile of keys: its barrier, the first products, lanes that exchange maxima
-# Of four warps that multiply together: the same, where products go on meanwhile; what a further group of a block waits for
-# the others; instructions of a score; cycles of a block; how much longer exponentials take where nothing is beside them.
-WIDE_WAIT_CYCLES, WIDE_GROUP_CYCLES, WIDE_EACH_SCORE, WIDE_START_CYCLES, WIDE_ALONE = 230.0, 750.0, 3.0, 5600.0, 1.15
-START_CYCLES = 2400.0  # of a block: its first tiles come from the L2 or from memory, rows are written
+EACH = {TENSOR: EACH_SCORE, WIDE: 3.0, FED: 4.6}
+# Of a block: its first tiles come from the L2 or from memory, rows are written.
+START_CYCLES = {TENSOR: 2400.0, WIDE: 5600.0, FED: 7600.0}
+# Of a group's own way through a tile of keys, where nothing is beside it: waits; of exponentials and of products how much.
+ALONE = {WIDE: (230.0, 1.15, 0.5), FED: (600.0, 0.9, 0.0)}
 JOIN_PART = 125.0  # of a second launch behind the first, for each part that it reads
 LEFT_BYTES = 3.0  # of parts' records that a multiprocessor writes and reads again in a cycle
 SHARED_HELD = 100 << 10  # of a multiprocessor whose profile does not say
@@ -125,9 +126,9 @@ def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: 
     resident, mine = max(1, min(room)), -(-blocks * parts // units)
     rounds, rest = divmod(mine, resident)
     each = steps / blocks / parts
-    first = (WIDE_START_CYCLES if s.along == WIDE else START_CYCLES) + DEPENDENT * EACH_COPY * (
-        s.rows * depth + s.keys * (depth + columns)
-    ) / 8 / footprint.threads
+    first = (
+        START_CYCLES[s.along] + DEPENDENT * EACH_COPY * (s.rows * depth + s.keys * (depth + columns)) / 8 / footprint.threads
+    )
     cycles = rounds * (each * _together(once, resident) + first)
     cycles += (each * _together(once, rest) + first) if rest else 0.0
     tile = s.keys * (depth + columns) * BYTES
@@ -138,7 +139,7 @@ def _row(plan: OnlinePlan, sizes: Mapping[str, int], device: Device, footprint: 
         "blocks": blocks, "steps": steps, "parts": parts, "cycles": cycles,
         "least": own + outer * keys * (depth + columns) * BYTES, "moved": steps * tile + own + left,
         "flops": 2.0 * steps * s.rows * s.keys * (depth + columns),
-        "near": steps * tile * (s.rows // GROUP_ROWS if s.along == WIDE else s.warps),
+        "near": steps * tile * (s.rows // GROUP_ROWS if s.along in TOGETHER else s.warps),
     }  # fmt: skip
 
 
@@ -160,16 +161,16 @@ def _step(plan: OnlinePlan, count: int, depth: int, columns: int, device: Device
     rows, brought = warps * s.out_rows, s.keys * (depth + columns)
     scores = rows * s.keys
     fmas = (device.tensor_tflops or 0.0) * 1e6 / (2.0 * max(1, device.compute_units) * (device.clock_mhz or 1500.0))
-    share = SUSTAINED if s.along == WIDE else HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
+    share = SUSTAINED if s.along in TOGETHER else HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
     tensor = rows * brought / ((fmas or TENSOR_FMAS) * share)
     powers = scores / POWERS
-    each = (WIDE_EACH_SCORE if s.along == WIDE else EACH_SCORE) + (ANY_SCORE if factor(plan.sums) is None else 0.0)
+    each = EACH[s.along] + (ANY_SCORE if factor(plan.sums) is None else 0.0)
     issued = (scores * each + rows * columns + brought / 8 * EACH_COPY) / ISSUED
-    if s.along == WIDE:
+    if s.along in TOGETHER:
         groups = -(-rows // GROUP_ROWS)
         shared = ((groups + 1) * brought + rows * depth) * BYTES / SHARED
-        alone = tensor / 2 + WIDE_ALONE * (powers + issued) / groups  # values' products are hidden
-        alone += WIDE_WAIT_CYCLES + WIDE_GROUP_CYCLES * (groups - 1)
+        wait, serial, products = ALONE[s.along]
+        alone = products * tensor + serial * (powers + issued) / groups + wait
         return float(np.sqrt(tensor**2 + powers**2 + issued**2 + shared**2)), alone
     again = 0 if s.out_rows // PIECE * depth <= HELD else rows * depth  # the rows' operand, read for every tile of keys
     shared = ((warps + 1) * brought + again) * BYTES / SHARED

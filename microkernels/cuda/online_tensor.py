@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from haotuner.errors import UsageError
 from haotuner.generate.expressions import Expression
 from haotuner.generate.online_parts import record
-from haotuner.generate.online_schedule import GROUP_ROWS, WIDE, OnlinePlan
+from haotuner.generate.online_schedule import GROUP_ROWS, GROUP_WARPS, TENSOR, WIDE, OnlinePlan
 from haotuner.generate.online_tensor import Rows, check, factor, rows_of
 from haotuner.generate.values import Frame, Values
 from haotuner.microkernels.cuda.generated_parts import PART
@@ -32,12 +32,6 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
     parts = s.parts > 1
     outer = _names(plan)
     known = factor(sums)
-    form = f"{s.keys}, {s.stages}, {sums.depth[1]}, {sums.column[1]}"
-    call = (
-        f"ht_attend_wide<{s.rows // GROUP_ROWS}, {form}>"
-        if s.along == WIDE
-        else f"ht_attend<{s.warps}, {s.out_rows}, {form}>"
-    )
     row, key, column = (axis[0].name for axis in (sums.row, sums.key, sums.column))
     matrices = [
         rows_of(sums.left, row, sums.depth[0].name), rows_of(sums.right, key, sums.depth[0].name),
@@ -56,22 +50,50 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
         ),
         f"const long long ht_tiles = ({rows} + {s.rows - 1}) / {s.rows};",
         f"const long long ht_items = {' * '.join(['ht_tiles', *(machine.size(extent) for _, extent in sums.outer)])};",
-        "for (long long ht_item = blockIdx.x; ht_item < ht_items; ht_item += gridDim.x) {",
-        *(f"  {line}" for line in _place(machine, plan, outer)),
-        *(f"  const ht_rows<const {element}> ht_{name}({one});" for name, one in zip("qkv", operands, strict=True)),
-        f"  const ht_rows<{element}> ht_y({_output(machine, plan, outer, rows)});",
-        "  const auto ht_score = [&](int ht_row, int ht_key, float ht_x) {",
-        *(f"    {line}" for line in _score(plan, kept_as, outer, known)),
-        "  };",
-        "  const auto ht_seen = [&](int ht_row) {",
-        *(f"    {line}" for line in _seen(plan, kept_as, outer)),
-        "  };",
-        "  const auto ht_record = [&](int ht_row) {",
-        f"    return {_record(machine, plan, outer) if parts else '0ll'};",
-        "  };",
-        f"  {call}(ht_q, ht_k, ht_v, ht_y, (int)ht_tile * {s.rows}, (int)blockIdx.y, "
-        f"{'a.parts' if parts else '1'}, {number}, ht_score, ht_seen, "
-        f"{f'a.phase == {PART} ? a.partial : nullptr' if parts else '(float*)nullptr'}, ht_record);",
+        *_rounds(plan, element, number, [
+            *_place(machine, plan, outer),
+            *(f"const ht_rows<const {element}> ht_{name}({one});" for name, one in zip("qkv", operands, strict=True)),
+            f"const ht_rows<{element}> ht_y({_output(machine, plan, outer, rows)});",
+            "const auto ht_score = [&](int ht_row, int ht_key, float ht_x) {",
+            *(f"  {line}" for line in _score(plan, kept_as, outer, known)),
+            "};",
+            "const auto ht_seen = [&](int ht_row) {",
+            *(f"  {line}" for line in _seen(plan, kept_as, outer)),
+            "};",
+            "const auto ht_record = [&](int ht_row) {",
+            f"  return {_record(machine, plan, outer) if parts else '0ll'};",
+            "};",
+        ]),
+    ]  # fmt: skip
+
+
+def _rounds(plan: OnlinePlan, element: str, number: str, lines: list[str]) -> list[str]:
+    """The loop over a block's tiles of rows, whose names are set by ``lines``; where warps bring for others, one of each."""
+    s, sums = plan.schedule, plan.sums
+    form, base = f"{s.keys}, {s.stages}, {sums.depth[1]}, {sums.column[1]}", f"(int)ht_tile * {s.rows}"
+
+    def loop(call: str) -> list[str]:
+        head = "for (long long ht_item = blockIdx.x; ht_item < ht_items; ht_item += gridDim.x) {"
+        return [head, *(f"  {line}" for line in lines), f"  {call};", "}"]
+
+    if s.along == TENSOR:
+        left = f"a.phase == {PART} ? a.partial : nullptr" if s.parts > 1 else "(float*)nullptr"
+        return loop(
+            f"ht_attend<{s.warps}, {s.out_rows}, {form}>(ht_q, ht_k, ht_v, ht_y, {base}, (int)blockIdx.y, "
+            f"{'a.parts' if s.parts > 1 else '1'}, {number}, ht_score, ht_seen, {left}, ht_record)"
+        )
+    if s.along == WIDE:
+        return loop(f"ht_attend_wide<{form}>(ht_q, ht_k, ht_v, ht_y, {base}, {number}, ht_score, ht_seen)")
+    brings = loop(f"ht_at.bring(ht_q, ht_k, ht_v, {base}, ht_seen)")
+    multiplies = loop(f"ht_at.attend(ht_q, ht_k, ht_y, {base}, {number}, ht_score, ht_seen)")
+    return [
+        f"ht_fed<{s.rows // GROUP_ROWS}, {form}, {element}> ht_at;",
+        f"if (ht_warp() < {GROUP_WARPS}) {{",
+        "  ht_at.brings();",
+        *(f"  {line}" for line in brings),
+        "} else {",
+        "  ht_at.multiplies();",
+        *(f"  {line}" for line in multiplies),
         "}",
     ]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from haotuner import judge
-from haotuner.generate.online_schedule import TENSOR, WIDE, OnlineSchedule
+from haotuner.generate.online_schedule import FED, TENSOR, WIDE, OnlineSchedule
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.online import short_family
 from haotuner.words.kernel import MicroKernel
@@ -62,7 +62,7 @@ class Case:
 
 def _wide(spec: str, groups: int, keys: int, shapes: tuple[tuple[int, int], ...], **more: Any) -> Case:
     """By wgmma."""
-    return Case(spec, 4 * groups, 16, keys, shapes, along=WIDE, **more)
+    return Case(spec, 4 * groups, 16, keys, shapes, along=WIDE if groups == 1 else FED, **more)
 
 
 CASES = {
@@ -76,13 +76,15 @@ CASES = {
     "wide": Case("attention:d=128,causal=end,dtype=bf16", 4, 32, 64, ((127, 127),), gaps=(0,)),
     "many": Case("attention:d=128,dtype=fp16", 8, 16, 128, ((127, 333),), gaps=(8,)),
     "wide4": _wide("attention:d=64,dtype=bf16", 1, 64, ((1, 7), (61, 127), (16, 0), (127, 333))),
-    "wide8": _wide("attention:d=96,causal=end,dtype=fp16", 2, 96, ((61, 61), (127, 333), (37, 20)), stages=3),
-    "wide12": _wide("attention:d=128,causal=start,dtype=bf16", 3, 64, ((333, 61), (61, 333)), gaps=(8,)),
+    "wide_causal": _wide("attention:d=96,causal=end,dtype=fp16", 1, 96, ((61, 61), (127, 333), (37, 20)), stages=3),
     "wide_mask": _wide("attention:d=40,mask=keys,causal=end,dtype=bf16", 1, 128, ((7, 127), (61, 333))),
-    "wide_full": _wide("attention:d=256,mask=full,heads=apart,scale=one,dtype=fp16", 2, 32, ((61, 61),), gaps=(3,)),
+    "wide_full": _wide("attention:d=256,mask=full,heads=apart,scale=one,dtype=fp16", 1, 32, ((61, 61),), gaps=(3,)),
+    "fed2": _wide("attention:d=96,causal=end,dtype=fp16", 2, 96, ((61, 61), (127, 333), (37, 20), (16, 0)), stages=3),
+    "fed3": _wide("attention:d=128,causal=start,dtype=bf16", 3, 64, ((333, 61), (61, 333))),
+    "fed_again": _wide("attention:d=64,dtype=bf16", 2, 64, ((600, 127),), stages=2, gaps=(0, 3)),
     "widest": Case("attention:d=256,dtype=bf16", 4, 16, 32, ((61, 61),), gaps=(0,)),
 }  # fmt: skip
-QUICK = ("plain", "causal_end", "mask", "full", "parts_causal", "wide8")
+QUICK = ("plain", "causal_end", "mask", "full", "parts_causal", "wide_causal", "fed2")
 
 
 def entries(symbols: Sequence[str]) -> str:

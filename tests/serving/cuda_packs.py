@@ -14,7 +14,7 @@ from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.toolchain import Toolchain
-from haotuner.generate.online_schedule import DEPTH, TENSOR, WIDE, OnlineSchedule
+from haotuner.generate.online_schedule import DEPTH, FED, TENSOR, OnlineSchedule
 from haotuner.generate.schedule import Schedule
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
@@ -280,7 +280,7 @@ _TENSORS, _IN_SHORT = CudaOnline(KINDS["attention"], "bf16"), Op.parse("attentio
 TENSOR_PICK = Pick(arch="sm_90a", op=_IN_SHORT.name, dtype="bfloat16", kernels=tuple(  # the first asks for shared memory
     _TENSORS.kernel_of(OnlineSchedule(lanes=32, along=along, rows=rows, block=keys, keys=keys, out_rows=16, stages=stages,
                                       parts=parts), _IN_SHORT)
-    for along, rows, keys, stages, parts in ((WIDE, 64, 128, 3, 1), (TENSOR, 32, 64, 2, 8))
+    for along, rows, keys, stages, parts in ((FED, 128, 64, 2, 1), (TENSOR, 32, 64, 2, 8))
 ))  # fmt: skip
 _LOG_SOFTMAX = CudaGenerated(KINDS["log_softmax"])
 STAGES_PICK = Pick(  # short rows by a program whose output may not be its input, long ones by parts
