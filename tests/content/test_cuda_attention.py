@@ -76,7 +76,7 @@ def test_products_of_four_warps_go_on_while_exponentials_are_computed(spec, tmp_
     device, op = find_device("h200"), Op.parse(spec)
     (family,) = families_for(op, "cuda")
     assert isinstance(family, CudaOnline)
-    kernels = {}
+    kernels: dict[str, tuple[CudaOnline, MicroKernel]] = {}
     for along in (3, 4):
         points = [kernel for kernel in family.points(op, device) if kernel["al"] == along]
         kernels |= {kernel.name: (family, kernel) for kernel in (points[0], points[len(points) // 2], points[-1])}
