@@ -148,6 +148,14 @@ class Convolution:
     def __call__(self, x: Any, out: Any = None, **inputs: Any) -> Any:
         """The convolution; TypeError or ValueError name the argument, what was expected and what was found."""
         call, packed, setting, constants, passed, more = self._state
+        if not inputs and not passed and out is not None and not getattr(out, "requires_grad", False):
+            negated = getattr(x, "is_neg", None)
+            if negated is None or not negated():
+                try:  # the usual call; what is wrong with another is looked for below
+                    call(setting, as_bits(x), packed, *constants, as_bits(out), *more)
+                    return out
+                except REFUSED:
+                    pass
         if inputs.keys() != set(passed):
             names = ", ".join(f"{name}=" for name in passed) or "nothing but out="
             raise TypeError(f"{self.name}: a call takes x and {names}; got {', '.join(inputs) or 'none of it'}")

@@ -11,7 +11,11 @@ HT_TARGET static int HT_WIDE(planes)(const ht_image* im, float* out) {
     return 0;
   const float* from = call->x + im->pixel / plane * call->xb + (im->channel + im->from) * call->xc + pixel;
   for (int64_t c = 0; c < im->depth; ++c, from += call->xc, out += width) {
-    HT_WIDE(lines)(out, im->depth * width, from, width, whole, 0, width, width, 1);
+    const float* next = from + (c + 2 < im->depth ? 2 * call->xc : 0);
+    for (int64_t p = 0; p < whole; ++p) {
+      for (int64_t i = 0; i < width; i += 16) __builtin_prefetch(next + p * width + i);
+      HT_WIDE(line)(out + p * im->depth * width, from + p * width, width);
+    }
     if (rest > 0) HT_WIDE(lines)(out + whole * im->depth * width, 0, from + whole * width, 0, 1, 0, rest, width, 1);
   }
   return 1;
