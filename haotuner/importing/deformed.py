@@ -50,10 +50,14 @@ def _deform_conv(c: Call) -> str:
     if c.given(4):
         mask = transposed(c, reshaped(c, c.tensor(4), (n, parts, taps, *places)), (0, 3, 4, 1, 2))
         columns = g.map("mul", columns, reshaped(c, mask, (*out, 1)))
-    # (n, places, channels, taps), in the order of the weight
-    columns = transposed(c, columns, (0, 1, 2, 3, 5, 4))
+    weight = c.tensor(1)
+    if parts % groups == 0:  # the weight is turned once: columns stay as they are gathered, channels side by side
+        weight = reshaped(c, weight, (filters, own // wide, wide, taps))
+        weight = transposed(c, weight, (0, 1, 3, 2))
+    else:  # channels of several groups lie in one part
+        columns = transposed(c, columns, (0, 1, 2, 3, 5, 4))
     columns = reshaped(c, columns, (n, *places, groups, own * taps))
-    weight = reshaped(c, c.tensor(1), (groups, filters // groups, own * taps))
+    weight = reshaped(c, weight, (groups, filters // groups, own * taps))
     if groups == 1:
         columns, weight = reshaped(c, columns, (n, *places, own * taps)), reshaped(c, weight, (filters, own * taps))
         found = g.add("contract", columns, weight, labels="bpqk,fk->bpqf")
