@@ -21,6 +21,7 @@ from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Failed, Timed, Trial
+from haotuner.words.shape import Shape
 
 Facts = Mapping[str, float | str]
 # What a request tells child processes through their environment: the device as it was asked for, a folder that stays.
@@ -190,6 +191,12 @@ class Backend(Protocol):
 
     def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:
         """Ways in which threads may share a call that are worth timing. ``one_order``: sums keep one order of terms."""
+        ...
+
+    def untimed_us(
+        self, us: float, kernel: MicroKernel, composition: Composition, shape: Shape, op: Op, threads: int
+    ) -> float:
+        """What a call may take that threads share so, from one thread's time; infinity where nobody can say."""
         ...
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:

@@ -277,6 +277,15 @@ class Race:
         expected, known = self._expected[one].tolist(), self.us[one]
         return [float(np.log(known[s] / e)) for s, e in zip(self.shapes, expected, strict=True) if s in known]
 
+    def _untimed(
+        self, found: Mapping[Composition, float], ways: Sequence[str], shape: Shape, threads: int
+    ) -> dict[Composition, float]:
+        """What calls are expected to take that threads share, from times of one thread."""
+        expect, op = backend_for(self.lab.device).untimed_us, self.task.op
+        every = ((one, Composition.of(one.parts[0].kernel, share=way), us) for one, us in found.items() for way in ways)
+        guessed = {to: expect(us, self.candidates[one], to, shape, op, threads) for one, to, us in every if to != one}
+        return {composition: us for composition, us in guessed.items() if us < float("inf")}
+
     def _least(self) -> NDArray[np.float64]:
         """The best time of one thread at each shape; 0 where nothing was timed."""
         times = [min((self.us[one][s] for one in self.candidates if s in self.us[one]), default=0.0) for s in self.shapes]
@@ -326,6 +335,12 @@ class Race:
             if shared and all(shape in us.get(c, {}) for c in shared):
                 found |= {c: us[c][shape] for c in shared}
             times[shape] = found
+        if not any(composition.share != SERIAL for found in times.values() for composition in found):
+            for (
+                shape,
+                found,
+            ) in times.items():  # nothing was timed with threads: all of them on one would leave the others idle
+                found |= self._untimed(found, ways, shape, threads)
         times = _comparable(times)
         for shape, found in times.items() if staged and ways != (SERIAL,) else ():
             found |= {c: own[shape] for c, own in staged.items() if shape in own and len(found) > len(kept)}

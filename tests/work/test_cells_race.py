@@ -350,3 +350,12 @@ def test_a_race_however_short_is_no_worse_than_none(after: int) -> None:
     without, short = np.array(served)
     assert short.mean() < without.mean() and np.log(short / without).mean() < 0
     assert (short > without * 1.02).sum() <= 1, "a cell of several shapes serves one of them by what its neighbours take"
+
+
+def test_threads_share_what_is_long_where_nothing_was_timed_with_them() -> None:
+    """A pack of predictions would leave all but one idle; a call shorter than it takes to hand over stays one thread's."""
+    for shapes, share in (("m=1,256;n=4096", "m"), ("m=1,2;n=8", SERIAL)):
+        asked = replace(task(SOFTMAX, shapes, 0.0), threads=(1, 2))
+        table = tune(asked, Flat(CORE).as_lab(), families_for(SOFTMAX, "cpu")[0]).tables[1]
+        assert isinstance(table, CellTable) and table.threads == 2
+        assert table.at(asked.traffic.shapes()[-1]).share == share

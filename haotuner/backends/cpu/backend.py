@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -180,6 +181,15 @@ class CpuBackend:
         axes = ("q", "f") if is_convolution(op.kind) else _shareable(op)  # q: pixels of all rows and images
         folded = () if one_order or is_convolution(op.kind) else tuple(joins_of(self.families(op)[0], op))
         return (SERIAL,) if threads == 1 else (*axes, *folded, SERIAL)
+
+    def untimed_us(
+        self, us: float, kernel: MicroKernel, composition: Composition, shape: Shape, op: Op, threads: int
+    ) -> float:
+        """See ``ways.untimed_us``; infinity of parts of a folded axis, which are joined at a cost of their own."""
+        if composition.share not in op.every_axis:
+            return math.inf
+        tile = self.family_of(kernel).tile(kernel)
+        return ways.untimed_us(us, tile.extent.get(composition.share, 1), composition.share, op.extents(shape), threads)
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which the runtime shares a call in this way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 from haotuner.microkernels.cpu.dense import computed_columns
@@ -17,6 +18,7 @@ NARROW = 64
 # About what it takes from the caller to a worker that waits for it and back: the best compositions of 1 to 9 rows shared by
 # columns, hot, 22 to 101 us, take -0.5 to 5.7 us more than half of one thread's time (two cores, three ops; median 1.9).
 HANDOFF_US = 1.5
+AGAIN = 1.05  # where each thread lays out all of an image, or of W: an even choice is for the other axes
 
 
 def ways(op: Op, threads: int, *, one_order: bool = False) -> tuple[str, ...]:
@@ -56,6 +58,13 @@ def shared(curve: Curve, way: str, op: Op, threads: int) -> Curve:
 
     points = {tiles: us * part(tiles) + HANDOFF_US for tiles, us in curve.lead_us}
     return Curve.of(curve.kernel, curve.rows, points, curve.follow_us / threads)
+
+
+def untimed_us(us: float, tile: int, axis: str, extents: Mapping[str, int], threads: int) -> float:
+    """One thread's time in as even parts as whole tiles of an axis allow; q is the pixels of all rows and images."""
+    matrices = extents.get("b", 1) if axis in ("q", "m", "n") else 1
+    units = matrices * -(-extents[axis] * (extents.get("p", 1) if axis == "q" else 1) // tile)
+    return us * (-(-units // threads) / units) * (AGAIN if axis in ("f", "m") else 1.0) + HANDOFF_US
 
 
 def widest_share(n: int, kernel: MicroKernel, threads: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,11 +32,13 @@ from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.plan.curves import Curve
 from haotuner.words.cold import GPU_CACHES
+from haotuner.words.composition import Composition
 from haotuner.words.cuda_arch import CudaArch, runs
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _HERE = Path(__file__).resolve().parent
@@ -199,6 +202,12 @@ class CudaBackend:
     def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:
         """The sum over k whole, or in some numbers of parts. ``one_order``: whole."""
         return ways.ways(op, one_order=one_order)
+
+    def untimed_us(
+        self, us: float, kernel: MicroKernel, composition: Composition, shape: Shape, op: Op, threads: int
+    ) -> float:
+        """Infinity: parts of a sum are timed, or predicted themselves."""
+        return math.inf
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which partial sums fit the workspace."""
