@@ -19,7 +19,7 @@ from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_wgmma_windows import CudaWgmmaWindows
 from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES, CudaDirect, sides_of
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, PHASE_FAMILIES, WINDOW_FAMILIES
-from haotuner.microkernels.cuda.fused import fused, has_steps, stepped
+from haotuner.microkernels.cuda.fused import fused, stepped, steps_of
 from haotuner.ops.convolution import is_convolution, lies_as_columns
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Column, Demand, Expectation, Work
@@ -121,7 +121,8 @@ class CudaConv:
         every = self._inner.points(self._product, device)
         if self._inner.windows:
             every = (one for one in every if channels_of_group(self._op) % one["bk"] == 0)
-        return map(stepped, every) if has_steps(self._op, phased=self._inner.phased) else every
+        steps = steps_of(self._op, phased=self._inner.phased)
+        return (stepped(one, steps) for one in every)
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Features and pixels, which are numbered through rows and, channels last, images."""

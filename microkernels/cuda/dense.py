@@ -6,7 +6,7 @@ walks its share of the steps only. A program is a TVM function ``symbol(X, W)`` 
 stride 1 and any row stride, W (n, k), or (k, n) for ``kn1``, is compact. ``kn2``, of batches: X is (k, m), too. ``v``
 promises that k and X's row stride (for ``kn1`` also n, for ``kn2`` m) are multiples of v and that X and W start at multiples
 of v elements; every family pads with zeros, so no other extent is restricted. Offsets into X and W are 32-bit
-(``launch.OPERAND_ELEMENTS``). ``ep1`` is a build for the steps of an epilogue (``fused.py``).
+(``launch.OPERAND_ELEMENTS``). ``ep`` is a build for the steps of an epilogue (``fused.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from haotuner.microkernels.cuda import dense_demand, dense_laws
 from haotuner.microkernels.cuda.dense_demand import Step
-from haotuner.microkernels.cuda.fused import fused, has_steps, stepped
+from haotuner.microkernels.cuda.fused import fused, stepped, steps_of
 from haotuner.microkernels.cuda.launch import Launch, Map
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS
@@ -152,7 +152,8 @@ class CudaDense(ABC):
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """The search space for an op, the same on every device; :meth:`runs_on` says whether it is of use there."""
         every = self.programs(op, device)
-        return map(stepped, every) if has_steps(op) else every
+        steps = steps_of(op)
+        return (stepped(one, steps) for one in every)
 
     @abstractmethod
     def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:

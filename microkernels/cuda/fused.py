@@ -1,8 +1,9 @@
 """Epilogues on devices: steps of ``haotuner/ops/epilogue.py`` in any order, while a tile's sums are in registers.
 
-They are arguments of a launch (``ht_cuda_args.h``): of a kernel there are two builds. A plain one adds a bias and a
-residual and writes its own type; one whose name ends in ``ep1`` takes any steps and any type of result. Steps travel as four
-bits each, the first one lowest; their formulas become device functions here, so that no step is said twice.
+They are arguments of a launch (``ht_cuda_args.h``), four bits each, the first one lowest. A kernel is built in one of three
+ways. A plain one adds a bias and a residual and writes its own type; one whose name ends in ``ep`` and these bits computes
+those steps; ``ep1`` takes any steps, for results of another type alone. Formulas become device functions here, so that no
+step is said twice.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
 STEP_BITS = 4
-STEPPED = ("ep", 1)  # the last parameter of kernels that are built for steps
+STEPPED = "ep"  # the last parameter of kernels that are built for steps: which
+ANY_STEPS = 1  # as bits a bias alone, which a plain kernel adds
 CHANNELS = ("bias", "scale", "low", "high")  # places of what a launch reads with one value a channel
 # Element types of y by their number in ht_cuda_args.h, where it is not the kernel's own, which is 0.
 Y_TYPES = ("", "fp32", "fp16", "bf16", "int32", "uint8", "int8")
@@ -64,24 +66,32 @@ def after_of(op: Op) -> dict[str, int]:
     return {} if found is None else {"after": found.steps, "y_type": found.y_type}
 
 
-def has_steps(op: Op, *, phased: bool = False) -> bool:
-    """Whether the tiles of an op are built for steps, or another type of result; ``phased``: those that read windows."""
+def steps_of(op: Op, *, phased: bool = False) -> int:
+    """The steps that the tiles of an op are built for; 0: plain. ``phased``: tiles that read windows."""
     if op.kind.startswith("conv_transpose") and not phased:
         # Its products are in fp32 or int32; the launch that gathers them has the steps.
-        return op.dtype not in ("fp32", "int8")
+        return ANY_STEPS if op.dtype not in ("fp32", "int8") else 0
     found = fused(op)
     of_bytes = op.sums == "int32" and bool(op.epilogue)  # without any, sums of bytes stay as they are
-    return found is not None and (found.steps != 0 or found.y_type != 0 or of_bytes)
+    if found is None or not (found.steps or found.y_type or of_bytes):
+        return 0
+    return found.steps or ANY_STEPS
 
 
-def stepped(kernel: MicroKernel) -> MicroKernel:
-    """The same kernel, built for any steps and any type of result."""
-    return kernel if is_stepped(kernel) else MicroKernel(kernel.family, (*kernel.params, STEPPED))
+def stepped(kernel: MicroKernel, steps: int = ANY_STEPS) -> MicroKernel:
+    """The same kernel, built for steps as ``steps_of`` says them."""
+    return kernel if is_stepped(kernel) or not steps else MicroKernel(kernel.family, (*kernel.params, (STEPPED, steps)))
 
 
 def is_stepped(kernel: MicroKernel) -> bool:
     """Whether a kernel is built for steps."""
-    return kernel.params[-1:] == (STEPPED,)
+    return built_for(kernel) != 0
+
+
+def built_for(kernel: MicroKernel) -> int:
+    """The steps that a kernel is built for, as ``steps_of`` says them."""
+    name, value = kernel.params[-1]
+    return value if name == STEPPED else 0
 
 
 def initializer(op: Op) -> str:
@@ -95,6 +105,13 @@ def initializer(op: Op) -> str:
 def coded(steps: Sequence[str]) -> int:
     """Steps as ``ht_cuda_args.after``."""
     return sum(STEPS[step].number << STEP_BITS * place for place, step in enumerate(steps))
+
+
+def decoded(steps: int) -> tuple[str, ...]:
+    """The steps that ``coded`` made bits of."""
+    names = {step.number: name for name, step in STEPS.items()}
+    places = range(0, steps.bit_length(), STEP_BITS)
+    return tuple(names[steps >> place & (1 << STEP_BITS) - 1] for place in places)
 
 
 def steps_text() -> str:

@@ -14,7 +14,7 @@ from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.cuda.families import GROUPED_FAMILIES
-from haotuner.microkernels.cuda.fused import is_stepped, stepped
+from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, decoded, is_stepped, stepped
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from tests import kept
@@ -111,11 +111,16 @@ class Variant:
 
 
 def case_of(symbol: str, family: CudaDense, kernel: MicroKernel, calls: Sequence[Call]) -> Case:
-    """A micro-kernel under a symbol as a case of the emulator; built without steps it is asked for what is added alone."""
+    """A micro-kernel under a symbol as a case of the emulator; built without steps it is asked for what is added alone.
+
+    One that is built for certain steps is asked for these.
+    """
     launch = asdict(family.launch(kernel))
     if not is_stepped(kernel):
         added = () if family.dtype == "int8" else ADDED
         calls = [replace(call, steps=[step for step in call.steps if step in added]) for call in calls]
+    elif built_for(kernel) != ANY_STEPS:
+        calls = [replace(call, steps=decoded(built_for(kernel))) for call in calls]
     return Case(
         symbol=symbol, dtype=family.dtype, launch=launch, calls=calls, kn=family.reads_kn(kernel), signs=family.signs
     )

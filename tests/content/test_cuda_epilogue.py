@@ -11,7 +11,7 @@ import pytest
 
 from haotuner.backends.cuda.backend import CudaBackend
 from haotuner.backends.cuda.pack_source import pack_data
-from haotuner.microkernels.cuda.fused import coded, fused, has_steps, stepped
+from haotuner.microkernels.cuda.fused import ANY_STEPS, coded, decoded, fused, stepped, steps_of
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.op import Op
 from tests.content import cuda_examples as examples
@@ -27,6 +27,15 @@ KERNELS = tuple(map(stepped, (
     examples.GEMV.kernel(bm=4, c=2, wn=2, wk=2, v=8),
     examples.grouped(examples.MMA_BF16.kernel(bm=16, bn=32, bk=32, wm=1, wn=2, st=2)),
 )))  # fmt: skip
+BUILT = (  # for the very steps: every step among them, stored from registers, through shared memory, turned, by strips
+    (examples.MMA.kernel(bm=16, bn=64, bk=32, wm=1, wn=1, st=2), ("bias", "gelu", "residual")),
+    (examples.MMA_BF16.kernel(bm=16, bn=32, bk=32, wm=1, wn=2, st=2), ("scale", "bias", "silu")),
+    (examples.WGMMA_BF16.kernel(bm=64, bn=32, st=2), ("residual", "clamp", "tanh", "scale")),
+    (examples.SHORT_WGMMA.kernel(bm=8, bn=64, st=3), ("bias", "hardswish", "gelutanh")),
+    (examples.SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), ("sigmoid", "bias", "relu6", "residual")),
+    (examples.GEMV.kernel(bm=4, c=2, wn=2, wk=2, v=8), ("hardsigmoid", "clamp", "relu")),
+)
+KERNELS += tuple(stepped(kernel, coded(steps)) for kernel, steps in BUILT)
 
 
 def drawn(seed: int, ends: tuple[int, ...]) -> tuple[Call, ...]:
@@ -76,6 +85,8 @@ def test_formulas_say_what_frameworks_mean():
 
 
 def test_what_a_launch_is_told():
+    assert {name for _, steps in BUILT for name in steps} == STEPS.keys()
+    assert decoded(0x31) == ("bias", "gelu") and decoded(0) == ()
     assert coded(("bias", "gelu")) == 0x31 and coded(("scale", "relu6", "residual")) == 0xCAD
     told = fused(Op.parse("dense:n=8,k=8,dtype=fp16,out=fp32,epilogue=residual+bias"))
     assert told is not None and (told.steps, told.residual, told.y_type) == (0, True, 1)
@@ -87,24 +98,27 @@ def test_what_a_launch_is_told():
 @pytest.mark.parametrize(
     ("op", "steps"),
     [
-        ("dense:n=8,k=8,epilogue=residual+bias", False),
-        ("dense:n=8,k=8,epilogue=bias+relu", True),
-        ("dense:n=8,k=8,dtype=fp16,out=fp32", True),
-        ("conv2d:c=8,f=8,r=3,s=3,epilogue=bias", False),
-        ("conv2d:c=8,f=8,r=3,s=3,epilogue=bias+relu", True),
-        ("conv_transpose2d:c=8,f=8,r=3,s=3,epilogue=bias+relu", False),  # the launch that gathers has them
-        ("conv_transpose2d:c=8,f=8,r=3,s=3,dtype=fp16", True),  # products in fp32
+        ("dense:n=8,k=8,epilogue=residual+bias", 0),
+        ("dense:n=8,k=8,epilogue=bias+relu", coded(("bias", "relu"))),
+        ("dense:n=8,k=8,dtype=fp16,out=fp32", ANY_STEPS),
+        ("conv2d:c=8,f=8,r=3,s=3,epilogue=bias", 0),
+        ("conv2d:c=8,f=8,r=3,s=3,epilogue=bias+relu", coded(("bias", "relu"))),
+        ("conv_transpose2d:c=8,f=8,r=3,s=3,epilogue=bias+relu", 0),  # the launch that gathers has them
+        ("conv_transpose2d:c=8,f=8,r=3,s=3,dtype=fp16", ANY_STEPS),  # products in fp32
     ],
 )
 def test_kernels_are_built_for_steps_where_the_op_has_some(op, steps):
     asked = Op.parse(op)
-    assert has_steps(asked) == steps
+    assert steps_of(asked) == steps
     families = CudaBackend().families(asked)
     found = {point.params[-1] for family in families for point in family.points(asked, examples.device("sm_80"))}
-    assert {last == ("ep", 1) for last in found} == {steps}
+    assert {value if name == "ep" else 0 for name, value in found} == {steps}
 
 
 def test_a_kernel_without_steps_is_not_packed_for_an_op_with_some():
     asked = Op.parse("batch_matmul:k=16,layout=nt,dtype=fp16,epilogue=gelu").name
-    with pytest.raises(ValueError, match="built without steps"):
+    other = tuple(stepped(one, coded(("relu",))) for one in PRODUCT_FP16.kernels)
+    with pytest.raises(ValueError, match="not built for the steps"):
+        pack_data([packed_product(asked, other)], Path("never-read.cubin"), "sm_80")
+    with pytest.raises(ValueError, match="not built for the steps"):
         pack_data([packed_product(asked, PRODUCT_FP16.kernels)], Path("never-read.cubin"), "sm_80")

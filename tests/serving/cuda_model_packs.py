@@ -19,7 +19,7 @@ from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
-from haotuner.microkernels.cuda.fused import has_steps, stepped
+from haotuner.microkernels.cuda.fused import stepped, steps_of
 from haotuner.orchestrate.costs import GPU, Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Step
@@ -217,7 +217,7 @@ def one_of(op: Op, name: str, **more: int) -> MicroKernel:
     """A kernel of the family that takes any alignment, built for the op's steps."""
     found: Any = next(one for one in (*CUDA_FAMILIES, *BATCHED_FAMILIES) if one.name == name)
     kernel: MicroKernel = found.kernel(**(TILE | more))
-    return stepped(kernel) if has_steps(op) else kernel
+    return stepped(kernel, steps_of(op))
 
 
 def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> tuple[WrittenModel, Sequence[Step]]:

@@ -25,7 +25,7 @@ from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, GROUPED_FAMILIES
-from haotuner.microkernels.cuda.fused import has_steps, stepped
+from haotuner.microkernels.cuda.fused import stepped, steps_of
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.online import CudaOnline
 from haotuner.microkernels.index import family_named
@@ -55,7 +55,7 @@ class Pick:
         """Kernels are built for the op's steps."""
         op = Op.parse(self.op)
         found = tuple(
-            stepped(one) if one.family in _TILES and has_steps(op, phased="_phases_" in one.family) else one
+            stepped(one, steps_of(op, phased="_phases_" in one.family)) if one.family in _TILES else one
             for one in self.kernels
         )
         object.__setattr__(self, "kernels", found)

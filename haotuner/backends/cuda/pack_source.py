@@ -18,7 +18,7 @@ from haotuner.backends.cuda.pack_groups import build_groups, group_tables
 from haotuner.backends.cuda.pack_product import PackedCudaProduct
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.dense import WINDOWS
-from haotuner.microkernels.cuda.fused import has_steps, is_stepped
+from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, steps_of
 from haotuner.microkernels.cuda.launch import Launch, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.words.cuda_arch import cuda_arch, needed_driver
 from haotuner.words.kernel import MicroKernel
@@ -159,9 +159,15 @@ def _image(cubin: Path, name: str = "ht_cuda_image") -> list[str]:
 
 def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
     boxes = {one.operand: one for one in launch.maps}
-    wanted = has_steps(Op.parse(op.name), phased=launch.windows == WINDOWS.index("phases"))
-    if op.kind in TABLES and not launch.direct and wanted and not is_stepped(kernel):
-        raise ValueError(f"{kernel.name}: it is built without steps, which {op.name} has; its candidates end in ep1")
+    wanted = steps_of(Op.parse(op.name), phased=launch.windows == WINDOWS.index("phases"))
+    if (
+        op.kind in TABLES
+        and not launch.direct
+        and built_for(kernel) not in ((wanted, ANY_STEPS) if wanted else (0, ANY_STEPS))
+    ):
+        raise ValueError(
+            f"{kernel.name}: it is not built for the steps that {op.name} has; its candidates end in ep{wanted}"
+        )
     if launch.maps and set(boxes) != {"x", "w"}:
         raise ValueError(f"{kernel.name}: tensor maps of {', '.join(boxes)}; a launch has those of x and w, or none")
     swizzles = {one.swizzle_bytes for one in launch.maps} or {0}

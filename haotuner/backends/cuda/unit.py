@@ -15,7 +15,7 @@ from haotuner.backends.shallow import shallow
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
 from haotuner.microkernels.cuda.direct import CudaDirect
-from haotuner.microkernels.cuda.fused import is_stepped, steps_text
+from haotuner.microkernels.cuda.fused import built_for, steps_text
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_kernel import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, fold_symbol, reduce_symbol, unfold_symbol
@@ -193,7 +193,7 @@ def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, 
             raise NotAUnit(f"{symbol}: TVM passes {parameter!r}, which nothing says the value of; is it the pinned TVM?")
     if "x_map" in passed:
         maps = ", const __grid_constant__ ht_tensor_map x_map, const __grid_constant__ ht_tensor_map w_map"
-    body = re.sub(WITH_STEPS, rf"\1<{str(is_stepped(kernel)).lower()}, ", _own_types(found["body"]))
+    body = re.sub(WITH_STEPS, rf"\1<{built_for(kernel)}ull, ", _own_types(found["body"]))
     body = re.sub(WITH_ARGUMENT, r"\1(ht_args, ", body)
     # The 128-byte swizzle repeats every 1024 bytes of shared memory: the tiles are placed for it, so it starts there.
     body = re.sub(r"extern __shared__ __align__\(\d+\)", "extern __shared__ __align__(1024)", body)

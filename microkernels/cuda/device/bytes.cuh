@@ -67,7 +67,7 @@ HT_DEVICE void ht_gather(int* word, const uint8_t* from, int apart, int there) {
 // Nothing but whole pieces of four results: what is read beside them are floats.
 HT_DEVICE bool ht_whole_sums(const ht_cuda_args& a) { return a.splits == 1 && a.n % 4 == 0 && ht_aligned<float>(a); }
 
-template <bool STEPS, int N, class BESIDE = ht_nothing>
+template <uint64_t STEPS, int N, class BESIDE = ht_nothing>
 HT_DEVICE void ht_put_sums(const ht_cuda_args& a, const int* v, int row, int column, bool partial, const BESIDE& beside = BESIDE()) {
     if (row >= a.m || column >= a.n) return;
     if (partial) {
@@ -84,7 +84,10 @@ HT_DEVICE void ht_put_sums(const ht_cuda_args& a, const int* v, int row, int col
 #pragma unroll
     for (int i = 0; i < N; i++) sums[i] = (float)v[i];
     beside.template begin<float, N>(sums, row, column);
-    if constexpr (STEPS) {
+    if constexpr (STEPS > 1) {
+        ht_built_steps<STEPS, ht_byte, N>(a, sums, row, column, at, beside);
+        ht_store_y<ht_byte, N>(a, sums, at);
+    } else if constexpr (STEPS) {
         ht_put_after<ht_byte, N>(a, sums, row, column, at, beside);
     } else {  // what a call of products side by side brings
         float bias[N] = {};
@@ -98,7 +101,7 @@ HT_DEVICE void ht_put_sums(const ht_cuda_args& a, const int* v, int row, int col
 
 // Accumulators of mma.m16n8: FRAGMENTS of 16 rows, ROW_STEP apart, by COLUMNS, all of one warp; eight rows at a time through its own
 // shared memory, as in ht_store_fragments.
-template <bool STEPS, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS>
+template <uint64_t STEPS, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS>
 HT_DEVICE void ht_store_byte_fragments(const ARGS& a, const uint32_t* sums, void* shared, int warp, int row0, int column0) {
     const auto beside = ht_beside<float>(a);
     constexpr int PITCH = ht_pitch<COLUMNS>::floats;
@@ -135,7 +138,7 @@ HT_DEVICE void ht_store_byte_fragments(const ARGS& a, const uint32_t* sums, void
 }
 
 // Sums of one thread, as in ht_store_strips.
-template <bool STEPS, int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP, class ARGS>
+template <uint64_t STEPS, int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP, class ARGS>
 HT_DEVICE void ht_store_byte_strips(const ARGS& a, const int* sums, int row0, int column0) {
     const auto beside = ht_beside<float>(a);
     const bool whole = ht_whole_sums(a), partial = a.splits > 1;

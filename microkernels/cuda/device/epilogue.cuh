@@ -65,7 +65,7 @@ HT_DEVICE void ht_add_pair(float* v, uint32_t raw) {
 
 // 2-byte elements in whole pieces without shared memory: 32 columns of a row are 16 bytes of each of four threads. The next
 // ones' bias is on its way meanwhile; more at once would not fit the registers beside the sums.
-template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, bool MORE, class BESIDE>
+template <uint64_t STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, bool MORE, class BESIDE>
 HT_DEVICE void ht_put_turned(const ht_cuda_args& a, const BESIDE& beside, const float* sums, int row0, int column0, int lane) {
     constexpr int ACROSS = COLUMNS / 32, COUNT = 2 * FRAGMENTS * ACROSS;
     uint32_t bias[4], next[4], residual[4];
@@ -86,6 +86,10 @@ HT_DEVICE void ht_put_turned(const ht_cuda_args& a, const BESIDE& beside, const 
             float v[2] = {pair[0], pair[1]};
             if (MORE && a.bias) ht_add_pair<T>(v, bias[j]);
             if (MORE && a.residual) ht_add_pair<T>(v, residual[j]);
+            if constexpr (STEPS > 1) {
+                const int one = column + j * 8 + lane % 4 * 2;
+                if (row < a.m && one < a.n) ht_built_steps<STEPS, T, 2>(a, v, row, one, beside.place(a, row, one), beside);
+            }
             w[j] = ht_pair(T(), v[0], v[1]);
         }
         ht_turn_quad(w, lane);
@@ -113,7 +117,7 @@ HT_DEVICE void ht_put_partial(const ht_cuda_args& a, const float* sums, int row0
 }
 
 // The ways that need no shared memory; false where none fits.
-template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP>
+template <uint64_t STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP>
 HT_DEVICE bool ht_stored_at_once(const ht_cuda_args& a, const ht_nothing& beside, const float* sums, int row0, int column0, int lane,
                                  bool whole) {
     if (a.splits > 1) {
@@ -121,23 +125,23 @@ HT_DEVICE bool ht_stored_at_once(const ht_cuda_args& a, const ht_nothing& beside
         ht_put_partial<FRAGMENTS, COLUMNS, ROW_STEP>(a, sums, row0, column0, lane);
         return true;
     }
-    if constexpr (!STEPS && ht_wide<T>::elements == 8 && COLUMNS % 32 == 0) {
-        if (!whole) return false;
-        if (!a.bias && !a.residual) {
-            ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, false>(a, beside, sums, row0, column0, lane);
+    if constexpr (STEPS != 1 && ht_wide<T>::elements == 8 && COLUMNS % 32 == 0) {
+        if (!whole || (STEPS && a.y_type != HT_Y_OWN)) return false;
+        if (STEPS || (!a.bias && !a.residual)) {
+            ht_put_turned<STEPS, T, FRAGMENTS, COLUMNS, ROW_STEP, false>(a, beside, sums, row0, column0, lane);
             return true;
         }
-        ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, true>(a, beside, sums, row0, column0, lane);
+        ht_put_turned<STEPS, T, FRAGMENTS, COLUMNS, ROW_STEP, true>(a, beside, sums, row0, column0, lane);
         return true;
     }
     return false;
 }
-// Of a batch, of windows and of phases: where nothing is done to the sums but rounding.
-template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS, class BESIDE>
+// Of a batch, of windows and of phases: where nothing is done to the sums but rounding, or the steps that a kernel is built for.
+template <uint64_t STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS, class BESIDE>
 HT_DEVICE bool ht_stored_at_once(const ARGS& a, const BESIDE& beside, const float* sums, int row0, int column0, int lane, bool whole) {
-    if constexpr (!STEPS && ht_wide<T>::elements == 8 && COLUMNS % 32 == 0) {
-        if (!whole || a.bias || a.residual || !beside.idle()) return false;
-        ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, false>(a, beside, sums, row0, column0, lane);
+    if constexpr (STEPS != 1 && ht_wide<T>::elements == 8 && COLUMNS % 32 == 0) {
+        if (!whole || !beside.idle() || (STEPS ? a.y_type != HT_Y_OWN : a.bias || a.residual)) return false;
+        ht_put_turned<STEPS, T, FRAGMENTS, COLUMNS, ROW_STEP, false>(a, beside, sums, row0, column0, lane);
         return true;
     }
     return false;
@@ -160,7 +164,7 @@ HT_DEVICE void ht_put_rows(const ht_cuda_args& a, const BESIDE& beside, const fl
 
 // SYNC: threads that must meet before their shared memory is free; 0 where they have met. AT_ONCE: there are registers for the
 // ways that need no shared memory.
-template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC = 0, bool AT_ONCE = true, class ARGS>
+template <uint64_t STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC = 0, bool AT_ONCE = true, class ARGS>
 HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared, int warp, int row0, int column0) {
     const auto beside = ht_beside<T>(a);
     constexpr int N = ht_wide<T>::elements, PIECES = 8 * COLUMNS / N, PITCH = ht_pitch<COLUMNS>::floats;
@@ -169,7 +173,7 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
     const bool whole = ht_whole<T>(a);
     if (AT_ONCE && ht_stored_at_once<STEPS, T, FRAGMENTS, COLUMNS, ROW_STEP>(a, beside, sums, row0, column0, lane, whole)) return;
     if (SYNC) ht_sync_some(1, SYNC);
-    if (!STEPS && whole) {
+    if (STEPS != 1 && whole) {
 #pragma unroll
         for (int half = 0; half < 2 * FRAGMENTS; half++) {
             __syncwarp();
@@ -181,7 +185,7 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
                 if (PIECES % 32 && piece >= PIECES) continue;
                 float v[N];
                 ht_unstage<N>(v, stage + r * PITCH + c, lane & 4);
-                ht_put_some<false, T, N>(a, v, row0 + half / 2 * ROW_STEP + half % 2 * 8 + r, column0 + c, beside);
+                ht_put_some<STEPS, T, N>(a, v, row0 + half / 2 * ROW_STEP + half % 2 * 8 + r, column0 + c, beside);
             }
         }
         return;
@@ -205,7 +209,7 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
         for (int same = 0; same < 2 * FRAGMENTS; same++)
             if (same == half) ht_stage<COLUMNS>(stage, sums + same / 2 * COLUMNS / 2 + same % 2 * 2, lane);
         __syncwarp();
-        if (STEPS && whole) {
+        if (STEPS == 1 && whole) {
 #pragma unroll 1
             for (int piece = lane; piece < 2 * COLUMNS; piece += 32) {
                 const int r = piece / (COLUMNS / 4), c = piece % (COLUMNS / 4) * 4;
@@ -234,9 +238,9 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
 
 // The same accumulators where the instruction's rows are columns of Y and its columns Y's rows: 16 columns by COLUMNS rows a
 // time go through shared memory, turned. Twenty floats between rows: what a warp stores at once meets every bank once.
-template <bool STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC>
+template <uint64_t STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC>
 HT_DEVICE void ht_store_across(const ht_cuda_args& a, const float* sums, void* shared, int warp, int row0, int column0) {
-    constexpr int PITCH = 20, N = STEPS ? 4 : ht_wide<T>::elements;
+    constexpr int PITCH = 20, N = STEPS == 1 ? 4 : ht_wide<T>::elements;
     const int lane = ht_thread_again() % 32;
     if (a.splits > 1) {  // eight threads have neighbours of a row: 32 bytes
         float* to = a.partial + (int64_t)blockIdx.y * a.m * a.n;
@@ -277,16 +281,16 @@ HT_DEVICE void ht_store_across(const ht_cuda_args& a, const float* sums, void* s
 
 // ---- fp32 sums of one thread: ROWS x COLUMNS, both in strips that lie ROW_STEP and COLUMN_STEP apart; four columns a strip
 // Eight neighbours of a warp hold 128 bytes of a row of Y: stores are whole as they are.
-template <bool STEPS, int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP, class ARGS>
+template <uint64_t STEPS, int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP, class ARGS>
 HT_DEVICE void ht_store_strips(const ARGS& a, const float* sums, int row0, int column0) {
     const auto beside = ht_beside<float>(a);
     const bool whole = ht_whole<float>(a);
-    if (!STEPS && whole) {
+    if (STEPS != 1 && whole) {
 #pragma unroll
         for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
             const int r = i / (COLUMNS / 4), s = i % (COLUMNS / 4);
             float v[4] = {sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]};
-            ht_put_some<false, float, 4>(a, v, row0 + r / ROW_STRIP * ROW_STEP + r % ROW_STRIP, column0 + s * COLUMN_STEP, beside);
+            ht_put_some<STEPS, float, 4>(a, v, row0 + r / ROW_STRIP * ROW_STEP + r % ROW_STRIP, column0 + s * COLUMN_STEP, beside);
         }
         return;
     }
@@ -300,7 +304,7 @@ HT_DEVICE void ht_store_strips(const ARGS& a, const float* sums, int row0, int c
         for (int same = 0; same < ROWS * COLUMNS / 4; same++)
 #pragma unroll
             for (int q = 0; q < 4; q++) v[q] = same == i ? sums[same * 4 + q] : v[q];
-        if (STEPS && whole) {
+        if (STEPS == 1 && whole) {
             ht_put_some<STEPS, float, 4>(a, v, row, column, beside);
         } else {
             if constexpr (STEPS) {

@@ -55,7 +55,7 @@ HT_DEVICE void ht_gemv_step(const ht_cuda_args& a, float* sums, const T* const* 
 }
 
 // The DEEP warps' sums, added in their order, into Y.
-template <bool STEPS, class T, int ROWS, int WIDTH, int DEEP, int THREADS>
+template <uint64_t STEPS, class T, int ROWS, int WIDTH, int DEEP, int THREADS>
 HT_DEVICE void ht_gemv_store(const ht_cuda_args& a, float (*parts)[ROWS][WIDTH], int row0, int column0) {
     __syncthreads();
     constexpr int N = WIDTH % 4 ? 1 : 4;
@@ -78,7 +78,7 @@ HT_DEVICE void ht_gemv_store(const ht_cuda_args& a, float (*parts)[ROWS][WIDTH],
     }
 }
 
-template <bool STEPS, class T, int ROWS, int COLUMNS, int ACROSS, int DEEP, int V>
+template <uint64_t STEPS, class T, int ROWS, int COLUMNS, int ACROSS, int DEEP, int V>
 HT_DEVICE void ht_gemv(const ht_cuda_args& a, float* shared, int row0, int column0) {
     constexpr int STEP = DEEP * 32 * V, WIDTH = ACROSS * COLUMNS, COUNT = ROWS * COLUMNS, AHEAD = COLUMNS > 2 ? 1 : 4 / COLUMNS;
     const int warp = ht_warp(), lane = threadIdx.x % 32;
@@ -105,7 +105,7 @@ HT_DEVICE void ht_gemv(const ht_cuda_args& a, float* shared, int row0, int colum
     ht_gemv_store<STEPS, T, ROWS, WIDTH, DEEP, ACROSS * DEEP * 32>(a, parts, row0, column0);
 }
 
-template <bool STEPS, class T, int ROWS, int LANES, int ACROSS, int DEEP, int V>
+template <uint64_t STEPS, class T, int ROWS, int LANES, int ACROSS, int DEEP, int V>
 HT_DEVICE void ht_gemv_kn(const ht_cuda_args& a, float* shared, int row0, int column0) {
     constexpr int GROUPS = 32 / LANES, STEP = DEEP * GROUPS * V, WIDTH = ACROSS * LANES * V, COUNT = ROWS * V;
     const int warp = ht_warp(), lane = threadIdx.x % 32;

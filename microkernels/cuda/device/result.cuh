@@ -1,7 +1,8 @@
 // What becomes of a tile's sums: the steps of an epilogue and rounding into Y, or fp32 partial sums of a share of k.
 // Whole 16-byte pieces where Y's pointer and stride (and bias and residual, if any) are so aligned, else single elements.
-// STEPS: a kernel is built for any steps and any type of Y; others add a bias and a residual, where they are, and write Y of
-// their own type. The code of the steps would cost them instructions of the main loop: ptxas keeps fewer addresses in registers.
+// STEPS: 0 of a kernel that adds a bias and a residual, where they are, and writes Y of its own type; 1 of one that is built for any
+// steps and any type of Y, and asks for them element by element; else the very steps (ht_cuda_args.after) that it is built for.
+// Code that asks costs instructions of the main loop: ptxas keeps fewer addresses in registers.
 
 // The number of what a kernel writes unless a launch is told another, and what it reads with one value a channel.
 template <class T>
@@ -73,6 +74,14 @@ template <class U, int N>
 HT_DEVICE void ht_load_some(float* to, const U* from) {
     if constexpr (N == 1) {
         *to = (float)*from;
+    } else if constexpr (N == 2 && sizeof(U) == 4) {
+        const float2 raw = *(const float2*)from;
+        to[0] = raw.x, to[1] = raw.y;
+    } else if constexpr (N == 2) {
+        const uint32_t raw = *(const uint32_t*)from;
+        U low, high;
+        low.bits = (uint16_t)raw, high.bits = (uint16_t)(raw >> 16);
+        to[0] = low, to[1] = high;
     } else if constexpr (N >= ht_wide<U>::elements) {
 #pragma unroll
         for (int i = 0; i < N; i += ht_wide<U>::elements) ht_wide<U>::load(to + i, from + i);
@@ -130,6 +139,31 @@ HT_DEVICE void ht_load_channel(float* to, const void* from, int row, int column,
     }
 }
 
+// The steps that a kernel is built for: the lowest four bits are the next one.
+template <uint64_t STEPS, class T, int N, class BESIDE>
+HT_DEVICE void ht_built_steps(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside) {
+    constexpr int step = (int)(STEPS & 15);
+    if constexpr (step == HT_STEP_BIAS || step == HT_STEP_SCALE || step == HT_STEP_RESIDUAL) {
+        const void* const from = step == HT_STEP_BIAS ? a.bias : step == HT_STEP_SCALE ? a.scale : a.residual;
+        if (from) {
+            float other[N];
+            if constexpr (step == HT_STEP_RESIDUAL) ht_load_y<T, N>(a, other, from, at);
+            else ht_load_channel<T, N>(other, from, row, column, beside);
+#pragma unroll
+            for (int i = 0; i < N; i++) v[i] = step == HT_STEP_SCALE ? v[i] * other[i] : v[i] + other[i];
+        }
+    } else if constexpr (step == HT_STEP_CLAMP) {
+        float low[N], high[N];
+        ht_load_channel<T, N>(low, a.low, row, column, beside);
+        ht_load_channel<T, N>(high, a.high, row, column, beside);
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = v[i] < low[i] ? low[i] : v[i], v[i] = v[i] > high[i] ? high[i] : v[i];
+    } else {
+        ht_activate<N>(step, v);
+    }
+    if constexpr ((STEPS >> 4) != 0) ht_built_steps<(STEPS >> 4), T, N>(a, v, row, column, at, beside);
+}
+
 // The steps in their order; without any a bias and a residual, where they are.
 template <class T, int N, class BESIDE>
 HT_DEVICE void ht_put_after(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside) {
@@ -174,18 +208,19 @@ HT_DEVICE void ht_put_added(const ht_cuda_args& a, float* v, int row, int column
     ht_store_some<T, N>((T*)a.y + at, v);
 }
 
-// N neighbours of a row: one, four, or 16 bytes of them. Steps want four: more would not fit the registers beside the sums, and a
-// warp fills whole sectors all the same.
-template <bool STEPS, class T, int N, class BESIDE = ht_nothing>
+// N neighbours of a row: one, four, or 16 bytes of them. Steps that are asked for want four: more would not fit the registers beside
+// the sums, and a warp fills whole sectors all the same.
+template <uint64_t STEPS, class T, int N, class BESIDE = ht_nothing>
 HT_DEVICE void ht_put_some(const ht_cuda_args& a, float* v, int row, int column, const BESIDE& beside = BESIDE()) {
     if (row >= a.m || column >= a.n) return;
     const int64_t at = beside.place(a, row, column);
     beside.template begin<T, N>(v, row, column);
-    if constexpr (STEPS) ht_put_after<T, N>(a, v, row, column, at, beside);
+    if constexpr (STEPS > 1) ht_built_steps<STEPS, T, N>(a, v, row, column, at, beside), ht_store_y<T, N>(a, v, at);
+    else if constexpr (STEPS) ht_put_after<T, N>(a, v, row, column, at, beside);
     else ht_put_added<T, N>(a, v, row, column, at, beside);
 }
 
-template <bool STEPS, class T, class BESIDE = ht_nothing>
+template <uint64_t STEPS, class T, class BESIDE = ht_nothing>
 HT_DEVICE void ht_put_one(const ht_cuda_args& a, float v, int row, int column, bool partial, const BESIDE& beside = BESIDE()) {
     if (partial) {
         if (row < a.m && column < a.n) a.partial[((int64_t)blockIdx.y * a.m + row) * a.n + column] = v;
