@@ -11,7 +11,7 @@ from haotuner.backends.cuda.device_code import build_cubin
 from haotuner.backends.cuda.sass import Code, Loop, find_nvdisasm
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
-from haotuner.microkernels.cuda.fused import stepped
+from haotuner.microkernels.cuda.fused import ANY_STEPS, coded, stepped
 from haotuner.words.kernel import MicroKernel
 from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA, grouped
 from tests.content.cuda_gates import DEVICES, broken, checked, proposed, some_of_each_family
@@ -41,7 +41,8 @@ def test_the_largest_tiles_keep_to_the_gates(arch, tmp_path):
 @pytest.mark.parametrize("arch", KERNELS)
 @pytest.mark.usefixtures("tools")
 def test_builds_for_steps_spill_nothing_and_store_whole_pieces(arch, tmp_path):
-    assert checked([stepped(kernel) for kernel in KERNELS[arch]], arch, tmp_path) == {}
+    builds = [stepped(kernel, steps) for kernel in KERNELS[arch] for steps in (ANY_STEPS, coded(("bias", "gelu")))]
+    assert checked(builds, arch, tmp_path) == {}
 
 
 # Of what selection proposes for groups and batches: a step of 64 instructions (see the law in dense_laws).

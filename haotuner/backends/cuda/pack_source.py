@@ -160,14 +160,8 @@ def _image(cubin: Path, name: str = "ht_cuda_image") -> list[str]:
 def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
     boxes = {one.operand: one for one in launch.maps}
     wanted = steps_of(Op.parse(op.name), phased=launch.windows == WINDOWS.index("phases"))
-    if (
-        op.kind in TABLES
-        and not launch.direct
-        and built_for(kernel) not in ((wanted, ANY_STEPS) if wanted else (0, ANY_STEPS))
-    ):
-        raise ValueError(
-            f"{kernel.name}: it is not built for the steps that {op.name} has; its candidates end in ep{wanted}"
-        )
+    if op.kind in TABLES and not launch.direct and built_for(kernel) not in (wanted, ANY_STEPS):
+        raise ValueError(f"{kernel.name}: it is not built for the steps of {op.name}; its candidates end in ep{wanted}")
     if launch.maps and set(boxes) != {"x", "w"}:
         raise ValueError(f"{kernel.name}: tensor maps of {', '.join(boxes)}; a launch has those of x and w, or none")
     swizzles = {one.swizzle_bytes for one in launch.maps} or {0}
