@@ -85,7 +85,7 @@ HT_DEVICE void ht_put_sums(const ht_cuda_args& a, const int* v, int row, int col
     for (int i = 0; i < N; i++) sums[i] = (float)v[i];
     beside.template begin<float, N>(sums, row, column);
     if constexpr (STEPS > 1) {
-        ht_built_steps<STEPS, ht_byte, N>(a, sums, row, column, at, beside);
+        ht_built<STEPS, ht_byte, N>(a, sums, row, column, at, beside);
         ht_store_y<ht_byte, N>(a, sums, at);
     } else if constexpr (STEPS) {
         ht_put_after<ht_byte, N>(a, sums, row, column, at, beside);

@@ -88,7 +88,7 @@ HT_DEVICE void ht_put_turned(const ht_cuda_args& a, const BESIDE& beside, const 
             if (MORE && a.residual) ht_add_pair<T>(v, residual[j]);
             if constexpr (STEPS > 1) {
                 const int one = column + j * 8 + lane % 4 * 2;
-                if (row < a.m && one < a.n) ht_built_steps<STEPS, T, 2>(a, v, row, one, beside.place(a, row, one), beside);
+                if (row < a.m && one < a.n) ht_built<STEPS, T, 2>(a, v, row, one, beside.place(a, row, one), beside);
             }
             w[j] = ht_pair(T(), v[0], v[1]);
         }

@@ -164,6 +164,23 @@ HT_DEVICE void ht_built_steps(const ht_cuda_args& a, float* v, int row, int colu
     if constexpr ((STEPS >> 4) != 0) ht_built_steps<(STEPS >> 4), T, N>(a, v, row, column, at, beside);
 }
 
+// Whether a step is among those that a kernel is built for.
+template <uint64_t STEPS>
+struct ht_among {
+    static HT_DEVICE constexpr bool of(int step) { return (int)(STEPS & 15) == step || ht_among<(STEPS >> 4)>::of(step); }
+};
+template <>
+struct ht_among<0> {
+    static HT_DEVICE constexpr bool of(int) { return false; }
+};
+
+// All steps that a kernel is built for; a bias that is none of them is what a call of products brings, and comes first.
+template <uint64_t STEPS, class T, int N, class BESIDE>
+HT_DEVICE void ht_built(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside) {
+    if constexpr (!ht_among<STEPS>::of(HT_STEP_BIAS)) ht_built_steps<HT_STEP_BIAS, T, N>(a, v, row, column, at, beside);
+    ht_built_steps<STEPS, T, N>(a, v, row, column, at, beside);
+}
+
 // The steps in their order; without any a bias and a residual, where they are.
 template <class T, int N, class BESIDE>
 HT_DEVICE void ht_put_after(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside) {
@@ -215,7 +232,7 @@ HT_DEVICE void ht_put_some(const ht_cuda_args& a, float* v, int row, int column,
     if (row >= a.m || column >= a.n) return;
     const int64_t at = beside.place(a, row, column);
     beside.template begin<T, N>(v, row, column);
-    if constexpr (STEPS > 1) ht_built_steps<STEPS, T, N>(a, v, row, column, at, beside), ht_store_y<T, N>(a, v, at);
+    if constexpr (STEPS > 1) ht_built<STEPS, T, N>(a, v, row, column, at, beside), ht_store_y<T, N>(a, v, at);
     else if constexpr (STEPS) ht_put_after<T, N>(a, v, row, column, at, beside);
     else ht_put_added<T, N>(a, v, row, column, at, beside);
 }
