@@ -72,7 +72,8 @@ def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str
     (count,) = entry.threads
     plan = entry.facts["plans"][str(count)]
     place = 0
-    for axis, bounds in plan["cells"]["bounds"].items():
+    for axis in op.dynamic:  # the manifest's own order is the alphabet's
+        bounds = plan["cells"]["bounds"][axis]
         place = place * len(bounds) + min(bisect_left(bounds, extents[axis]), len(bounds) - 1)
     chosen = Composition.parse(plan["cells"]["entries"][place])
     full = op.extents(shape)

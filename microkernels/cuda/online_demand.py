@@ -154,10 +154,10 @@ def _parts(cut: Cut, blocks: int, rows: int, tiles: int, device: Device) -> int:
 def _step(plan: OnlinePlan, count: int, depth: int, columns: int, device: Device) -> tuple[float, float]:
     """Cycles of a multiprocessor for one tile of keys of one block: where many overlap, and of one alone.
 
-    Warps without a row compute nothing.
+    Warps without a row compute nothing, but for those that multiply together.
     """
     s = plan.schedule
-    warps = -(-min(max(count, 1), s.rows) // s.out_rows)
+    warps = s.warps if s.along in TOGETHER else -(-min(max(count, 1), s.rows) // s.out_rows)
     rows, brought = warps * s.out_rows, s.keys * (depth + columns)
     scores = rows * s.keys
     fmas = (device.tensor_tflops or 0.0) * 1e6 / (2.0 * max(1, device.compute_units) * (device.clock_mhz or 1500.0))

@@ -166,6 +166,16 @@ def test_prices_choose_tensor_cores_and_parts_where_queries_are_few():
     assert us < 15 and not shares_terms(kernel) and kernel["rw"] == 64, "parts leave and read more than they save"
 
 
+def test_four_warps_take_as_long_for_one_row_as_for_all():
+    device, op = find_device("h200"), Op.parse("attention:d=64,dtype=bf16")
+    for along in (3, 4):
+        kernel = points("attention:d=64,dtype=bf16", along=along)[0]
+        (family,) = families_for(op, "cuda")
+        pairs = [(kernel, Shape.of(b=32, t=t, s=1024)) for t in (1, kernel["rw"])]
+        one, every = expected_us(device, demand(device, family, op, pairs, weights="hot"))
+        assert one > 0.9 * every > 10, "14 us were measured where 8 were expected"
+
+
 @pytest.mark.parametrize(("causal", "seen"), [("none", [4, 4, 4]), ("end", [3, 4, 4]), ("start", [1, 2, 3])])
 def test_tiles_that_rows_see(causal, seen):
     op = Op.parse(f"attention:d=64,causal={causal},dtype=bf16")

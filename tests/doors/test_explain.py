@@ -14,6 +14,7 @@ from haotuner.backends.cpu.ways import rows_of
 from haotuner.cli import call_time, explain, explain_device
 from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed
+from haotuner.cli.explain_cell import placed_cell_document
 from haotuner.cli.explain_program import print_program, program_document, share_of_call
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.index import families_for
@@ -230,3 +231,17 @@ def test_one_row_that_the_runtime_cuts_is_told_as_cut() -> None:
     assert told(2, FOLD_LEAST, "m") == told(1, FOLD_LEAST - 1, "m") == "m"
     assert told(1, FOLD_LEAST, "serial") == "serial" and told(1, FOLD_LEAST, "m", threads=1) == "m"
     assert share_of_call("cpu_dense_fp32__mr6_nr64", op, Shape.of(m=1, n=FOLD_LEAST), "m", 2) == "m"
+
+
+def test_cells_are_found_by_the_op_s_order_of_axes_whatever_the_manifest_s_is():
+    few, many = (f"cuda_generated_attention_bf16__vl32_al{along}_d64@serial" for along in (1, 3))
+    cells = {"bounds": {"b": [8], "s": [1, 1024], "t": [1, 1024]}, "entries": [few, few, many, many]}  # of b, t, s
+    axes = [PackAxis(name=name, extent=None, last=1024) for name in "bts"]
+    entry: Any = SimpleNamespace(
+        name="attention_d64_bf16", kind="attention", threads=(1,), facts={"plans": {"1": {"cells": cells}}}, dynamic=axes,
+        places=False, group="",
+    )  # fmt: skip
+    manifest: Any = SimpleNamespace(unverified=True, tuning={"weights": "hot"})
+    for t, s, label in ((1, 1000, few), (1000, 1, many)):
+        found = placed_cell_document(manifest, entry, {"b": 3, "t": t, "s": s})["regions"]
+        assert [one["kernel"] for one in found] == [label.partition("@")[0]], (t, s)
