@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from haotuner.microkernels.cuda.generated_words import FLOATS, INFIX
+from haotuner.microkernels.cuda.generated_words import FLOATS, INFIX, SHORT
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
 from haotuner.ops.formula import Apply, Formula, Load, Number
@@ -118,21 +118,24 @@ def steps_text() -> str:
     """Device functions of the steps without operands: ``ht_activate`` does one by its number."""
     lines = ["// ---- steps of an epilogue that read nothing, from their formulas"]
     alone = {name: step for name, step in STEPS.items() if not step.operands}
-    lines += [
-        f"HT_DEVICE float ht_step_{name}(float value) {{ return {_said(step.formula)}; }}" for name, step in alone.items()
-    ]
-    lines += ["template <int N>", "HT_DEVICE void ht_activate(int step, float* v) {"]
-    for name, step in alone.items():
+    for kind, calls in (("", CALLS), ("_short", {**CALLS, **SHORT})):  # short: what is rounded to 16 bits at once
         lines += [
-            f"    if (step == {step.number}) {{",
-            "#pragma unroll",
-            f"        for (int i = 0; i < N; i++) v[i] = ht_step_{name}(v[i]);",
-            "    }",
+            f"HT_DEVICE float ht_step_{name}{kind}(float value) {{ return {_said(step.formula, calls)}; }}"
+            for name, step in alone.items()
         ]
-    return "\n".join([*lines, "}"])
+        lines += ["template <int N>", f"HT_DEVICE void ht_activate{kind}(int step, float* v) {{"]
+        for name, step in alone.items():
+            lines += [
+                f"    if (step == {step.number}) {{",
+                "#pragma unroll",
+                f"        for (int i = 0; i < N; i++) v[i] = ht_step_{name}{kind}(v[i]);",
+                "    }",
+            ]
+        lines.append("}")
+    return "\n".join(lines)
 
 
-def _said(formula: Formula) -> str:
+def _said(formula: Formula, calls: Mapping[str, str]) -> str:
     """A formula of one element as an expression of C."""
     if isinstance(formula, Load):
         return formula.operand
@@ -140,7 +143,7 @@ def _said(formula: Formula) -> str:
         return f"{float(formula.value)!r}f"
     if not isinstance(formula, Apply):
         raise ValueError(f"{formula} is no function of one element")
-    given = [_said(argument) for argument in formula.arguments]
+    given = [_said(argument, calls) for argument in formula.arguments]
     if formula.function in INFIX:
         return f"({given[0]} {INFIX[formula.function]} {given[1]})"
-    return CALLS[formula.function].format(*given)
+    return calls[formula.function].format(*given)

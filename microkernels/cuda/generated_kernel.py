@@ -26,7 +26,7 @@ from haotuner.microkernels.cuda.pieces import DEVICE
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
 ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_generated.h"
-FUNCTIONS = DEVICE / "generated.cuh"
+FUNCTIONS = DEVICE / "short.cuh", DEVICE / "generated.cuh"
 
 
 def _stages(plan: Plan, kept_as: str) -> list[list[str]]:
@@ -50,7 +50,7 @@ def cuda_unit(plans: Mapping[str, AnyPlan], threads: int = 256) -> str:
 
 def shared_text() -> str:
     """What every unit of such programs begins with."""
-    return ARGUMENTS.read_text() + FUNCTIONS.read_text()
+    return "".join(one.read_text() for one in (ARGUMENTS, *FUNCTIONS))
 
 
 def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "fp32") -> str:

@@ -20,8 +20,9 @@ from haotuner.generate.kinds import graph_of
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.generated import PARTS, CudaGenerated
-from haotuner.microkernels.cuda.generated_kernel import cuda_unit, shared_text
+from haotuner.microkernels.cuda.generated_kernel import cuda_unit
 from haotuner.microkernels.cuda.online import CudaOnline
+from haotuner.microkernels.cuda.pieces import DEVICE
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.words.kernel import MicroKernel, shares_terms
 from haotuner.words.op import Op
@@ -102,7 +103,7 @@ def test_functions_of_16_bits_are_near(tmp_path):
     source = tmp_path / "near.cu"
     calls = "".join(f"y[{place}][i] = ht_{name}(x[i]);" for place, name in enumerate(("erf", "exp")))
     loop = f'extern "C" void near(const float* x, float** y, int n) {{ for (int i = 0; i < n; i++) {{ {calls} }} }}'
-    source.write_text(shared_text() + loop)
+    source.write_text((DEVICE / "short.cuh").read_text() + loop)
     library = ctypes.CDLL(str(build.build_plain([source], tmp_path / "near.so")))
     size = np.concatenate([np.logspace(-30, 1, 4000), [0.0, 0.015625, np.inf]])
     x = np.concatenate([size, -size]).astype(np.float32)

@@ -97,7 +97,7 @@ def device_unit(
     parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in texts)]
     # The argument's types come first, its text after them; then what the epilogue calls.
     parts[0], parts[1] = _types_first(parts[1], parts[0])
-    parts.insert(2, steps_text())
+    parts.insert(2, _device_text("short") + steps_text())
     if programs:
         parts += _generated(programs, bounds)
     # Products of a batch are those of convolutions, too, whose other factor is laid out first.

@@ -63,12 +63,25 @@ HT_DEVICE void ht_add_pair(float* v, uint32_t raw) {
     v[0] += low, v[1] += high;
 }
 
+// The same of a residual, which lies as Y does.
+template <class T, class BESIDE>
+HT_DEVICE void ht_residual_pairs(uint32_t* words, const ht_cuda_args& a, const BESIDE& beside, int row, int column0, int lane) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const int column = column0 + j * 8 + lane % 4 * 2;
+        const bool there = a.residual && row < a.m && column < a.n;
+        words[j] = there ? *(const uint32_t*)((const T*)a.residual + beside.place(a, row, column)) : 0;
+    }
+}
+
 // 2-byte elements in whole pieces without shared memory: 32 columns of a row are 16 bytes of each of four threads. The next
 // ones' bias is on its way meanwhile; more at once would not fit the registers beside the sums.
 template <uint64_t STEPS, class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, bool MORE, class BESIDE>
 HT_DEVICE void ht_put_turned(const ht_cuda_args& a, const BESIDE& beside, const float* sums, int row0, int column0, int lane) {
     constexpr int ACROSS = COLUMNS / 32, COUNT = 2 * FRAGMENTS * ACROSS;
+    constexpr bool ADDED = STEPS > 1 && ht_among<STEPS>::of(HT_STEP_RESIDUAL);
     uint32_t bias[4], next[4], residual[4];
+    if (ADDED) ht_residual_pairs<T>(next, a, beside, row0 + lane / 4, column0, lane);
     if (MORE) ht_pairs(next, (const T*)a.bias, a.bias, column0, a.n, lane);
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
@@ -79,6 +92,12 @@ HT_DEVICE void ht_put_turned(const ht_cuda_args& a, const BESIDE& beside, const 
             for (int j = 0; j < 4; j++) bias[j] = next[j];
             if (i + 1 < COUNT) ht_pairs(next, (const T*)a.bias, a.bias, column0 + (i + 1) % ACROSS * 32, a.n, lane);
         }
+        if (ADDED) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) residual[j] = next[j];
+            const int after = i + 1, line = row0 + after / ACROSS / 2 * ROW_STEP + after / ACROSS % 2 * 8 + lane / 4;
+            if (after < COUNT) ht_residual_pairs<T>(next, a, beside, line, column0 + after % ACROSS * 32, lane);
+        }
         uint32_t w[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -88,7 +107,7 @@ HT_DEVICE void ht_put_turned(const ht_cuda_args& a, const BESIDE& beside, const 
             if (MORE && a.residual) ht_add_pair<T>(v, residual[j]);
             if constexpr (STEPS > 1) {
                 const int one = column + j * 8 + lane % 4 * 2;
-                if (row < a.m && one < a.n) ht_built<STEPS, T, 2>(a, v, row, one, beside.place(a, row, one), beside);
+                if (row < a.m && one < a.n) ht_built<STEPS, T, 2, true>(a, v, row, one, 0, beside, residual + j);
             }
             w[j] = ht_pair(T(), v[0], v[1]);
         }

@@ -7,22 +7,6 @@ __device__ __forceinline__ long long ht_mod(long long a, long long b) { return a
 template <class T> __device__ __forceinline__ T ht_max(T a, T b) { return a > b || a != a ? a : b; }  // NaN in either
 template <class T> __device__ __forceinline__ T ht_min(T a, T b) { return a < b || a != a ? a : b; }
 template <class T> __device__ __forceinline__ T ht_sign(T a) { return a != a ? a : T((a > 0) - (a < 0)); }
-// Of what memory keeps in 16 bits: some ulp of fp32 off, a third of the instructions.
-__device__ __forceinline__ float ht_exp(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
-  return y;
-}
-// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: 1.5e-7 off; near 0 the first term of the series, a ten-thousandth off.
-__device__ __forceinline__ float ht_erf(float x) {
-  const float z = fabsf(x), t = __fdividef(1.0f, fmaf(0.3275911f, z, 1.0f));
-  float p = fmaf(1.061405429f, t, -1.453152027f);
-  p = fmaf(p, t, 1.421413741f);
-  p = fmaf(p, t, -0.284496736f);
-  p = fmaf(p, t, 0.254829592f);
-  const float y = fmaf(-p * t, ht_exp(-z * z), 1.0f);
-  return copysignf(z < 0.015625f ? z * 1.12837917f : y, x);
-}
 __device__ __forceinline__ long long ht_quotient(long long a, long long b) {  // of what is not negative; most fit 32 bits
   return a < b ? 0 : ((unsigned long long)a | (unsigned long long)b) >> 32 == 0 ? (long long)((unsigned)a / (unsigned)b) : a / b;
 }

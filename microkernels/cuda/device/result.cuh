@@ -139,15 +139,17 @@ HT_DEVICE void ht_load_channel(float* to, const void* from, int row, int column,
     }
 }
 
-// The steps that a kernel is built for: the lowest four bits are the next one.
-template <uint64_t STEPS, class T, int N, class BESIDE>
-HT_DEVICE void ht_built_steps(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside) {
+// The steps that a kernel is built for: the lowest four bits are the next one. SHORT: the last one is rounded to 16 bits. ADDED: what
+// is added, a pair of T that was loaded before.
+template <uint64_t STEPS, class T, int N, bool SHORT, class BESIDE>
+HT_DEVICE void ht_built_steps(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside, const uint32_t* added) {
     constexpr int step = (int)(STEPS & 15);
     if constexpr (step == HT_STEP_BIAS || step == HT_STEP_SCALE || step == HT_STEP_RESIDUAL) {
         const void* const from = step == HT_STEP_BIAS ? a.bias : step == HT_STEP_SCALE ? a.scale : a.residual;
         if (from) {
             float other[N];
-            if constexpr (step == HT_STEP_RESIDUAL) ht_load_y<T, N>(a, other, from, at);
+            if constexpr (step == HT_STEP_RESIDUAL && SHORT) ht_load_some<T, N>(other, (const T*)added);
+            else if constexpr (step == HT_STEP_RESIDUAL) ht_load_y<T, N>(a, other, from, at);
             else ht_load_channel<T, N>(other, from, row, column, beside);
 #pragma unroll
             for (int i = 0; i < N; i++) v[i] = step == HT_STEP_SCALE ? v[i] * other[i] : v[i] + other[i];
@@ -158,10 +160,12 @@ HT_DEVICE void ht_built_steps(const ht_cuda_args& a, float* v, int row, int colu
         ht_load_channel<T, N>(high, a.high, row, column, beside);
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = v[i] < low[i] ? low[i] : v[i], v[i] = v[i] > high[i] ? high[i] : v[i];
+    } else if constexpr (SHORT && (STEPS >> 4) == 0) {
+        ht_activate_short<N>(step, v);
     } else {
         ht_activate<N>(step, v);
     }
-    if constexpr ((STEPS >> 4) != 0) ht_built_steps<(STEPS >> 4), T, N>(a, v, row, column, at, beside);
+    if constexpr ((STEPS >> 4) != 0) ht_built_steps<(STEPS >> 4), T, N, SHORT>(a, v, row, column, at, beside, added);
 }
 
 // Whether a step is among those that a kernel is built for.
@@ -175,10 +179,10 @@ struct ht_among<0> {
 };
 
 // All steps that a kernel is built for; a bias that is none of them is what a call of products brings, and comes first.
-template <uint64_t STEPS, class T, int N, class BESIDE>
-HT_DEVICE void ht_built(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside) {
-    if constexpr (!ht_among<STEPS>::of(HT_STEP_BIAS)) ht_built_steps<HT_STEP_BIAS, T, N>(a, v, row, column, at, beside);
-    ht_built_steps<STEPS, T, N>(a, v, row, column, at, beside);
+template <uint64_t STEPS, class T, int N, bool SHORT = false, class BESIDE>
+HT_DEVICE void ht_built(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside, const uint32_t* added = 0) {
+    if constexpr (!ht_among<STEPS>::of(HT_STEP_BIAS)) ht_built_steps<HT_STEP_BIAS, T, N, false>(a, v, row, column, at, beside, added);
+    ht_built_steps<STEPS, T, N, SHORT>(a, v, row, column, at, beside, added);
 }
 
 // The steps in their order; without any a bias and a residual, where they are.
