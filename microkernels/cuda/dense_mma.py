@@ -46,6 +46,8 @@ TILE_LIMIT = 256  # beyond it a block's accumulators leave no second warp per sc
 # Pointers, predicates and loop state, and one more for each load of a stage beyond the first eight; with fewer ptxas spills
 # somewhere in the space.
 ADDRESS_REGISTERS, FREE_LOADS = 16, 8
+# Instructions of a warp: eight rows of sums by shared memory, where columns are not turned by 32; a matrix of a batch.
+STAGED_ROWS, TURNED_COLUMNS, FOUND_MATRIX = 120.0, 32, 200.0
 # Of windows; and instructions for each piece of X that is copied: whether its tap lies in the image (55 for 4 on sm_90a).
 CORNER_REGISTERS, TAP_REGISTERS, CORNER_CHECKS = 3, 8, 14
 
@@ -136,6 +138,11 @@ class CudaMma(CudaDense):
     def ahead(self, kernel: MicroKernel) -> int:
         """All stages of the ring but the one that is computed."""
         return kernel["st"] - 1
+
+    def tail(self, kernel: MicroKernel) -> float:
+        """Sums of narrow warps go through shared memory, eight rows at a time; others are turned in registers."""
+        staged = kernel["bm"] // kernel["wm"] / 8 * bool(kernel["bn"] // kernel["wn"] % TURNED_COLUMNS)
+        return STAGED_ROWS * staged + FOUND_MATRIX * self.batched
 
     def near_bytes(self, kernel: MicroKernel) -> int:
         """Every warp reads its rows of X and its columns of W."""

@@ -19,7 +19,7 @@ from haotuner.generate.online_tiles import Part
 from haotuner.generate.schedule import Plan, levels_of_folds, shareable
 from haotuner.generate.staged import emit_stage
 from haotuner.microkernels.cuda.generated_parts import PART, prologue
-from haotuner.microkernels.cuda.generated_program import WARP, CudaText
+from haotuner.microkernels.cuda.generated_program import FLAT, WARP, CudaText
 from haotuner.microkernels.cuda.generated_words import Code
 from haotuner.microkernels.cuda.online_tensor import join_lines, tensor_body
 from haotuner.microkernels.cuda.pieces import DEVICE
@@ -84,17 +84,18 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
         if lines
         for line in (f"if (a.phase == {phase}) {{", *(f"  {one}" for one in lines), "  return;", "}")
     ]
-    end = len(machine.tensors) - 1
+    end, even, flat = len(machine.tensors) - 1, machine.even(), machine.flat()
     whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"
     begin = prologue(shared, [machine.element(name) for name in machine.tensors], machine.given) if shared else []
     body = [
+        *(f"HT_ASSUME({size} >= 0);" for size in machine.sizes.values() if even and not stages),
         f"const int ht_lane = threadIdx.x % {lanes};",
         f"const unsigned ht_mask = {whole};",
         f"const long long ht_group = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / {lanes};",
         f"const long long ht_groups = (long long)gridDim.x * blockDim.x / {lanes};",
         *_pointers(machine),
         *([f"float* const ht_t{end} = (float*)a.data[{end}];"] if shared and kept_as != "fp32" else []),
-        *machine.places(),
+        *machine.places(2 if even else 1),
         *machine.memory(max(1, threads // lanes)),
         *apart,
         *machine.lines,
@@ -102,15 +103,18 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
     limit = max(threads, lanes) if lanes <= WARP else lanes
     name = "given" if shared else "a"
     head = f'extern "C" __global__ void __launch_bounds__({limit}) {symbol}(const ht_generated_args {name}) {{'
-    if not (even := machine.even()):
+    if not even:
         return "\n".join([head, *_inside([*begin, *body]), "}\n"])
-    # Twice, so that each knows its places: lanes with neighbours of their own, and lanes side by side.
+    # More than once, so that each way knows its places.
     names = ["a", *(["given"] if shared else [])]
     given = ", ".join(f"const ht_generated_args& {one}" for one in names)
-    call = f"{symbol}_of<%s>({', '.join(names)});"
+    call = f"{symbol}_of<%d>({', '.join(names)});"
+    ways = [*([(f"{even} && {flat}", FLAT)] if flat else []), (even, 1)]
+    chosen = [f"{'else ' * bool(at)}if ({asked}) {call % way}" for at, (asked, way) in enumerate(ways)]
+    chosen.append(f"else {call % 0}")
     return "\n".join([
-        "template <bool ht_even>", f"__device__ __forceinline__ void {symbol}_of({given}) {{", *_inside(body), "}",
-        head, *_inside([*begin, f"if ({even}) {call % 'true'}", f"else {call % 'false'}"]), "}\n",
+        "template <int ht_way>", f"__device__ __forceinline__ void {symbol}_of({given}) {{", *_inside(body), "}",
+        head, *_inside([*begin, *chosen]), "}\n",
     ])  # fmt: skip
 
 

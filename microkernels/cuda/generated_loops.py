@@ -91,7 +91,8 @@ def _flat(loop: Loop) -> _Flat:
         before.append(f"const long long {end} = {f'{ends[place - 1]} + ' if place else ''}{part.rounds};")
 
     def body(at: str) -> list[str]:
-        lines = [f"const long long {i} = ht_quotient({at}, {ends[-1]});", f"const long long r{i} = {at} - {i} * {ends[-1]};"]
+        whole = f"ht_flat ? 0 : ht_quotient({at}, {ends[-1]})"
+        lines = [f"const long long {i} = {whole};", f"const long long r{i} = {at} - {i} * {ends[-1]};"]
         lines += own
         for place, (end, part) in enumerate(zip(ends, parts, strict=True)):
             last = place == len(parts) - 1

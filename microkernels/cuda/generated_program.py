@@ -17,13 +17,14 @@ from haotuner.generate.beside import written
 from haotuner.generate.emit import AnyPlan
 from haotuner.generate.expressions import INDEX
 from haotuner.generate.parted import PARTIAL
-from haotuner.generate.schedule import Plan
+from haotuner.generate.schedule import Plan, merges
 from haotuner.graph.extents import Extent, lowered
 from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
 from haotuner.microkernels.cuda.generated_parts import PART
 from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neighbour, apart, neighbour, said
 
 WARP = 32
+FLAT = 2  # of a kernel's ways: lanes side by side, lanes with neighbours of their own, and those in one long row
 ELEMENTS = {"fp32": "float", "fp16": "ht_half", "bf16": "ht_bf16"}  # in memory
 
 
@@ -181,11 +182,19 @@ class CudaText:
                     asked.append(f"({self.size(extent)} == 1 || a.strides[{at}][{axis}] % {self._pack} == 0)")
         return " && ".join(asked) or "true"
 
-    def places(self) -> list[str]:
-        """Where a lane begins, and how far what it takes at a time lies apart."""
-        if self._pack == 1:
-            return []
+    def flat(self) -> str:
+        """Whether all axes are taken as one: no row but the first is looked for; nothing where that is never so."""
+        if self._pack == 1 or not isinstance(self.plan, Plan) or not merges(self.plan):
+            return ""
+        *outer, _ = (self.size(extent) for extent in self.plan.graph.types[self.plan.output].shape)
+        return " && ".join(f"{size} == 1" for size in outer if size.startswith("a."))
+
+    def places(self, ways: int) -> list[str]:
+        """Where a lane begins, and how far what it takes at a time lies apart, in each of so many ways of a kernel."""
+        if ways == 1:
+            return ["constexpr bool ht_flat = false;"]
         return [
+            f"constexpr bool ht_even = ht_way > 0, ht_flat = ht_way == {FLAT};",
             f"const int ht_own = ht_even ? ht_lane * {self._pack} : ht_lane;",
             f"constexpr int ht_apart = ht_even ? 1 : {self._lanes};",
         ]

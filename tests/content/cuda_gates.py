@@ -43,7 +43,7 @@ FOUND_BEFORE = ("grouped_", "batched_", "windows_", "images_", "phases_")
 # Instructions of the main loop for each of its matrix instructions or FFMAs, on tiles that have enough of them.
 HGMMA_LIMIT, HMMA_LIMIT, FFMA_LIMIT = 13.0, 3.0, 1.16
 HGMMA_WINDOWS_LIMIT = 50.0  # of windows: all threads copy, and ask of each piece whether its tap lies inside
-NARROW_STORES = 2  # of Y in single elements, and of partial sums, each in a loop
+NARROW_STORES = 8  # of Y in single elements and of partial sums, four at a time, each in a loop
 NARROW_OF_BYTES = 3  # of sums as they are, with what is added, and of partial sums
 NARROW_OF_STEPS = 4  # of Y in single elements of each of three types
 
@@ -82,8 +82,19 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
         # Operands changed over, eight threads store 32 bytes of partial sums, each element by an instruction.
         across = kernel["wr"] * kernel["bm"] // 2 if kind == "cuda_wgmmas" else 0
         single = NARROW_OF_STEPS if with_steps else NARROW_OF_BYTES if family.dtype == "int8" else NARROW_STORES
-        if narrow > single * (kernel["wr"] if across else 1) + across:
+        if narrow > single * (kernel["wr"] if across else 1) + across + _anywhere(family, kernel, kind, with_steps):
             yield f"stores {dict(stores)}"
+
+
+def _anywhere(family: CudaDense, kernel: MicroKernel, kind: str, with_steps: bool) -> int:
+    """Stores of rows that begin anywhere: of 16 bits, each element of a thread by an instruction (``ht_put_rows``)."""
+    if with_steps or family.dtype not in ("fp16", "bf16") or kind not in ("cuda_mma", "cuda_mma8", "cuda_wgmma"):
+        return 0
+    return (
+        kernel["wr"] * kernel["bn"] // 2
+        if kind == "cuda_wgmma"
+        else kernel["bm"] * kernel["bn"] // (kernel["wm"] * kernel["wn"] * 32)
+    )
 
 
 def _large_mma(kernel: MicroKernel) -> bool:

@@ -93,7 +93,7 @@ def test_neighbours_are_one_access_where_all_tensors_lie_so():
     assert isinstance(family, CudaGenerated)
     (kernel,) = [one for one in family.points(op, find_device("h200")) if "vl32_u8_ax2_kp0_pk8_hd1_oa" in one.name]
     text = family.text(kernel, "norm") or ""
-    (asked,) = re.findall(r"  if \((.*)\) norm_of<true>\(a\);", text)
+    (asked,) = re.findall(r"  if \((.*)\) norm_of<1>\(a\);", text)
     assert [asked.count(f"a.data[{at}] % (8 * sizeof(ht_bf16))") for at in range(3)] == [1, 1, 1]
     assert [asked.count(f"a.strides[{at}][0] % 8 == 0") for at in range(3)] == [1, 0, 1], "the scale has one row"
 

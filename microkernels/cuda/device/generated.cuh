@@ -1,4 +1,9 @@
 // What generated programs call.
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define HT_ASSUME(what) __builtin_assume(what)  // quotients of what is not negative are shifts
+#else
+#define HT_ASSUME(what)
+#endif
 __device__ __forceinline__ long long ht_floordiv(long long a, long long b) {
   long long q = a / b;
   return q - (a % b != 0 && (a < 0) != (b < 0));
