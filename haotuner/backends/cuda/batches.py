@@ -14,7 +14,7 @@ from haotuner.backends.cuda.held import Held
 from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import ALIGNED_BYTES, drawn
 from haotuner.isolate.answers import Refusal
-from haotuner.microkernels.cuda.fused import STEP_BITS, after_of, coded
+from haotuner.microkernels.cuda.fused import ANY_STEPS, STEP_BITS, after_of, coded, decoded
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.batch_matmul import BESIDE, finished
 from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
@@ -51,19 +51,39 @@ def cases(op: Op, launch: Launch, depth: int) -> Iterator[tuple[Op, Shape, bool]
 
 
 def verify(
-    op: Op, loaded: Loaded, launch: Launch, depth: int, native: TimingLibrary, rng: np.random.Generator, *, signs: str = "us"
+    op: Op,
+    loaded: Loaded,
+    launch: Launch,
+    depth: int,
+    native: TimingLibrary,
+    rng: np.random.Generator,
+    steps: int = 0,
+    signs: str = "us",
 ) -> float:
     """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output.
 
-    ``signs``: of bytes, those that the kernel multiplies (``CudaDense``).
+    ``steps``: those that the kernel is built for (``fused.built_for``), which may be a convolution's; of what they read a
+    bias is given. ``signs``: of bytes, those that the kernel multiplies (``CudaDense``).
     """
+    built = decoded(steps) if steps > ANY_STEPS else op.epilogue
+    alone = tuple(step for step in built if not STEPS[step].operands)
+    ahead = len([step for step in built[: built.index("bias")] if step in alone]) if "bias" in built else 0
     return max(
-        _verify(one, shape, loaded, native, rng, whole=whole, signs=signs) for one, shape, whole in cases(op, launch, depth)
+        _verify(replace(one, epilogue=alone), shape, loaded, native, rng, whole=whole, ahead=ahead, signs=signs)
+        for one, shape, whole in cases(op, launch, depth)
     )
 
 
 def _verify(
-    op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator, *, whole: bool, signs: str
+    op: Op,
+    shape: Shape,
+    loaded: Loaded,
+    native: TimingLibrary,
+    rng: np.random.Generator,
+    *,
+    whole: bool,
+    ahead: int,
+    signs: str,
 ) -> float:
     inputs = judge.draw(op, shape, rng, whole=whole)
     if op.sums == "int32":  # the same bytes, as the kernel takes them
@@ -95,7 +115,7 @@ def _verify(
         native.run(call)
         native.get(at, output.outer)
     if beside:
-        return _judged_beside(op, inputs, beside, output, shape)
+        return _judged_beside(op, inputs, beside, output, shape, ahead)
     return _judged(op, inputs, output, shape)
 
 
@@ -119,12 +139,21 @@ def beside_type(op: Op) -> str:
 
 
 def _judged_beside(
-    op: Op, inputs: Mapping[str, NDArray[Any]], beside: Mapping[str, NDArray[Any]], output: judge.Guarded, shape: Shape
+    op: Op,
+    inputs: Mapping[str, NDArray[Any]],
+    beside: Mapping[str, NDArray[Any]],
+    output: judge.Guarded,
+    shape: Shape,
+    ahead: int,
 ) -> float:
-    """Sums of whole numbers are exact in fp32: what is left is the rounding of the steps behind them, and of the result."""
-    before = want = finished(judge.reference(replace(op, epilogue=()), inputs), **beside)
-    for step in op.epilogue:
-        want = STEPS[step].apply(want, {})
+    """Sums of whole numbers are exact in fp32: what is left is the rounding of the steps behind them, and of the result.
+
+    ``ahead``: how many steps come before the bias.
+    """
+    before = want = finished(judge.reference(replace(op, epilogue=()), inputs), scale=beside["scale"], mask=beside["mask"])
+    for place, step in enumerate([*op.epilogue, ""]):
+        want = finished(want, bias=beside["bias"]) if place == ahead else want
+        want = STEPS[step].apply(want, {}) if step else want
     kept = DTYPES[op.dtype_of(op.meaning.output)]
     allowed = kept.eps * np.abs(want)
     if op.epilogue:
@@ -142,7 +171,7 @@ def _judged(op: Op, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded, s
 def _told(verdict: judge.Verdict, output: judge.Guarded, shape: Shape) -> float:
     if verdict.wrong or output.touched():
         said = str(verdict) if verdict.wrong else "wrote outside its output"
-        raise Refusal("verify", "wrong_result", f"{shape}: {said}")
+        raise Refusal("verify", "wrong", f"{shape}: {said}")
     return verdict.worst
 
 

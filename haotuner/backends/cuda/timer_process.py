@@ -19,7 +19,7 @@ from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.direct import CudaDirect, direct_family
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
-from haotuner.microkernels.cuda.fused import CHANNELS, after_of
+from haotuner.microkernels.cuda.fused import CHANNELS, after_of, built_for
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.launch import reduce_symbol
 from haotuner.microkernels.index import family_named
@@ -106,7 +106,8 @@ class TimerProcess:
         if launch.windows:
             return {"max_error": window_calls.verify(op, loaded, self._library, rng, depth)}
         if launch.batch:
-            return {"max_error": batches.verify(op, loaded, launch, depth, self._library, rng, signs=family.signs)}
+            steps = built_for(MicroKernel.parse(name))
+            return {"max_error": batches.verify(op, loaded, launch, depth, self._library, rng, steps, family.signs)}
         reduce = self._reduce(library, family.dtype)
         for case in (*cases(op, launch, depth), deep_case(op, launch)):
             worst = max(worst, self._verify(case, loaded, reduce, rng))

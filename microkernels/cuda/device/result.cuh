@@ -155,11 +155,13 @@ HT_DEVICE void ht_built_steps(const ht_cuda_args& a, float* v, int row, int colu
             for (int i = 0; i < N; i++) v[i] = step == HT_STEP_SCALE ? v[i] * other[i] : v[i] + other[i];
         }
     } else if constexpr (step == HT_STEP_CLAMP) {
-        float low[N], high[N];
-        ht_load_channel<T, N>(low, a.low, row, column, beside);
-        ht_load_channel<T, N>(high, a.high, row, column, beside);
+        if (a.low) {
+            float low[N], high[N];
+            ht_load_channel<T, N>(low, a.low, row, column, beside);
+            ht_load_channel<T, N>(high, a.high, row, column, beside);
 #pragma unroll
-        for (int i = 0; i < N; i++) v[i] = v[i] < low[i] ? low[i] : v[i], v[i] = v[i] > high[i] ? high[i] : v[i];
+            for (int i = 0; i < N; i++) v[i] = v[i] < low[i] ? low[i] : v[i], v[i] = v[i] > high[i] ? high[i] : v[i];
+        }
     } else if constexpr (SHORT && (STEPS >> 4) == 0) {
         ht_activate_short<N>(step, v);
     } else {
