@@ -79,8 +79,9 @@ def steps_of(op: Op, *, phased: bool = False) -> int:
 
 
 def stepped(kernel: MicroKernel, steps: int = ANY_STEPS) -> MicroKernel:
-    """The same kernel, built for steps as ``steps_of`` says them."""
-    return kernel if is_stepped(kernel) or not steps else MicroKernel(kernel.family, (*kernel.params, (STEPPED, steps)))
+    """The same kernel, built for steps as ``steps_of`` says them, whatever it was built for."""
+    plain = tuple(one for one in kernel.params if one[0] != STEPPED)
+    return MicroKernel(kernel.family, (*plain, (STEPPED, steps)) if steps else plain)
 
 
 def is_stepped(kernel: MicroKernel) -> bool:

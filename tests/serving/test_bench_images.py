@@ -12,7 +12,7 @@ import pytest
 from haotuner import judge
 from haotuner.bench.compare import contest_of
 from haotuner.bench.contender import Setting
-from haotuner.bench.field import ANY, GPU, HOST
+from haotuner.bench.field import ANY, CONVOLUTION, GPU, HOST
 from haotuner.bench.images import Told, draw_image, error_share
 from haotuner.bench.inputs import draw_weights, weight_bytes
 from haotuner.bench.peers.ours import Ours
@@ -32,7 +32,7 @@ TRANSPOSED = (
 
 def test_what_can_be_raced():
     for spec in (*SPECS, *TRANSPOSED):
-        assert HOST.raceable(Op.parse(spec)) and not GPU.raceable(Op.parse(spec))
+        assert HOST.side(Op.parse(spec)) == CONVOLUTION and GPU.side(Op.parse(spec)) == ANY
     for spec in ("conv2d:c=6,f=8,r=3,s=3,pad=1.0.0.1", "conv_transpose1d:c=5,f=7,s=3,pad=1.0"):
         assert HOST.side(Op.parse(spec)) == ANY
     told = Told.of(Op.parse("conv2d:c=6,f=8,r=3,s=3,pad=1.2,stride=2,layout=nhwc"))
