@@ -200,7 +200,7 @@ def test_what_was_left_and_why(pack):
         "low": "bfloat16",
         "far": "lives on meta",
         "hooked": "hooks",
-        "lazy": "LazyLinear is not served",
+        "lazy": "its weight has no size yet",
         "conv": "not in the pack: tune it with --op conv1d:c=4,f=4,s=3",
         "attention.in_proj_weight": "not in the pack: tune it with --op dense:n=24,k=8",
         "attention.out_proj": "output projection",
