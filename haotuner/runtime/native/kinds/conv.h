@@ -91,6 +91,15 @@ int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile);
 void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed);
 int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 
+/* fp32, by image columns and woven (conv_run.c, conv_woven.c). Of a thread, kept from call to call: half of the smallest private L2 of
+ * server cores for a block of image columns, and what its results need where they cannot be written in place. */
+#define HT_CONV_IMAGE (72 * 1024)
+#define HT_CONV_RESULTS (40 * 1024)
+#define HT_CONV_ROWS 96    /* pixels of a block, channels last: the weight streams past once for so many (setting.py) */
+#define HT_CONV_PIXELS 512 /* pixels of a block, channels first: the calls of a micro-kernel are few then */
+extern _Thread_local float ht_conv_image_memory[HT_CONV_IMAGE + 64];
+extern _Thread_local float ht_conv_result_memory[HT_CONV_RESULTS];
+
 /* conv_woven.c, conv_woven_pack.c: transposed ones of several residues. A class: the residues [first, first + rows) x [first, first + columns) of the stride that
  * see the same windows; `step` of its sides is the stride, their outputs i * stride + residue - before are counted by i. */
 #define HT_CONV_CLASSES 4

@@ -5,8 +5,6 @@
 
 #define LINE 16 /* floats of a cache line */
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 int64_t ht_conv_phases(const ht_conv* conv) {
   return conv->transposed ? (int64_t)conv->tall.stride * conv->wide.stride : 1;
 }

@@ -1,8 +1,6 @@
 /* Which taps of a transposed convolution reach the outputs of one residue of its stride. */
 #include "conv.h"
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 static int64_t gcd(int64_t a, int64_t b) { return b == 0 ? a : gcd(b, a % b); }
 
 ht_side ht_conv_residue(const ht_window* w, int64_t first, int64_t outputs) {

@@ -3,16 +3,10 @@
 
 #include "conv.h"
 
-/* Of a thread, kept from call to call: half of the smallest private L2 of server cores for a block of image columns, and what its
- * results need where they cannot be written in place. */
-#define IMAGE_FLOATS (72 * 1024)
-#define RESULT_FLOATS (40 * 1024)
-#define ROWS_MOST 96 /* pixels of a block, channels last: the weight streams past once for so many (setting.py) */
 #define SHORTEST_RUN 32 /* terms: shorter ones are laid out, since a call of a micro-kernel costs some 20 ns */
-#define PANEL_PIXELS 512 /* pixels of a block, channels first: the calls of a micro-kernel are few then */
 
-static _Thread_local _Alignas(64) float image_memory[IMAGE_FLOATS + 64];
-static _Thread_local _Alignas(64) float result_memory[RESULT_FLOATS];
+_Thread_local _Alignas(64) float ht_conv_image_memory[HT_CONV_IMAGE + 64];
+_Thread_local _Alignas(64) float ht_conv_result_memory[HT_CONV_RESULTS];
 
 typedef struct {
   const ht_conv* conv;
@@ -26,8 +20,6 @@ typedef struct {
   int in_place;                  /* y's pixels are evenly spaced */
   atomic_int failed;
 } job;
-
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Where a pixel's first feature of a group lies in y. */
 static float* place(const job* j, int64_t feature, int64_t pixel) {
@@ -95,19 +87,19 @@ static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int
   int64_t panels = up(pixels, k->nr), all = group * j->features;
   int64_t q0 = pixel / (j->phase.wide.count * j->phase.tall.count), q1 = (pixel + pixels - 1) / (j->phase.wide.count * j->phase.tall.count);
   int direct = j->in_place && q0 == q1 && pixels % k->nr == 0;
-  int64_t most = direct ? count : RESULT_FLOATS / (panels * k->nr), rc = 0; /* features at a time */
+  int64_t most = direct ? count : HT_CONV_RESULTS / (panels * k->nr), rc = 0; /* features at a time */
   if (!direct && most < count) most = most / k->mr * k->mr;
   for (int64_t f = first, last; f < first + count && rc == 0; f = last) {
     last = f + most < first + count ? f + most : first + count;
-    float* y = direct ? place(j, all + f, pixel) : result_memory;
+    float* y = direct ? place(j, all + f, pixel) : ht_conv_result_memory;
     int64_t ldy = direct ? j->call->yf : panels * k->nr;
     for (int64_t from = 0; from < j->phase.depth && rc == 0; from += j->part) {
       int64_t depth = j->phase.depth - from < j->part ? j->phase.depth - from : j->part;
       if (f == first || j->part < j->phase.depth) {
         ht_image image = {j->conv, j->call, &j->phase, group * j->channels, pixel, pixels, from, depth, k->nr};
-        ht_conv_image(&image, j->conv->lanes, image_memory);
+        ht_conv_image(&image, j->conv->lanes, ht_conv_image_memory);
       }
-      ht_conv_tile c = {.w = image_memory, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
+      ht_conv_tile c = {.w = ht_conv_image_memory, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
       const float* weight = j->call->weight + j->phase.offset + group * j->phase.group + f * j->phase.stride + from;
       rc = ht_conv_down(k, c, weight, j->phase.stride, last - f, y, ldy);
     }
@@ -165,12 +157,12 @@ static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64
   int64_t wide = count - rest + (rest == 0 ? 0 : k->tail != NULL && rest <= k->nt ? k->nt : k->nr); /* what the tiles compute */
   int even = pixels % k->mr == 0, direct = j->in_place && even && wide == count;
   int64_t run = even ? run_in_place(j, pixel, pixels) : 0, rc = 0;
-  int64_t most = direct ? tiles : RESULT_FLOATS / (wide * k->mr); /* row tiles at a time */
+  int64_t most = direct ? tiles : HT_CONV_RESULTS / (wide * k->mr); /* row tiles at a time */
   if (most < 1) return -1;                                        /* blocks are made so that one fits */
   for (int64_t tile = 0; tile < tiles && rc == 0; tile += most) {
     int64_t now = tiles - tile < most ? tiles - tile : most, row = pixel + tile * k->mr;
     int64_t rows = now * k->mr < pixels - tile * k->mr ? now * k->mr : pixels - tile * k->mr;
-    float* y = direct ? place(j, all + first, row) : result_memory;
+    float* y = direct ? place(j, all + first, row) : ht_conv_result_memory;
     int64_t ldy = direct ? j->call->yw : wide;
     const float* weight = j->call->weight + j->phase.offset + group * j->phase.group + first / j->conv->lanes * j->phase.stride;
     ht_conv_tile c = {.w = weight, .w_stride = j->phase.stride, .y = y, .ldy = ldy, .tiles = now};
@@ -184,8 +176,8 @@ static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64
       c.depth = j->phase.depth - from < j->part ? j->phase.depth - from : j->part;
       c.ldx = (up(c.depth, 16) | 1) * 16;
       ht_image image = {j->conv, j->call, &j->phase, group * j->channels, row, rows, from, c.depth, c.ldx};
-      ht_conv_image(&image, j->conv->lanes, image_memory);
-      c.x = image_memory;
+      ht_conv_image(&image, j->conv->lanes, ht_conv_image_memory);
+      c.x = ht_conv_image_memory;
       c.w = weight + from * j->conv->lanes;
       c.add = from > 0;
       rc = ht_conv_across(j->kernel, j->conv->lanes, c, count);
@@ -221,9 +213,9 @@ static void cut(job* j, int share, int threads) {
   const ht_kernel* k = j->kernel;
   int64_t depth = j->phase.depth > 0 ? j->phase.depth : 1;
   int64_t unit = j->conv->last ? k->mr : k->nr, tile = j->conv->last ? k->nr : k->mr; /* of pixels, of features */
-  int64_t parts = up(depth * unit, IMAGE_FLOATS - 32 * unit); /* rows may be two lines longer than their terms */
+  int64_t parts = up(depth * unit, HT_CONV_IMAGE - 32 * unit); /* rows may be two lines longer than their terms */
   j->part = up(depth, parts);
-  int64_t most = IMAGE_FLOATS / ((j->part + 32) * unit), limit = (j->conv->last ? ROWS_MOST : PANEL_PIXELS) / unit;
+  int64_t most = HT_CONV_IMAGE / ((j->part + 32) * unit), limit = (j->conv->last ? HT_CONV_ROWS : HT_CONV_PIXELS) / unit;
   if (most > limit) most = limit;
   if (most < 1) most = 1;
   int64_t units = up(j->pixels, unit);
@@ -238,7 +230,7 @@ static void cut(job* j, int share, int threads) {
   j->blocks = up(j->pixels, j->block);
   int64_t tiles = up(j->features, tile), spans = 1;
   if (share == HT_CONV_F) spans = tiles < threads ? tiles : threads;
-  int64_t wide = RESULT_FLOATS / k->mr / k->nr; /* channels last: tiles of features whose results fit beside one another */
+  int64_t wide = HT_CONV_RESULTS / k->mr / k->nr; /* channels last: tiles of features whose results fit beside one another */
   if (j->conv->last && up(tiles, spans) > wide) spans = up(tiles, wide);
   j->span = up(tiles, spans) * tile;
   j->spans = up(j->features, j->span);
@@ -269,9 +261,7 @@ int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call
     j.in_place = even;
     cut(&j, share, threads);
     int64_t chunks = conv->groups * j.blocks * j.spans;
-    if (threads == 1 || chunks == 1)
-      for (int64_t i = 0; i < chunks; ++i) run_chunk(&j, i);
-    else ht_pool_run(run_chunk, &j, chunks, threads);
+    ht_pool_run(run_chunk, &j, chunks, threads);
   }
   return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
 }

@@ -41,9 +41,6 @@ typedef struct {
   int64_t group, pixel, pixels, feature, features;
 } box;
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Pixels from `pixel` on that lie side by side, at most `most`. */
 static int64_t run_of(const ht_phase* ph, int joined, int64_t pixel, int64_t most) {
   const int64_t row = joined ? ph->wide.count * ph->tall.count : ph->wide.count;
@@ -246,9 +243,7 @@ static void run_phases(job* j, int share, int threads) {
   for (int e = 0; e < call->extras; ++e) j->y_joined = j->y_joined && call->extra[e].sh == call->q * call->extra[e].sw;
   cut(j, share, threads);
   const int64_t chunks = j->conv->groups * j->blocks * j->spans;
-  if (threads == 1 || chunks == 1)
-    for (int64_t i = 0; i < chunks; ++i) run_chunk(j, i);
-  else ht_pool_run(run_chunk, j, chunks, threads);
+  ht_pool_run(run_chunk, j, chunks, threads);
 }
 
 int ht_conv_run_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads) {

@@ -25,10 +25,6 @@ typedef struct {
   atomic_int failed;
 } job;
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* 1x1 with channels last, every pixel of the image one of the output: its rows are read where they are. */
 static int evenly_spaced(const job* j) {
   const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
@@ -166,9 +162,7 @@ int ht_conv_run_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_con
     j.in_place = evenly_spaced(&j);
     cut(&j, share, threads);
     const int64_t chunks = conv->groups * j.blocks * j.spans;
-    if (threads == 1 || chunks == 1)
-      for (int64_t i = 0; i < chunks; ++i) run_chunk(&j, i);
-    else ht_pool_run(run_chunk, &j, chunks, threads);
+    ht_pool_run(run_chunk, &j, chunks, threads);
   }
   return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
 }

@@ -29,10 +29,6 @@ typedef struct { /* taps that are collected for one call */
   int64_t count;
 } taps;
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static void add(const job* j, taps* found, void* sums, int64_t count, int64_t w_step) {
   if (found->count > 0) j->conv->typed->taps(sums, count, found->x, found->w, w_step, found->count);
   found->count = 0;

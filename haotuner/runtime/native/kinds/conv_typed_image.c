@@ -8,10 +8,6 @@
 
 static _Thread_local _Alignas(64) char line_memory[LINE_BYTES];
 
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static int as_words(const ht_image* im, char* out) {
   const int64_t size = im->conv->typed->x.bits / 8, each = im->conv->channels / im->conv->groups;
   const ht_conv_call* call = im->call;

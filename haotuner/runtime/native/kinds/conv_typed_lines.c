@@ -32,12 +32,6 @@ typedef struct { /* rows [row, row + rows) of an image: what the sums of a block
   int failed;
 } block;
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* Lines that windows of so many rows see. */
 static int64_t lines_of(const ht_side* tall, int64_t rows) { return rows + (tall->taps - 1) * tall->by; }
 
@@ -139,8 +133,6 @@ int ht_conv_run_lines(const ht_conv* conv, const ht_kernel* kernel, const ht_con
   j.span = up(tiles, spans) * kernel->nr;
   j.spans = up(j.features, j.span);
   const int64_t chunks = images * j.blocks * j.spans;
-  if (threads == 1 || chunks == 1)
-    for (int64_t i = 0; i < chunks; ++i) run_chunk(&j, i);
-  else ht_pool_run(run_chunk, &j, chunks, threads);
+  ht_pool_run(run_chunk, &j, chunks, threads);
   return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
 }

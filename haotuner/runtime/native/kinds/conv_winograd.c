@@ -36,9 +36,6 @@ static _Thread_local _Alignas(64) float point_memory[POINT_FLOATS];
 static _Thread_local _Alignas(64) float product_memory[PRODUCT_FLOATS];
 static _Thread_local _Alignas(64) float line_memory[6 * ((RUN * 4 + 2) + MOST_LANES) * MOST_LANES];
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 typedef struct {
   const ht_conv* conv;
   const ht_kernel* kernel;
@@ -266,8 +263,6 @@ int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_
   if (j.tiles == 0) return 0;
   if (cut(&j, share, threads) != 0) return -1;
   int64_t chunks = j.blocks * (j.shared_spans ? j.spans : 1);
-  if (threads == 1 || chunks == 1)
-    for (int64_t i = 0; i < chunks; ++i) run_chunk(&j, i);
-  else ht_pool_run(run_chunk, &j, chunks, threads);
+  ht_pool_run(run_chunk, &j, chunks, threads);
   return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
 }

@@ -9,16 +9,7 @@
 #include "conv.h"
 #include "turn.h"
 
-/* Of a thread, kept from call to call, as in conv_run.c. */
-#define IMAGE_FLOATS (72 * 1024)
-#define RESULT_FLOATS (40 * 1024)
-#define ROWS_MOST 96     /* pixels of a block, channels last */
-#define PANEL_PIXELS 512 /* channels first */
-
 #define ROWS_TOGETHER 128 /* rows of outputs that are written for a feature before the next one, at least HT_CONV_RESIDUES */
-
-static _Thread_local _Alignas(64) float image_memory[IMAGE_FLOATS + 64];
-static _Thread_local _Alignas(64) float result_memory[RESULT_FLOATS];
 
 typedef struct {
   const ht_conv* conv;
@@ -31,10 +22,6 @@ typedef struct {
   int64_t lines, span, spans;    /* channels first: features, of a chunk; channels last: columns of the class that has most */
   atomic_int failed;
 } job;
-
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 typedef struct { /* of one feature: what pixels side by side make of one row of outputs */
   int64_t y, begin, count;                  /* of the row in y; the output of the first pixel's first residue; pixels */
@@ -178,30 +165,30 @@ static int finish_first(const job* j, int64_t feature, int64_t features, const s
 static int chunk_first(const job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
   const ht_kernel* k = j->kernel;
   const int64_t panels = up(pixels, k->nr), stride = panels * k->nr, phases = (int64_t)j->conv->tall.stride * j->conv->wide.stride;
-  const int64_t limit = most(RESULT_FLOATS / stride / phases, 1);
+  const int64_t limit = most(HT_CONV_RESULTS / stride / phases, 1);
   int64_t whole = 1; /* features of which whole tiles are made */
   while (whole < limit && whole * j->classes[0].rows * j->classes[0].columns % k->mr != 0) ++whole;
   const int64_t step = most(limit / whole * whole, 1);
-  strip strips[PANEL_PIXELS];
+  strip strips[HT_CONV_PIXELS];
   int64_t rows = 0;
   for (int64_t done = 0; done < pixels; done += strips[rows++].count) strips[rows] = strip_of(j, pixel, done, pixels);
   int rc = 0;
   for (int64_t f = first; f < first + count && rc == 0; f += step) {
     const int64_t features = least(step, first + count - f);
     const float* results[HT_CONV_CLASSES];
-    float* y = result_memory;
+    float* y = ht_conv_result_memory;
     for (int64_t n = 0; n < j->count && rc == 0; ++n) {
       const ht_conv_class* class = &j->classes[n];
       const ht_phase* ph = &class->phase;
       results[n] = y;
-      const int64_t lines = class->rows * class->columns, part = up(ph->depth, up(ph->depth * stride, IMAGE_FLOATS - stride));
+      const int64_t lines = class->rows * class->columns, part = up(ph->depth, up(ph->depth * stride, HT_CONV_IMAGE - stride));
       for (int64_t from = 0; from < ph->depth && rc == 0; from += part) {
         const int64_t depth = least(part, ph->depth - from);
         if (f == first || j->count > 1 || part < ph->depth) { /* else one layout serves all features */
           const ht_image image = {j->conv, j->call, ph, group * j->channels, pixel, pixels, from, depth, k->nr};
-          ht_conv_image(&image, j->conv->lanes, image_memory);
+          ht_conv_image(&image, j->conv->lanes, ht_conv_image_memory);
         }
-        const ht_conv_tile c = {.w = image_memory, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
+        const ht_conv_tile c = {.w = ht_conv_image_memory, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
         const float* weight = j->call->weight + ph->offset + group * ph->group + f * lines * ph->stride + from;
         rc = ht_conv_down(k, c, weight, ph->stride, features * lines, y, stride);
       }
@@ -229,7 +216,7 @@ static int put_last(const job* j, const ht_conv_class* class, int64_t group, int
     for (int64_t done = 0; done < pixels && rc == 0;) {
       const strip at = strip_of(j, pixel, done, pixels);
       const int64_t p = at.i * j->conv->tall.stride + class->phase.tall.first + a - j->conv->tall.before;
-      const float* from = result_memory + done * stride + (c - first);
+      const float* from = ht_conv_result_memory + done * stride + (c - first);
       done += at.count;
       if (p < 0 || p >= call->p) continue;
       const int64_t feature = group * F + f, here = class->phase.wide.first + r - before, residues = most(beside, 1);
@@ -252,28 +239,28 @@ static int put_last(const job* j, const ht_conv_class* class, int64_t group, int
 
 static int chunk_last(const job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
   const ht_kernel* k = j->kernel;
-  const int64_t rows = up(pixels, k->mr) * k->mr, wide = most(RESULT_FLOATS / rows / k->nr, 1) * k->nr;
+  const int64_t rows = up(pixels, k->mr) * k->mr, wide = most(HT_CONV_RESULTS / rows / k->nr, 1) * k->nr;
   int rc = 0;
   for (int64_t n = 0; n < j->count && rc == 0; ++n) {
     const ht_conv_class* class = &j->classes[n];
     const ht_phase* ph = &class->phase;
     const int64_t end = least(first + count, j->features * class->rows * class->columns);
-    const int64_t part = up(ph->depth, up(ph->depth * rows, IMAGE_FLOATS - 32 * rows));
+    const int64_t part = up(ph->depth, up(ph->depth * rows, HT_CONV_IMAGE - 32 * rows));
     for (int64_t column = first; column < end && rc == 0; column += wide) {
       const int64_t columns = least(wide, end - column), stride = up(columns, k->nr) * k->nr;
       for (int64_t from = 0; from < ph->depth && rc == 0; from += part) {
         const int64_t depth = least(part, ph->depth - from), ldx = ht_conv_apart(depth);
         if (column == first || part < ph->depth) {
           const ht_image image = {j->conv, j->call, ph, group * j->channels, pixel, pixels, from, depth, ldx};
-          ht_conv_image(&image, j->conv->lanes, image_memory);
+          ht_conv_image(&image, j->conv->lanes, ht_conv_image_memory);
         }
-        const ht_conv_tile c = {.x = image_memory, .ldx = ldx, .depth = depth, .y = result_memory, .ldy = stride, .tiles = rows / k->mr, .add = from > 0,
+        const ht_conv_tile c = {.x = ht_conv_image_memory, .ldx = ldx, .depth = depth, .y = ht_conv_result_memory, .ldy = stride, .tiles = rows / k->mr, .add = from > 0,
                                 .w = j->call->weight + ph->offset + group * ph->group + column / j->conv->lanes * ph->stride + from * j->conv->lanes,
                                 .w_stride = ph->stride};
         rc = ht_conv_across(k, j->conv->lanes, c, columns);
       }
       for (int64_t i = 0; j->call->bias != NULL && i < pixels; ++i)
-        for (int64_t c = 0; c < columns; ++c) result_memory[i * stride + c] += j->call->bias[group * j->features + (column + c) % j->features];
+        for (int64_t c = 0; c < columns; ++c) ht_conv_result_memory[i * stride + c] += j->call->bias[group * j->features + (column + c) % j->features];
       if (rc == 0) rc = put_last(j, class, group, column, columns, pixel, pixels, stride);
     }
   }
@@ -293,10 +280,10 @@ static void run_chunk(void* arg, int64_t index) {
 static void cut(job* j, int share, int threads) {
   const ht_kernel* k = j->kernel;
   const int64_t phases = (int64_t)j->conv->tall.stride * j->conv->wide.stride, depth = j->classes[0].phase.depth;
-  const int64_t unit = j->conv->last ? k->mr : k->nr, limit = j->conv->last ? ROWS_MOST : PANEL_PIXELS;
-  int64_t room = least(IMAGE_FLOATS / (least(depth, IMAGE_FLOATS / unit - 32) + 32), limit) / unit; /* units of a block */
+  const int64_t unit = j->conv->last ? k->mr : k->nr, limit = j->conv->last ? HT_CONV_ROWS : HT_CONV_PIXELS;
+  int64_t room = least(HT_CONV_IMAGE / (least(depth, HT_CONV_IMAGE / unit - 32) + 32), limit) / unit; /* units of a block */
   /* Channels first: one feature's results, or, where classes would be laid out again for others, those of all. */
-  if (!j->conv->last) room = least(room, most(RESULT_FLOATS / (phases * (j->count > 1 ? j->features : 1)) / unit, 1));
+  if (!j->conv->last) room = least(room, most(HT_CONV_RESULTS / (phases * (j->count > 1 ? j->features : 1)) / unit, 1));
   const int64_t units = up(j->pixels, unit);
   int64_t blocks = up(units, most(room, 1));
   if (share != HT_CONV_F && share != HT_WHOLE) { /* as many for each thread, and four each where there are enough */
@@ -320,8 +307,6 @@ int ht_conv_run_woven(const ht_conv* conv, const ht_kernel* kernel, const ht_con
   if (j.pixels == 0) return 0;
   cut(&j, share, threads);
   const int64_t chunks = conv->groups * j.blocks * j.spans;
-  if (threads == 1 || chunks == 1)
-    for (int64_t i = 0; i < chunks; ++i) run_chunk(&j, i);
-  else ht_pool_run(run_chunk, &j, chunks, threads);
+  ht_pool_run(run_chunk, &j, chunks, threads);
   return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
 }

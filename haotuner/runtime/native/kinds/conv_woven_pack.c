@@ -1,8 +1,6 @@
 /* Transposed convolutions as conv_woven.c computes them: which they are, residues that see the same windows, and the packed weight. */
 #include "conv.h"
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 int ht_conv_is_woven(const ht_conv* conv) {
   /* conv_residues.py says the same. */
   const ht_window *tall = &conv->tall, *wide = &conv->wide;

@@ -12,8 +12,6 @@
 #define MARK 0x68612d636f6e7631u /* of a filled bound weight */
 #define COLUMN_BYTES (64 << 20)  /* of a workspace, unless one image needs more: what is laid out should still lie in L2 when it is read */
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static int64_t terms(const ht_conv* conv) { return conv->channels / conv->groups * (int64_t)conv->tall.taps * conv->wide.taps; }
 
 int64_t ht_cuda_conv_weight_bytes(const ht_cuda_conv* data) {

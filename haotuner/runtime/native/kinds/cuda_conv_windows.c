@@ -2,8 +2,6 @@
 #include "cuda/workspace.h"
 #include "cuda_conv.h"
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* The weight as (features, taps, channels): an image of its own, whose channels are taps. */
 static int turn_weight(const ht_conv* conv, const ht_cuda_bound_conv* bound, uint8_t dtype, void* turned, CUstream stream, ht_error* error) {
   if (conv->transposed) return ht_cuda_turn_phases(conv, bound, dtype, turned, stream, error);

@@ -2,8 +2,7 @@
 #include "cuda_queue.h"
 
 #include "cuda/workspace.h"
-
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+#include "integers.h"
 
 void ht_cuda_look_up(const ht_cuda_dense* dense, const ht_plan* plan, int64_t m, ht_cuda_regions* out) {
   const int64_t extents[1] = {m};

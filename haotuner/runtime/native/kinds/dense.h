@@ -3,6 +3,7 @@
 #define HT_DENSE_H_
 
 #include "ht.h"
+#include "integers.h"
 #include "typed.h"
 
 typedef struct { /* one micro-kernel; computes tiles of mr rows x nr columns from panels of pw columns */

@@ -11,7 +11,6 @@
 /* Work below which splitting further costs more than it balances: about 10 us at 200 GFLOP/s. */
 #define HT_CHUNK_FLOPS 2000000
 
-
 #define HT_WARM_BYTES (128 * 1024) /* half of the smallest private L2 of server cores */
 
 typedef struct {
@@ -31,8 +30,6 @@ typedef struct {
   int64_t from, depth;
   int add;
 } ht_terms;
-
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int call_kernel(const ht_dense* op, const ht_kernel* kernel, ht_terms terms, const float* x, int64_t ldx, int64_t first_column,
                        float* y, int64_t ldy, const float* w, int64_t tiles, int64_t groups) {

@@ -51,10 +51,6 @@ typedef struct {
   atomic_int failed;
 } job;
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static cut cut_of(int64_t units, int64_t most) {
   int64_t tiles = up(units, most), size = up(units, tiles);
   return (cut){size, units - tiles * (size - 1), tiles * size - units};

@@ -19,10 +19,6 @@ static _Thread_local struct {
   int32_t first[SUMS];
 } room;
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 typedef struct { /* `columns` of W and `depth` terms of it */
   const char* data;
   int64_t down, right, columns, depth; /* strides in elements */

@@ -1,0 +1,10 @@
+/* Of whole numbers that are not negative. */
+#ifndef HT_INTEGERS_H
+#define HT_INTEGERS_H
+#include <stdint.h>
+
+static inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; } /* a / b, rounded up */
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+#endif
