@@ -46,6 +46,11 @@ def bound(op: Op) -> tuple[str, ...]:
     return ("weight", *(name for name, axes in op.epilogue_operands.items() if len(axes) == 1))
 
 
+def images_of(op: Op) -> tuple[str, ...]:
+    """Operands of a convolution that have its image's axes: what it reads, and a residual."""
+    return ("x", *(name for name, axes in op.epilogue_operands.items() if len(axes) > 1))
+
+
 def draw(op: Op, shape: Shape, seed: int) -> Operands:
     """Operands of a call, those of the epilogue last."""
     return judge.draw(op, shape, np.random.default_rng([seed, *op.extents(shape).values()]))

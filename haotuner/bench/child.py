@@ -59,7 +59,7 @@ class Stage:
 
     def aim(self, side: str, shape: Mapping[str, int], count: int, seed: int) -> Job:
         """Point the contender at a shape, check its results, and find out how long a call takes; ``side``: see ``Field``."""
-        from haotuner.bench.sides import drawn, error_share
+        from haotuner.bench.sides import drawn, error_share, size_of
         from haotuner.bench.timing import Clock
         from haotuner.words.shape import Shape
 
@@ -75,8 +75,7 @@ class Stage:
             raise Refusal("verify", "wrong", f"error {share:.3g} times the tolerance of sums in fp32")
         self._clock = getattr(self._contender, "clock", Clock)(calls)
         block = self._clock.block(0.0)
-        rows = side in ("dense", "grouped")  # whose one dynamic axis is m
-        plan = getattr(self._contender, "plan", lambda _: "")(shape["m"] if rows else shape)
+        plan = getattr(self._contender, "plan", lambda _: "")(size_of(side, shape))
         work = {name: getattr(self._contender, name, None) for name in ("flops", "bytes")}  # only the machine's is known
         return {"unit_us": block.call_ns / 1e3, "error_share": share, "plan": plan, **work}
 

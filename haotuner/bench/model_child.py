@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import OURS
+from haotuner.bench.peers.on_host import openvino_settings
 from haotuner.isolate.answers import MISSING, Job, Refusal
 from haotuner.isolate.program import Program
 
@@ -66,11 +67,7 @@ def loader(name: str, task: Mapping[str, Any]) -> Callable[[], Run]:
     if name == "openvino":
         import openvino
 
-        settings = {
-            "INFERENCE_NUM_THREADS": task["threads"],
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",
-        }
+        settings = openvino_settings(task["threads"])
 
         def load_request() -> Run:
             request = openvino.Core().compile_model(task["file"], "CPU", settings).create_infer_request()

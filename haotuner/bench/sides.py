@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from haotuner.bench import any_op, groups, images, inputs, products
@@ -17,6 +18,11 @@ def drawn(side: str, op: Op, shape: Shape, seed: int) -> Any:
         return draw(op, shape["m"], seed)
     of = {CONVOLUTION: images.draw_image, ANY: any_op.draw}
     return of.get(side, products.draw)(op, shape, seed)
+
+
+def size_of(side: str, shape: Mapping[str, int]) -> int | Mapping[str, int]:
+    """What ``Contender.plan`` takes: rows, where they are the one dynamic axis."""
+    return shape["m"] if side in (DENSE, GROUPED) else shape
 
 
 def error_share(side: str, op: Op, x: Any, weight: Any, found: Any) -> float:

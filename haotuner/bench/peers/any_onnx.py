@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
-from haotuner.bench.any_op import Operands, bound, shape_of
+from haotuner.bench.any_op import Operands, bound, images_of, shape_of
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.images import Told
+from haotuner.bench.peers.on_host import openvino_settings
 from haotuner.bench.peers.onnx_words import model
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
@@ -45,8 +46,7 @@ class _OfFiles(ABC):
         given, y = dict(operands), kept
         if self._last:
             y = np.empty(np.moveaxis(kept, -1, 1).shape, kept.dtype)
-            images = ["x", *(name for name in given if name in op.epilogue_operands and given[name].ndim == kept.ndim)]
-            given |= {name: np.ascontiguousarray(np.moveaxis(given[name], -1, 1)) for name in images}
+            given |= {name: np.ascontiguousarray(np.moveaxis(given[name], -1, 1)) for name in images_of(op)}
         data = model(self._onnx, op, given, y)
         if self._made[0] != data:
             self._made = data, self.loaded(data)
@@ -111,12 +111,7 @@ class OpenvinoAnyOp(_OfFiles):
         self._openvino = openvino
         self.version = str(openvino.__version__)
         self._core = openvino.Core()
-        self._config = {
-            "INFERENCE_NUM_THREADS": setting.threads,
-            "NUM_STREAMS": 1,
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",  # otherwise bf16 where the CPU has it: another result
-        }
+        self._config = openvino_settings(setting.threads)
 
     def loaded(self, data: bytes) -> Any:
         """A request."""

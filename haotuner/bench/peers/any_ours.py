@@ -11,22 +11,15 @@ import numpy as np
 from haotuner import judge
 from haotuner.bench.any_op import Operands, bound, shape_of
 from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.peers.on_host import HostPack
 from haotuner.words.op import Op
 
 
-class OurAnyOp:
+class OurAnyOp(HostPack):
     """``op.bind(weight, **constants)(x, out=y, **more)``, or ``op.run(**operands, out=y)`` where nothing is bound."""
 
-    width = 1
-    alone = False
-
     def __init__(self, setting: Setting) -> None:
-        import haotuner
-
-        if setting.pack is None:
-            raise ValueError("no pack was named")
-        self.version = haotuner.__version__
-        self._pack = haotuner.load(setting.pack, threads=setting.threads)
+        super().__init__(setting)
         self._op: Any = None
         self._call: Callable[[], Any] = lambda: None
         self._y: Any = np.empty(0)

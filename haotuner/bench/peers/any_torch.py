@@ -8,27 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.bench.any_op import Operands, bound
+from haotuner.bench.any_op import Operands, bound, images_of
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.images import Told
+from haotuner.bench.peers.on_host import HostTorch
 from haotuner.bench.peers.torch_words import expression
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 
 
-class TorchAnyOp:
+class TorchAnyOp(HostTorch):
     """Eager under inference mode; each call makes its output. Layers of bytes run oneDNN's fused int8 kernels."""
 
-    width = 1
-    alone = False
-
     def __init__(self, setting: Setting) -> None:
-        import torch
-
-        torch.set_num_threads(setting.threads)
-        torch.inference_mode().__enter__()  # for the life of this process
-        self._torch = torch
-        self.version = str(torch.__version__)
+        super().__init__(setting)
         self._op: Any = None
         self._function: Callable[..., Any] = lambda: None
         self._call: Callable[[], Any] = lambda: None
@@ -41,11 +34,13 @@ class TorchAnyOp:
 
     def aim(self, operands: Operands, count: int) -> Sequence[Call]:
         """The same call as often as asked."""
+        last = is_convolution(self._op.kind) and Told.of(self._op).last
         tensors = {name: _tensor(self._torch, values) for name, values in operands.items()}
+        tensors |= {name: tensors[name].movedim(-1, 1) for name in images_of(self._op) if last}
         if self._op.sums == "int32":
             self._call = _of_bytes(self._torch, self._op, tensors)
             return [self._call] * count
-        if is_convolution(self._op.kind) and "h" in self._op.axes and Told.of(self._op).last:
+        if last and "h" in self._op.axes:
             tensors["weight"] = tensors["weight"].contiguous(memory_format=self._torch.channels_last)
         more = {name: tensors.pop(name) for name in self._op.epilogue_operands}
         self._call = partial(self._function, *tensors.values(), **more)
@@ -54,6 +49,8 @@ class TorchAnyOp:
     def result(self, index: int) -> Array:
         """Of one call, as it is timed."""
         found = self._call()
+        if is_convolution(self._op.kind) and Told.of(self._op).last:
+            found = found.movedim(1, -1)
         kept: Array = (found.float() if found.dtype.is_floating_point else found).numpy()
         return kept
 
@@ -109,22 +106,6 @@ def _of_bytes(torch: Any, op: Op, given: Mapping[str, Any]) -> Call:
     if told.transposed:
         raise NotImplementedError("torch has no transposed convolution of bytes that takes scales")
     packed = ops.qconv_prepack(weight, scales, 1.0, 0, told.stride, told.pad, told.dilation, told.groups, None)
-    image = given["x"].movedim(-1, 1) if told.last else given["x"]
-    rest: tuple[Any, ...] = (
-        packed,
-        scales,
-        zeros,
-        bias,
-        told.stride,
-        told.pad,
-        told.dilation,
-        told.groups,
-        1.0,
-        0,
-        kind,
-        end,
-        [],
-        "",
-    )
-    call = partial(ops.qconv_pointwise.default, image, 1.0, 0, *rest)
-    return (lambda: call().movedim(1, -1)) if told.last else call
+    window = (told.stride, told.pad, told.dilation, told.groups)
+    convolution = ops.qconv_pointwise.default
+    return partial(convolution, given["x"], 1.0, 0, packed, scales, zeros, bias, *window, 1.0, 0, kind, end, [], "")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.bench.any_op import Operands, bound, shape_of
+from haotuner.bench.any_op import Operands, bound, images_of, shape_of
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.images import Told
 from haotuner.bench.peers.gpu_driver import Memory
@@ -70,7 +70,9 @@ class GpuTorchAnyOp(OnTorch):
         """The same call as often as asked."""
         op, torch = self._op, self._engine.torch
         placed = {name: self._engine.put(np.asarray(values, np.float32), op.dtype) for name, values in operands.items()}
-        if is_convolution(op.kind) and "h" in op.axes and Told.of(op).last:
+        if self._last():
+            placed |= {name: placed[name].movedim(-1, 1) for name in images_of(op)}
+        if self._last() and "h" in op.axes:
             placed["weight"] = placed["weight"].contiguous(memory_format=torch.channels_last)
         more = {name: placed.pop(name) for name in op.epilogue_operands}
         self._run = partial(self._function, *placed.values(), **more)
@@ -78,8 +80,12 @@ class GpuTorchAnyOp(OnTorch):
 
     def result(self, index: int) -> Array:
         """Of one call, as it is timed."""
-        found: Array = self._run().float().cpu().numpy()  # type: ignore[attr-defined]
+        made: Any = self._run()
+        found: Array = (made.movedim(1, -1) if self._last() else made).float().cpu().numpy()
         return found
+
+    def _last(self) -> bool:
+        return is_convolution(self._op.kind) and Told.of(self._op).last
 
 
 class GpuInductorAnyOp(GpuTorchAnyOp):

@@ -9,24 +9,19 @@ from typing import Any
 from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.bench.encoding import encoded
 from haotuner.bench.images import Told
+from haotuner.bench.peers.on_host import HostTorch
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 
 
-class OnednnPacked:
+class OnednnPacked(HostTorch):
     """``torch.ops.mkldnn._linear_pointwise`` on a weight from ``_reorder_linear_weight``; of bytes ``qlinear_pointwise``."""
 
-    width = 1
-    alone = False
-
     def __init__(self, setting: Setting) -> None:
-        import torch
-
+        super().__init__(setting)
+        torch = self._torch
         if not torch.backends.mkldnn.is_available():
             raise ImportError("this torch was built without oneDNN")
-        torch.set_num_threads(setting.threads)
-        torch.inference_mode().__enter__()  # for the life of this process
-        self._torch = torch
         self.version = f"{torch.__version__} ({_line(torch.__config__.show(), 'MKL-DNN')})"
         self._weights: list[Any] = []
         self._x: Any = None

@@ -11,6 +11,7 @@ import numpy as np
 from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.bench.encoding import encoded
 from haotuner.bench.images import Told, output_shape
+from haotuner.bench.peers.on_host import openvino_settings
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 
@@ -28,12 +29,7 @@ class OpenvinoCpu:
         self._openvino = openvino
         self.version = str(openvino.__version__)
         self._core = openvino.Core()
-        self._config = {
-            "INFERENCE_NUM_THREADS": setting.threads,
-            "NUM_STREAMS": 1,
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",  # otherwise bf16 where the CPU has it: another result
-        }
+        self._config = openvino_settings(setting.threads)
         self._requests: list[Any] = []
         self._y = np.empty((0, 0), np.float32)
         self._n = 0

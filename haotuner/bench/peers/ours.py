@@ -10,25 +10,18 @@ import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.encoding import decoded, encoded
+from haotuner.bench.peers.on_host import HostPack
 from haotuner.bench.timing import difference_ns
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 
-class Ours:
+class Ours(HostPack):
     """``linear(x, out=y)`` of a pack."""
 
-    width = 1
-    alone = False
-
     def __init__(self, setting: Setting) -> None:
-        import haotuner
-
-        if setting.pack is None:
-            raise ValueError("no pack was named")
-        self.version = haotuner.__version__
-        self._pack = haotuner.load(setting.pack, threads=setting.threads)
+        super().__init__(setting)
         self._dense: Any = None
         self._linears: list[Any] = []
         self._y: Any = np.empty((0, 0), np.float32)

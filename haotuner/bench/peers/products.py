@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.peers.on_host import HostPack, HostTorch
 from haotuner.words.op import Op
 
 OPSET, IR = 17, 8
@@ -45,16 +46,8 @@ class _Products(ABC):
         """What is timed: the product of ``x`` and ``w`` into ``y``."""
 
 
-class TorchProducts(_Products):
+class TorchProducts(HostTorch, _Products):
     """``torch.bmm(x, w, out=y)`` under inference mode, on views where the op stores factors turned."""
-
-    def __init__(self, setting: Setting) -> None:
-        import torch
-
-        torch.set_num_threads(setting.threads)
-        torch.inference_mode().__enter__()  # for the life of this process
-        self._torch = torch
-        self.version = str(torch.__version__)
 
     def call(self, x: Array, w: Array, y: Array, stored: tuple[Array, Array]) -> Callable[[], Any]:
         """One bmm."""
@@ -112,16 +105,8 @@ class OnnxruntimeProducts(_Products):
         return partial(session.run_with_iobinding, binding)
 
 
-class OurProducts(_Products):
+class OurProducts(HostPack, _Products):
     """``op.run(x, w, out=y)`` of a pack."""
-
-    def __init__(self, setting: Setting) -> None:
-        import haotuner
-
-        if setting.pack is None:
-            raise ValueError("no pack was named")
-        self.version = haotuner.__version__
-        self._pack = haotuner.load(setting.pack, threads=setting.threads)
 
     def call(self, x: Array, w: Array, y: Array, stored: tuple[Array, Array]) -> Callable[[], Any]:
         """One call as a server makes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from haotuner.bench.images import Told
@@ -11,7 +12,10 @@ from haotuner.words.op import Op
 
 
 def expression(torch: Any, op: Op) -> Callable[..., Any]:
-    """The op of its operands in order, those of the epilogue by name. NotImplementedError for what nobody wrote down."""
+    """The op of its operands in order, those of the epilogue by name. NotImplementedError for what nobody wrote down.
+
+    Images of convolutions have channels first, as views where the op stores them last.
+    """
     if op.kind == "dense":
         return _finished(torch, op, _dense(torch, op), -1)
     if op.kind == "batch_matmul":
@@ -33,6 +37,8 @@ def _dense(torch: Any, op: Op) -> Callable[..., Any]:
 
 def _finished(torch: Any, op: Op, product: Callable[..., Any], channel: int) -> Callable[..., Any]:
     """The product, then the steps of the epilogue; a bias that comes first is the product's own, where it takes one."""
+    if not op.epilogue:
+        return product
     own = op.epilogue[:1] == ("bias",) and op.kind != "batch_matmul" and product is not torch.matmul
     steps = [_step(torch, step, channel) for step in op.epilogue[own:]]
 
@@ -72,7 +78,6 @@ def _step(torch: Any, name: str, channel: int) -> Callable[[Any, Mapping[str, An
 
 
 def _convolution(torch: Any, op: Op) -> Callable[..., Any]:
-    """Images are channels first for torch; what the op stores channels last lies as channels_last."""
     f, told = torch.nn.functional, Told.of(op)
     sides = list(windows(op.kind, dict(op.static), op.all_options()).values())
     uneven = any(side.before != side.after for side in sides)
@@ -80,26 +85,14 @@ def _convolution(torch: Any, op: Op) -> Callable[..., Any]:
         raise NotImplementedError("torch has no transposed convolution whose pads differ")
     around = [pad for side in reversed(sides) for pad in (side.before, side.after)]
     pad = tuple(0 for _ in sides) if uneven else told.pad
+    window = {"stride": told.stride, "padding": pad, "dilation": told.dilation, "groups": told.groups}
     if told.transposed:
-        call = f.conv_transpose1d if told.flat else f.conv_transpose2d
-        rest: tuple[Any, ...] = (told.stride, pad, told.more, told.groups, told.dilation)
+        window["output_padding"] = told.more
+        call = partial(f.conv_transpose1d if told.flat else f.conv_transpose2d, **window)
     else:
-        call = f.conv1d if told.flat else f.conv2d
-        rest = (told.stride, pad, told.dilation, told.groups)
-
-    def convolved(x: Any, w: Any, bias: Any = None) -> Any:
-        return call(f.pad(x, around) if uneven else x, w, bias, *rest)
-
-    first = _finished(torch, op, convolved, 1)
-    if not told.last:
-        return first
-
-    def last(x: Any, w: Any, **more: Any) -> Any:
-        if "residual" in more:
-            more["residual"] = more["residual"].movedim(-1, 1)
-        return first(x.movedim(-1, 1), w, **more).movedim(1, -1)
-
-    return last
+        call = partial(f.conv1d if told.flat else f.conv2d, **window)
+    padded = (lambda x, w, bias=None: call(f.pad(x, around), w, bias)) if uneven else call
+    return _finished(torch, op, padded, 1)
 
 
 def generated(torch: Any, op: Op) -> Callable[..., Any]:

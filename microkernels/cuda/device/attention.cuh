@@ -47,6 +47,11 @@ struct ht_rows {  // of a matrix whose columns are neighbours; `whole`: every ro
     }
 };
 
+// Eight elements on their way into shared memory; zeros where there are none.
+HT_DEVICE void ht_bring_piece(uint32_t to, const void* from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
 // ROWS rows from `first` on into shared memory, PITCH elements apart; rows and columns that are not there are zeros. A thread has one
 // column and steps down the rows, so that a copy costs a comparison and an addition; where no byte is read the address may lie behind.
 template <int ROWS, int COLUMNS, int THREADS, class T>
@@ -63,11 +68,7 @@ HT_DEVICE void ht_bring(T* to, const ht_rows<const T>& from, int first) {
 #pragma unroll
         for (int row = 0; row < ROWS; row += STEP, source += STEP * from.stride) {
             if (ROWS % STEP != 0 && own >= ROWS - row) break;
-            const int bytes = row < there ? 16 : 0;
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                         :
-                         : "r"(address + row * PITCH * 2), "l"(source), "r"(bytes)
-                         : "memory");
+            ht_bring_piece(address + row * PITCH * 2, source, row < there);
         }
         return;
     }

@@ -30,9 +30,7 @@ HT_DEVICE void ht_bring_swizzled(T* to, const ht_rows<const T>& from, int first)
 #pragma unroll
         for (int row = 0; row < ROWS; row += STEP, source += STEP * from.stride) {
             if (ROWS % STEP != 0 && own >= ROWS - row) break;
-            const int bytes = row < there ? 16 : 0;
-            const uint32_t at = address + row * 128 + (chunk % 8 ^ (own + row) % 8) * 16;
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(at), "l"(source), "r"(bytes) : "memory");
+            ht_bring_piece(address + row * 128 + (chunk % 8 ^ (own + row) % 8) * 16, source, row < there);
         }
         return;
     }
