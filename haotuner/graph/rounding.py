@@ -38,6 +38,22 @@ def wide(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes, types=types, constants=constants)
 
 
+def rounded_apart(graph: Graph, by: float) -> Graph:
+    """The same graph whose fp32 numbers are moved by ``by`` before they are rounded to whole ones."""
+    nodes: list[Node] = []
+    types, constants = dict(graph.types), dict(graph.constants)
+    moved = f"moved by {by}"
+    for node in graph.nodes:
+        kind = types[node.output]
+        if node.primitive == "map" and node.attributes["function"] == "round" and kind.dtype == "fp32":
+            types[moved], constants[moved] = TensorType((), "fp32"), np.float32(by)
+            types[f"{node.output} moved"] = kind
+            nodes.append(Node("map", (node.inputs[0], moved), f"{node.output} moved", {"function": "add"}))
+            node = replace(node, inputs=(f"{node.output} moved",))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), types=types, constants=constants)
+
+
 def bounded(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
     """Each output with a bound of its error, from exact inputs in float64; ``graph`` as ``wide`` gives it.
 
