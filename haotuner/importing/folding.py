@@ -38,6 +38,7 @@ class Folding(GraphBuilder):
     lengths: dict[tuple[str, int], Extent] = field(default_factory=dict)  # the dimension of an element of data
     written: dict[str, str] = field(default_factory=dict)  # the nodes' tensor of such a one
     stored: dict[str, Stored] = field(default_factory=dict)  # of tensors that DequantizeLinear made
+    joined: dict[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)  # of concatenations: parts, and the axis
 
     def known(self, tensor: str) -> Any:
         """Elements of a tensor where they are known: numbers, or extents in an array of objects; else None."""

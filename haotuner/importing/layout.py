@@ -106,10 +106,19 @@ def _unsqueeze(c: Call) -> str:
     return reshaped(c, c.tensor(0), [1 if place in chosen else next(old) for place in range(c.type().rank + len(axes))])
 
 
+def joined(c: Call, parts: Sequence[str], axis: int) -> str:
+    """Tensors behind one another; what rounds them to bytes later rounds the parts (``quantised.py``)."""
+    if len(parts) == 1:
+        return parts[0]
+    found = c.g.add("concat", *parts, axis=axis)
+    c.g.joined[found] = tuple(parts), axis
+    return found
+
+
 def _concat(c: Call) -> str:
     parts = [one for one in c.inputs if one is not None]
     axis = c.axis(c.required("axis"))
-    return parts[0] if len(parts) == 1 else c.g.add("concat", *parts, axis=axis)
+    return joined(c, parts, axis)
 
 
 def _split(c: Call) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.integers import INTEGERS, product
+from haotuner.importing.layout import joined
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
 from haotuner.importing.quantised import dequantised, dynamic, quantised
@@ -49,8 +50,7 @@ def _concat(c: Call) -> str:
     """The result's scale and zero point come first, then three inputs for each part."""
     parts = [_real(c, place) for place in range(2, len(c.inputs), 3)]
     axis = c.required("axis")
-    found = c.g.add("concat", *parts, axis=axis % c.g.types[parts[0]].rank)
-    return _bytes(c, found, 0, 1, 2)
+    return _bytes(c, joined(c, parts, axis % c.g.types[parts[0]].rank), 0, 1, 2)
 
 
 def _where(c: Call) -> str:

@@ -16,6 +16,7 @@ from haotuner.importing.convolutions import biased, convolved
 from haotuner.importing.folding import Stored
 from haotuner.importing.integers import image_sums, is_zero, matrix_sums, single, weight_of
 from haotuner.importing.layout import reshaped
+from haotuner.importing.moved_bytes import alike
 from haotuner.importing.products import matmul
 from haotuner.importing.types import dtype_of_onnx
 from haotuner.importing.windows import windows_of
@@ -40,8 +41,17 @@ def _spread(c: Call, x: str, rank: int, axis: int) -> str:
 
 
 def quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: int) -> str:
-    """Rounded to the nearest, to even where two are as near, and kept in the range of the bytes."""
+    """Rounded to the nearest, to even where two are as near, and kept in the range of the bytes.
+
+    What was made of bytes of this scale is those bytes; of tensors behind one another each is rounded.
+    """
     g, rank = c.g, c.g.types[x].rank
+    made = g.stored.get(x)
+    if made is not None and alike(c, made, scale, zero, dtype):
+        return made.bytes
+    if x in g.joined and single(c, scale) and single(c, zero):
+        parts, along = g.joined[x]
+        return g.add("concat", *(quantised(c, one, scale, zero, dtype, axis) for one in parts), axis=along)
     own = g.types[scale].dtype
     found = g.map("round", g.map("div", g.cast(x, own), _spread(c, scale, rank, axis)))
     if zero is not None and not is_zero(c, zero):

@@ -15,6 +15,7 @@ from haotuner.importing.indexing import INDEXING
 from haotuner.importing.integers import INTEGERS
 from haotuner.importing.layout import LAYOUT
 from haotuner.importing.microsoft import MICROSOFT
+from haotuner.importing.moved_bytes import moving_bytes
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
 from haotuner.importing.products import PRODUCTS
@@ -25,7 +26,7 @@ from haotuner.importing.resize import RESIZE
 from haotuner.importing.sampled import SAMPLED
 from haotuner.importing.spectra import SPECTRA
 
-RULES: Mapping[str, Rule] = {
+_RULES: Mapping[str, Rule] = {
     **ELEMENTWISE,
     **CURVES,
     **REDUCTIONS,
@@ -45,6 +46,7 @@ RULES: Mapping[str, Rule] = {
     **QUANTISED,
     **INTEGERS,  # in the place of the rules of real products, which they call where bytes do not fit
 }
+RULES: Mapping[str, Rule] = {**_RULES, **moving_bytes(_RULES)}
 MAIN = ("", "ai.onnx")  # the domain of ONNX's own operators, in both spellings
 
 

@@ -48,3 +48,57 @@ def test_a_product_of_what_bytes_stand_for_is_one_of_the_bytes() -> None:
     near = (np.clip(np.round(x / np.float32(0.05)) + 128, 0, 255) - 128) * np.float32(0.05)
     want = near @ ((stored.astype(np.int32) - zeros) * scales)
     np.testing.assert_allclose(interpret(graph, {"x": x})["y"], want, rtol=1e-4, atol=1e-3)
+
+
+def around(nodes: list[Any], other: float = 0.05, own: float = 0.05) -> tuple[list[Any], dict[str, Any]]:
+    """Nodes from ``a`` to ``b``, real numbers of bytes that become bytes again, of a scale that may be another one."""
+    before = [n("QuantizeLinear", ["x", "s", "z"], ["bytes"]), n("DequantizeLinear", ["bytes", "s", "z"], ["a"])]
+    behind = [n("QuantizeLinear", ["b", "t", "z"], ["again"]), n("DequantizeLinear", ["again", "t", "z"], ["y"])]
+    return [*before, *nodes, *behind], {"s": np.float32(own), "t": np.float32(other), "z": np.uint8(7)}
+
+
+MOVED = {
+    "pool and turn": [
+        n("MaxPool", ["a"], ["p"], kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]),
+        n("Transpose", ["p"], ["b"], perm=[0, 2, 3, 1]),
+    ],
+    "split and join": [n("Split", ["a"], ["p", "q"], axis=1, num_outputs=2), n("Concat", ["q", "p"], ["b"], axis=2)],
+    "flatten": [n("Flatten", ["a"], ["b"])],
+}
+
+
+@pytest.mark.parametrize("what", MOVED)
+def test_bytes_are_moved_not_what_they_stand_for(what: str) -> None:
+    nodes, weights = around(MOVED[what])
+    made = model(nodes, {"x": ["rows", 4, 9, "w"]}, ["y"], weights)
+    made.opset_import[0].version = 19  # the reference has no older rule
+    graph = graph_of(made, None, {})
+    moves = [node for node in graph.nodes if node.primitive not in ("map", "cast")]
+    assert moves and {graph.types[node.output].dtype for node in moves} == {"uint8"}
+    assert sum(node.attributes.get("function") == "round" for node in graph.nodes) == 1
+    x = np.random.default_rng(0).standard_normal((3, 4, 9, 11)).astype(np.float32) * 3
+    want = onnx.reference.ReferenceEvaluator(made).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], want)
+
+
+def test_what_lies_behind_one_another_is_rounded_apart() -> None:
+    """Of the first part the scale is the result's, so that its bytes stay; the second one's are others."""
+    more = [n("QuantizeLinear", ["v", "u", "z"], ["c"]), n("DequantizeLinear", ["c", "u", "z"], ["d"])]
+    nodes, weights = around([*more, n("Concat", ["a", "d"], ["b"], axis=1)])
+    made = model(nodes, {"x": ["rows", 4], "v": ["rows", 3]}, ["y"], {**weights, "u": np.float32(0.031)})
+    made.opset_import[0].version = 19
+    graph = graph_of(made, None, {})
+    (joined,) = (node for node in graph.nodes if node.primitive == "concat")
+    assert graph.types[joined.output].dtype == "uint8"
+    assert sum(node.attributes.get("function") == "round" for node in graph.nodes) == 3
+    draw = np.random.default_rng(0)
+    feeds = {name: draw.standard_normal((5, wide)).astype(np.float32) for name, wide in (("x", 4), ("v", 3))}
+    want = onnx.reference.ReferenceEvaluator(made).run(None, feeds)[0]
+    np.testing.assert_array_equal(interpret(graph, feeds)["y"], want)
+
+
+@pytest.mark.parametrize(("own", "other"), [(0.05, 0.03), (1e-38, 1e-38)])
+def test_bytes_of_another_scale_or_of_one_too_small_are_rounded(own: float, other: float) -> None:
+    nodes, weights = around([n("Flatten", ["a"], ["b"])], other, own)
+    graph = graph_of(model(nodes, {"x": ["rows", 4]}, ["y"], weights), None, {})
+    assert sum(node.attributes.get("function") == "round" for node in graph.nodes) == 2
