@@ -43,7 +43,7 @@ class Field:
             return GROUPED if known else ""
         if self.on_host and images.raceable(op):
             return CONVOLUTION
-        if products.raceable(op) and (op.dtype == "fp32" or not self.on_host):
+        if products.raceable(op) and (op.plain or not self.on_host):
             return PRODUCT
         if op.kind == "dense" and known and not op.options and not op.epilogue and op.dynamic == ("m",):
             return DENSE

@@ -28,7 +28,7 @@ def raceable(op: Op) -> bool:
 
     A transposed one adds fewer elements behind its output than the stride or the dilation, as torch wants it.
     """
-    if not is_convolution(op.kind) or op.dtype != "fp32" or op.epilogue:
+    if not is_convolution(op.kind) or not op.plain or op.epilogue:
         return False
     sides = windows(op.kind, dict(op.static), op.all_options()).values()
     return all(side.before == side.after and side.more < max(side.stride, side.dilation) for side in sides)

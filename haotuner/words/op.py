@@ -101,6 +101,11 @@ class Op:
         return tuple(axis for axis in self.axes if axis not in known)
 
     @property
+    def plain(self) -> bool:
+        """Whether it is fp32 throughout: what it reads, its sums and its result."""
+        return self.dtype == "fp32" and self.dtype_of(self.meaning.output) == "fp32"
+
+    @property
     def epilogue_operands(self) -> dict[str, tuple[str, ...]]:
         """What the epilogue reads beside the result, in the order of a call: name to axes."""
         whole = self.meaning.output.axes(self.all_options())

@@ -58,7 +58,7 @@ class CpuConv:
 
     def serves(self, op: Op) -> bool:
         """Any convolution in fp32, with any epilogue."""
-        return is_convolution(op.kind) and op.dtype == "fp32" and op.option("out") == "own" and bool(op.dynamic)
+        return is_convolution(op.kind) and op.plain and bool(op.dynamic)
 
     def suits(self, device: Device) -> bool:
         """Any CPU: the points are made for the device's own vectors."""

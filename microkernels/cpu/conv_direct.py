@@ -48,13 +48,7 @@ class CpuConvDirect:
 
     def serves(self, op: Op) -> bool:
         """Depthwise convolutions in fp32; with channels last those of one feature a channel."""
-        return (
-            is_convolution(op.kind)
-            and op.dtype == "fp32"
-            and op.option("out") == "own"
-            and bool(op.dynamic)
-            and is_direct(op)
-        )
+        return is_convolution(op.kind) and op.plain and bool(op.dynamic) and is_direct(op)
 
     def suits(self, device: Device) -> bool:
         """Any CPU: the programs come for vectors of 16, 8 and 4 lanes."""

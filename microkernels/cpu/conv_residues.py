@@ -14,7 +14,7 @@ MOST = 64  # residues, as HT_CONV_RESIDUES in conv.h
 
 def woven_residues(op: Op) -> int:
     """Residues of the stride that one product computes; 0: the op is no such convolution. As ``ht_conv_is_woven``."""
-    if not is_convolution(op.kind) or "transpose" not in op.kind or op.dtype != "fp32":
+    if not is_convolution(op.kind) or "transpose" not in op.kind or not op.plain:
         return 0
     sides = windows(op.kind, dict(op.static), op.all_options()).values()
     count = prod(side.stride for side in sides)

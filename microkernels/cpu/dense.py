@@ -72,7 +72,7 @@ class CpuDense:
 
     def serves(self, op: Op) -> bool:
         """Dense in fp32 with n and k static."""
-        return op.kind == "dense" and op.dtype == "fp32" and op.dynamic == ("m",) and op.option("out") == "own"
+        return op.kind == "dense" and op.plain and op.dynamic == ("m",)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile of whole vectors up to the family's limits; selection refuses what does not fit."""

@@ -46,13 +46,7 @@ class CpuProduct:
 
     def serves(self, op: Op) -> bool:
         """batch_matmul in fp32, whatever is dynamic; with an epilogue of steps that read nothing."""
-        return (
-            op.kind == self.kind.name
-            and op.dtype == "fp32"
-            and op.option("out") == "own"
-            and not op.epilogue_operands
-            and bool(op.dynamic)
-        )
+        return op.kind == self.kind.name and op.plain and not op.epilogue_operands and bool(op.dynamic)
 
     def suits(self, device: Device) -> bool:
         """Any CPU: the points are made for the device's own vectors."""

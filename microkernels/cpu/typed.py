@@ -1,7 +1,9 @@
 """Dense in bf16, fp16 and int8 for CPUs: the register tile of ``dense.py`` over words of several terms, in C.
 
+In fp32 with results of another type, too.
+
 The weight is packed as panels ``[panel][k / terms][pw]`` of words (``native/kinds/typed_tile.h``): two bf16 or four int8
-terms of one column side by side, as ``vdpbf16ps`` and ``vpdpbusd`` multiply them, single terms of fp16. A CPU without those
+terms of one column side by side, as ``vdpbf16ps`` and ``vpdpbusd`` multiply them, single terms of fp16 and fp32. A CPU without those
 instructions widens the same words, so one packed weight serves both. Sums are fp32 or int32 in a block that stays in
 cache; the runtime finishes them there. Where a CPU has AMX, tiles in its registers (``amx.py``) read the same panels.
 """
@@ -45,12 +47,37 @@ class Word:
         return pw * self.bytes // 4
 
 
-WORDS = {"bf16": Word(terms=2, bytes=4), "fp16": Word(terms=1, bytes=2), "int8": Word(terms=4, bytes=4)}
+WORDS = {
+    "bf16": Word(terms=2, bytes=4),
+    "fp16": Word(terms=1, bytes=2),
+    "int8": Word(terms=4, bytes=4),
+    "fp32": Word(
+        terms=1, bytes=4
+    ),  # where results have another type; ops that are fp32 throughout have families of their own
+}
+_CONVERTED = "_converted"
+
+
+def typed_name(kind: str, dtype: str) -> str:
+    """Name of the typed family of a kind: ``dense``, ``conv``, ``conv_direct`` or ``batch_matmul``."""
+    return f"cpu_{kind}{_CONVERTED if dtype == 'fp32' else ''}_{dtype}"
+
+
+def serves_type(op: Op, dtype: str) -> bool:
+    """Whether typed families of a type compute the op's types."""
+    return op.dtype == dtype and not op.plain
+
+
+def word_for(op: Op) -> Word | None:
+    """How an op's weight is packed; None where the op is fp32 throughout, whose panels hold plain floats."""
+    return None if op.plain else WORDS.get(op.dtype)
 
 
 def word_of(kernel: MicroKernel) -> Word | None:
-    """How the kernel's family packs a weight; None of fp32, whose panels hold plain floats."""
-    return WORDS.get(dtype_of(kernel)) if kernel.family.startswith("cpu_") else None
+    """How the kernel's family packs a weight; None of ops that are fp32 throughout."""
+    if not kernel.family.startswith("cpu_") or (dtype_of(kernel) == "fp32" and _CONVERTED not in kernel.family):
+        return None
+    return WORDS.get(dtype_of(kernel))
 
 
 def has_program(kernel: MicroKernel) -> bool:
@@ -83,7 +110,7 @@ def program_of(kernel: MicroKernel) -> MicroKernel:
     """The tile alone, as dense has it: kernels share it whatever follows their sums and whatever lays out their factors."""
     params = dict(kernel.params)
     kept = tuple((name, params[name]) for name in (*_TILE, "am", "sg") if name in params)
-    return MicroKernel(f"cpu_dense_{dtype_of(kernel)}", kept)
+    return MicroKernel(typed_name("dense", dtype_of(kernel)), kept)
 
 
 def typed_params(
@@ -100,18 +127,18 @@ def typed_params(
 
 
 class CpuTyped(CpuDense):
-    """Families ``cpu_dense_bf16``, ``_fp16``, ``_int8``; mr, nr, pw, ku, vl, pf and ep as dense's, ot the output's type.
+    """Families ``cpu_dense_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``; mr, nr, pw, ku, vl, pf and ep as dense's, ot the output's type.
 
     ``am``, where it is there: the tile is in AMX registers.
     """
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
-        self.name = f"cpu_dense_{dtype}"
+        self.name = typed_name("dense", dtype)
 
     def serves(self, op: Op) -> bool:
         """Dense in the family's type, n and k static."""
-        return op.kind == "dense" and op.dtype == self.dtype and op.dynamic == ("m",)
+        return op.kind == "dense" and serves_type(op, self.dtype) and op.dynamic == ("m",)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile of whole vectors up to the family's limits; selection refuses what does not fit."""

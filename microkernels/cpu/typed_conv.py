@@ -1,5 +1,7 @@
 """Convolutions in bf16, fp16 and int8 for CPUs: the tiles of ``typed.py`` over rows of image columns, and depthwise ones.
 
+In fp32 with results of another type, too.
+
 Rows of a tile are pixels and its columns features, with channels last and with channels first: words hold several terms of
 one column, which lie side by side in the weight only (``runtime/native/kinds/conv_typed.c``).
 """
@@ -14,7 +16,7 @@ from haotuner.microkernels.cpu.conv import CpuConv, of_group
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect, is_direct
 from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
-from haotuner.microkernels.cpu.typed import MAX_ROWS, UNROLLS, WORDS, typed_params
+from haotuner.microkernels.cpu.typed import MAX_ROWS, UNROLLS, WORDS, serves_type, typed_name, typed_params
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.demand import Asked, Demand
@@ -28,15 +30,15 @@ SMALL = 4  # vectors: tiles of so few serve outputs that no large one fits
 
 
 class CpuTypedConv(CpuConv):
-    """Families ``cpu_conv_bf16``, ``_fp16``, ``_int8``; parameters as those of typed dense, panels as wide as a vector."""
+    """Families ``cpu_conv_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``; parameters as those of typed dense, panels as wide as a vector."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
-        self.name = f"cpu_conv_{dtype}"
+        self.name = typed_name("conv", dtype)
 
     def serves(self, op: Op) -> bool:
         """Any convolution in the family's type, with any epilogue."""
-        return is_convolution(op.kind) and op.dtype == self.dtype and bool(op.dynamic)
+        return is_convolution(op.kind) and serves_type(op, self.dtype) and bool(op.dynamic)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Tiles that fill most of the registers, and small ones; every AMX tile."""
@@ -92,17 +94,17 @@ class CpuTypedConv(CpuConv):
 
 
 class CpuTypedConvDirect(CpuConvDirect):
-    """Families ``cpu_conv_direct_bf16``, ``_fp16``, ``_int8``: depthwise, by the runtime's own loops."""
+    """Families ``cpu_conv_direct_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``: depthwise, by the runtime's own loops."""
 
     frontier = 1
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
-        self.name = f"cpu_conv_direct_{dtype}"
+        self.name = typed_name("conv_direct", dtype)
 
     def serves(self, op: Op) -> bool:
         """Depthwise convolutions in the family's type; with channels last those of one feature a channel."""
-        return is_convolution(op.kind) and op.dtype == self.dtype and bool(op.dynamic) and is_direct(op)
+        return is_convolution(op.kind) and serves_type(op, self.dtype) and bool(op.dynamic) and is_direct(op)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """One: sums of a vector at a time."""

@@ -1,5 +1,7 @@
 """batch_matmul in bf16, fp16 and int8 for CPUs: the tiles of ``typed.py`` over blocks of W that are packed as words.
 
+In fp32 with results of another type, too.
+
 Both factors come with the call: a block of W is packed as typed dense has its weight, and rows of X are read in place or
 copied (``runtime/native/kinds/product_typed.c``).
 """
@@ -14,7 +16,7 @@ from haotuner.microkernels.cpu import amx, product_demand
 from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product import CpuProduct
-from haotuner.microkernels.cpu.typed import MAX_ROWS, WORDS, typed_params
+from haotuner.microkernels.cpu.typed import MAX_ROWS, WORDS, serves_type, typed_name, typed_params
 from haotuner.words.demand import Asked, Demand
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
@@ -26,15 +28,15 @@ LEAST_SUMS = 8  # vectors: fewer leave the multiply-adders waiting for their own
 
 
 class CpuTypedProduct(CpuProduct):
-    """Families ``cpu_batch_matmul_bf16``, ``_fp16``, ``_int8``; parameters of typed dense, then xk, wk as fp32 has them."""
+    """Families ``cpu_batch_matmul_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``; parameters of typed dense, then xk, wk as fp32 has them."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
-        self.name = f"cpu_batch_matmul_{dtype}"
+        self.name = typed_name("batch_matmul", dtype)
 
     def serves(self, op: Op) -> bool:
         """batch_matmul in the family's type, whatever is dynamic; of an epilogue what reads nothing."""
-        return op.kind == self.kind.name and op.dtype == self.dtype and not op.epilogue_operands and bool(op.dynamic)
+        return op.kind == self.kind.name and serves_type(op, self.dtype) and not op.epilogue_operands and bool(op.dynamic)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile that fits the registers, SIMD and AMX."""

@@ -77,7 +77,7 @@ def _in_vectors(symbol: str, kernel: MicroKernel, terms: int, ways: Ways) -> lis
     made = [("dot", 1, f'__attribute__((target("{dot.feature}")))')] if dot else []
     for way, number, target in made if made and ways in ("dot", "tiles") else [("wide", 0, ""), *made]:
         words = {"MR": kernel["mr"], "NV": kernel["nr"] // lanes, "PW": kernel["pw"], "PF": kernel["pf"],
-                 "TYPE": terms, "DOT": number,
+                 "TYPE": terms, "PLAIN": int(kernel.family.endswith("_fp32")), "DOT": number,
                  "SIGNED": dict(kernel.params).get("sg", 0), "TARGET": target, "PROGRAM": f"{symbol}_{way}"}  # fmt: skip
         words |= _lists(kernel["mr"], kernel["nr"] // lanes)
         words |= {"NAME(part)": f"{symbol}_{way}_##part", "UNROLL": f'_Pragma("GCC unroll {kernel["ku"]}")'}
@@ -131,7 +131,7 @@ def store_symbol(out: str, lanes: int) -> str:
     return f"typed_store_{out}_vl{lanes}"
 
 
-TAPPED = ("bf16", "fp16", "uint8", "int8")  # types of x that depthwise convolutions have
+TAPPED = ("fp32", "bf16", "fp16", "uint8", "int8")  # types of x that depthwise convolutions have
 
 
 def taps_symbol(dtype: str, lanes: int) -> str:

@@ -53,6 +53,10 @@ OPS += [
     for groups in (1, 64)
     for dtype in ("bf16", "fp16", "int8")
 ]
+OPS += [
+    Op.parse(f"{op},out=bf16")
+    for op in ("dense:n=100,k=33", "batch_matmul:n=100,k=33", "conv2d:c=8,f=9,r=3,s=3", "conv2d:c=8,f=8,r=3,s=3,groups=8")
+]
 OPS += [Op.parse("conv_transpose1d:c=6,f=10,s=4,stride=2,groups=2")]
 OPS += [
     Op.parse(f"{op},dtype=int8,in={sign}")

@@ -200,8 +200,6 @@ def test_bytes_of_a_workload_are_scaled_and_served_on_cpus_and_devices(name: str
     ("spec", "words"),
     [
         ("batch_matmul:epilogue=bias+relu", "come with the call"),
-        ("batch_matmul:out=fp16", "write fp32; leave out= out"),
-        ("conv2d:c=4,f=4,r=1,s=1,out=uint8", "write fp32; leave out= out"),
         ("dense:k=3", "leaves m, n to run time; plans of dense are by m alone"),
         ("dense:m=2,n=3,k=3", "leaves nothing to run time"),
     ],
@@ -210,6 +208,17 @@ def test_what_cpus_do_not_compute_of_a_product_is_said(spec: str, words: str) ->
     (cpu,) = (one for one in BACKENDS if one.name == "cpu")
     with pytest.raises(NothingLegal, match=words):
         cpu.families(Op.parse(spec))
+
+
+def test_cpus_write_results_of_fp32_ops_in_other_types_by_families_of_their_own() -> None:
+    (cpu,) = (one for one in BACKENDS if one.name == "cpu")
+    for spec in ("dense:n=4,k=4", "batch_matmul:k=4", "conv2d:c=4,f=4,r=3,s=3", "conv_transpose1d:c=4,f=4,s=2,stride=2",
+                 "conv2d:c=4,f=4,r=3,s=3,groups=4"):  # fmt: skip
+        plain = {family.name for family in cpu.families(Op.parse(f"{spec},out=fp32"))}
+        assert plain == {family.name for family in cpu.families(Op.parse(spec))}
+        for out in ("bf16", "fp16", "int8"):
+            found = {family.name for family in cpu.families(Op.parse(f"{spec},out={out}"))}
+            assert found and not found & plain and all(name.endswith("_converted_fp32") for name in found)
 
 
 def test_shapes_that_fit_an_op_replace_a_workloads() -> None:

@@ -30,6 +30,7 @@ KINDS = (
 )
 TYPES = {  # an epilogue where sums are not the result; products side by side have one of steps that read nothing
     "fp32": ("", ",epilogue=bias+gelu"),
+    "fp32 to others": (",out=fp16", ",out=bf16,epilogue=scale+bias+silu"),
     "bf16": (",dtype=bf16", ",dtype=bf16,out=fp32,epilogue=scale+bias+silu"),
     "fp16": (",dtype=fp16", ",dtype=fp16,epilogue=bias+hardswish"),
     "int8": (",dtype=int8", ",dtype=int8,out=uint8,epilogue=scale+bias+relu"),
@@ -40,7 +41,7 @@ LEVELS = [level for level in LANES if not missing_flags(level)]
 
 def packed(spec: str, lanes: int) -> Any:
     if spec.startswith("dense"):
-        return typed_op(spec, lanes) if "dtype" in spec else packed_op(spec, lanes, 2 * lanes)
+        return typed_op(spec, lanes) if "dtype" in spec or "out" in spec else packed_op(spec, lanes, 2 * lanes)
     return (packed_product if spec.startswith("batch") else packed_conv)(spec, lanes)
 
 

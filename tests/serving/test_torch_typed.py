@@ -33,6 +33,7 @@ def folder(tmp_path_factory: Any) -> Path:
     ]
     ops += [typed_op(name, lanes) for name in ("dense_n24_k8_bf16_bias_gelu", "dense_n8_k24_bf16", "dense_n24_k8_int8")]
     ops += [typed_op(name, lanes) for name in ("dense_n24_k8_bf16", "dense_n8_k8_bf16")]
+    ops.append(typed_op("dense_n24_k8_outbf16_bias_relu_residual", lanes))
     ops.append(packed_conv("conv2d:c=3,f=5,r=3,s=3,pad=1,epilogue=bias+hardswish", lanes))
     ops.append(packed_conv("conv2d:c=5,f=4,r=1,s=1,layout=nhwc,epilogue=relu", lanes))
     pack_library(ops, level, toolchain(), out / "pack.so")
@@ -118,6 +119,19 @@ def test_registered_ops_have_the_types_of_the_op(pack: Any) -> None:
         operator, layer = torch.ops.haotuner.dense_n24_k8_bf16_bias_gelu, served[0]
         assert operator(given, layer.packed, layer.row).dtype is torch.bfloat16
         assert torch.allclose(served(given), want, atol=0.02)
+
+
+def test_float32_layers_may_write_bfloat16(pack: Any) -> None:
+    torch.manual_seed(2)
+    layer, x, residual = torch.nn.Linear(8, 24), torch.randn(5, 8), torch.randn(5, 24).bfloat16()
+    with adapter.register(pack) as registered, torch.inference_mode():
+        want = (torch.relu(layer(x)) + residual.float()).bfloat16()
+        served = pack.op("dense_n24_k8_outbf16_bias_relu_residual").bind(layer.weight, layer.bias)
+        found = served(x, residual=residual)
+        packed = registered.pack_weight("dense_n24_k8_outbf16_bias_relu_residual", layer.weight)
+        operator = torch.ops.haotuner.dense_n24_k8_outbf16_bias_relu_residual
+        assert torch.equal(found, operator(x, packed, layer.bias, residual))
+    assert found.dtype is torch.bfloat16 and torch.allclose(found.float(), want.float(), rtol=0.01, atol=1e-3)
 
 
 def test_a_convolution_and_its_activation_are_one_op(pack: Any) -> None:

@@ -1,4 +1,4 @@
-"""Dense ops in bf16, fp16 and int8 as they are served: numbers, row bits, types of every kind, and what is refused."""
+"""Dense ops in bf16, fp16 and int8, and in fp32 with results of another type, as they are served: numbers, row bits, types of every kind, and what is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ FULL = "dense_n33_k21_bf16_kn_scale_bias_gelu_residual"
 FP16 = "dense_n20_k37_fp16_outfp32_relu"
 INT8 = "dense_n50_k37_int8"
 BYTES = "dense_n50_k37_int8_outuint8_scale_bias_relu"
-OPS = (BF16, FULL, FP16, INT8, BYTES)
+ROUNDED = "dense_n50_k37_outbf16_bias_gelu_residual"
+OPS = (BF16, FULL, FP16, INT8, BYTES, ROUNDED)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,7 @@ def test_the_pack_verifies_and_says_how_weights_lie(folder: Path) -> None:
         entry = pack.op_entry(INT8)
         assert [o.dtype for o in entry.operands] == ["uint8", "int8", "int32"] and entry.operands[1].packed["terms"] == 4
         assert [o.dtype for o in pack.op_entry(FULL).operands] == ["bf16", "bf16", "fp32", "fp32", "bf16", "bf16"]
+        assert [o.dtype for o in pack.op_entry(ROUNDED).operands] == ["fp32", "fp32", "fp32", "bf16", "bf16"]
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -1,4 +1,4 @@
-"""Convolutions and batched products in bf16, fp16 and int8, and signed bytes, as they are served on every level."""
+"""Convolutions and batched products in bf16, fp16 and int8, signed bytes, and fp32 with other results, as they are served on every level."""
 
 from __future__ import annotations
 
@@ -42,6 +42,16 @@ CONVOLUTIONS = (
     "conv2d:c=7,f=7,r=3,s=3,pad=1,groups=7,dtype=int8,in=int8",
     "conv2d:c=17,f=17,r=5,s=5,pad=2.1.2.3,groups=17,dtype=int8,layout=nhwc",
     "conv2d:c=3,f=6,r=5,s=5,pad=1.2.3.0,stride=2,groups=3,dtype=bf16",
+    *(  # fp32, rounded where a tile's sums are stored
+        "conv2d:c=6,f=20,r=3,s=3,pad=1,epilogue=bias+relu+residual,out=bf16",
+        "conv2d:c=32,f=18,r=3,s=3,pad=1,layout=nhwc,epilogue=bias+silu,out=fp16",  # from lines
+        "conv2d:c=9,f=20,r=1,s=1,layout=nhwc,out=bf16",
+        "conv1d:c=6,f=8,s=5,dilation=2,pad=4,groups=2,out=fp16",
+        "conv_transpose2d:c=4,f=10,r=4,s=4,stride=2,pad=1,epilogue=bias,out=bf16",
+        "conv2d:c=6,f=12,r=3,s=3,pad=1,groups=6,epilogue=bias+residual,out=fp16",
+        "conv2d:c=21,f=21,r=5,s=5,pad=2,stride=2,groups=21,layout=nhwc,epilogue=bias+relu,out=bf16",
+        "conv2d:c=3,f=6,r=5,s=4,pad=1.2.3.0,stride=3,groups=3,out=uint8",  # no program: pixels of lines with gaps
+    ),
     *(  # taps of a line are whole steps of 64 bytes: windows are read from padded lines
         "conv2d:c=64,f=20,r=3,s=3,pad=1.2.0.1,groups=2,dtype=bf16,layout=nhwc,epilogue=bias+residual",
         "conv2d:c=64,f=18,r=3,s=1,dilation=2.1,pad=2.0,dtype=int8,in=int8",
@@ -54,6 +64,9 @@ PRODUCTS = (
     "batch_matmul:k=10,layout=tn,dtype=fp16",
     "batch_matmul:layout=nt,dtype=int8",
     "batch_matmul:k=9,layout=nn,dtype=int8,in=int8,out=int8,epilogue=relu",
+    "batch_matmul:k=37,layout=nt,epilogue=gelu,out=bf16",
+    "batch_matmul:layout=nn,out=fp16",
+    "batch_matmul:layout=tn,out=bf16",
 )
 # Of AMX at its level, where other CPUs run them as SIMD tiles.
 CONVOLUTIONS_ON_TILES = (

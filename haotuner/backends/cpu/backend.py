@@ -85,10 +85,6 @@ class CpuBackend:
                 f"{op.name}: bias, scale and mask of products side by side come with the call, run(x, w, bias=…); leave "
                 f"{' and '.join(op.epilogue_operands)} out of the epilogue"
             )
-        if op.dtype == "fp32" and "out" in op.all_options() and op.option("out") != "own":
-            raise NothingLegal(
-                f"{op.name}: on CPUs products and convolutions of fp32 write fp32; leave out= out, or ask for another dtype"
-            )
         if op.kind == "dense" and op.dynamic != ("m",):
             left = f"leaves {', '.join(op.dynamic)} to run time" if op.dynamic else "leaves nothing to run time"
             raise NothingLegal(

@@ -8,7 +8,7 @@ from math import prod
 from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.microkernels.cpu.conv_residues import residue_classes, woven_residues
 from haotuner.microkernels.cpu.conv_turned import TURNED
-from haotuner.microkernels.cpu.typed import WORDS
+from haotuner.microkernels.cpu.typed import word_for
 from haotuner.ops.convolution import Window, windows
 from haotuner.ops.minimal_filtering import points
 from haotuner.words.kernel import MicroKernel
@@ -90,7 +90,7 @@ def _product_floats(op: Op, lanes: int, *, last: bool) -> int:
     tall, wide = found.get("h", _POINT), found["w"]
     groups = int(op.option("groups"))
     channels, features = op["c"] // groups, op["f"] // groups
-    total, word = 0, WORDS.get(op.dtype)
+    total, word = 0, word_for(op)
     signed = op.dtype_of(op.meaning.operands[0]) == "int8"
     for rows in _taps(tall):
         for columns in _taps(wide):

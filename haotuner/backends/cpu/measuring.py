@@ -38,7 +38,7 @@ PRODUCT_SERVING = (
     "kinds/turn.h",
     *TYPED_SERVING,
 )
-_DIRECT_TYPES = ("", "_bf16", "_fp16", "_int8", "_uint8")
+_DIRECT_TYPES = ("", "_fp32", "_bf16", "_fp16", "_int8", "_uint8")
 _DIRECT_PARTS = (
     *(f"_direct{part}.h" for part in ("", "_last", "_first", "_fp32", "_typed", "_16", "_8", "_4")),
     *(f"_direct_{width}{dtype}.c" for width in (16, 8) for dtype in _DIRECT_TYPES),

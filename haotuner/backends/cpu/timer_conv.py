@@ -60,7 +60,7 @@ class ConvTimer:
             whole = at % 2 == 0
             inputs = judge.draw(op, shape, rng, whole=whole)
             packed = self._packed(job, op, inputs["weight"])
-            plain = whole and at and not op.epilogue and op.dtype == "fp32"  # exact: nothing is rounded
+            plain = whole and at and not op.epilogue and op.plain  # exact: nothing is rounded
             bias = rng.integers(-3, 4, op["f"]).astype(np.float32) if plain else NONE
             extra = {name: _room(inputs[name], len(axes) == 1) for name, axes in op.epilogue_operands.items()}
             for share in (WHOLE, PLACES.index("q"), PLACES.index("f")):

@@ -12,7 +12,7 @@ import numpy as np
 from haotuner import judge
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.isolate.answers import Job, Refusal
-from haotuner.microkernels.cpu.typed import WORDS
+from haotuner.microkernels.cpu.typed import word_for
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import operands_of
 from haotuner.words.op import Op
@@ -187,7 +187,7 @@ def _extra(op: Op, inputs: Mapping[str, Any], outputs: int) -> np.ndarray[Any, A
 
 def packed_panels(op: Op, weight: Any, panels: int, pw: int) -> np.ndarray[Any, Any]:
     """A weight (n, k) as the runtime lays it out: panels [panel][k / terms][pw][terms], zero beyond n and k."""
-    word = WORDS.get(op.dtype)
+    word = word_for(op)
     terms = 1 if word is None else word.terms
     depth = -(-weight.shape[1] // terms)
     begun = (

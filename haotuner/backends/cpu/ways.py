@@ -25,7 +25,7 @@ def ways(op: Op, threads: int, *, one_order: bool = False) -> tuple[str, ...]:
     """What is worth timing for so many threads. ``one_order``: every element sums its terms in one order, k stays whole."""
     if threads == 1:
         return (SERIAL,)
-    deep = op["n"] < NARROW * threads and op["k"] >= 2 * PART_TERMS and not one_order and op.dtype == "fp32"
+    deep = op["n"] < NARROW * threads and op["k"] >= 2 * PART_TERMS and not one_order and op.plain
     return (COLUMNS, ROWS, TERMS, SERIAL) if deep else (COLUMNS, ROWS, SERIAL)
 
 

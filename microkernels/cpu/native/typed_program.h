@@ -1,6 +1,6 @@
 /* One typed micro-kernel, HT_PROGRAM: tiles of HT_MR rows x HT_NV vectors of HT_LANES columns, sums in registers.
  *
- * HT_TYPE: 2 bf16, 1 fp16, 4 int8 (weights; x without sign) - terms of a word. HT_DOT: the CPU multiplies whole words
+ * HT_TYPE: 2 bf16, 1 fp16 and (HT_PLAIN) fp32, 4 int8 (weights; x without sign) - terms of a word. HT_DOT: the CPU multiplies whole words
  * (vdpbf16ps, vpdpbusd); without it they are widened: of bf16 and fp16 x once for a run of terms, the weight in registers. Each
  * sum is taken in the order of k by one accumulator, whatever the tile's shape: a row's bits do not depend on its neighbours.
  * HT_SIGNED: bytes of x have a sign, which 128 more takes from them.
@@ -10,7 +10,7 @@
 
 #define HT_NR (HT_NV * HT_LANES)
 #define HT_AT(j) (((j)*HT_LANES) / HT_PW * panel + ((j)*HT_LANES) % HT_PW * HT_COLUMN)
-#define HT_COLUMN (HT_TYPE == 1 ? 2 : 4) /* bytes of a column in a row of the panel */
+#define HT_COLUMN (HT_TYPE == 1 && !HT_PLAIN ? 2 : 4) /* bytes of a column in a row of the panel */
 #define HT_RUN 128                       /* terms of x that are widened at a time */
 #define HT_FETCH(q)                                                              \
   if (HT_PF)                                                                     \
@@ -82,6 +82,22 @@ HT_UNROLL
   if (left > 0) {
     HT_ROWS(HT_PART)
     HT_NAME(step)(sums, words, w + whole * HT_PW * 4, panel);
+  }
+}
+#elif HT_PLAIN
+#define HT_LOAD(j) of_w[j] = asf(loadi(row + HT_AT(j)));
+/* Row by row: all rows' elements at once would need the registers of the sums. */
+#define HT_MADD(i, j) sums[i][j] = madd(splatf(*(const float_at*)(x + i * t->x_stride + q * 4)), of_w[j], sums[i][j]);
+HT_INLINE HT_TARGET void HT_NAME(depth)(vf sums[HT_MR][HT_NV], const ht_typed_tile* t, const char* x, const char* w) {
+  typedef float float_at __attribute__((aligned(1), may_alias));
+  const int64_t panel = t->panel;
+HT_UNROLL
+  for (int64_t q = 0; q < t->k; ++q) {
+    const char* row = w + q * HT_PW * HT_COLUMN;
+    vf of_w[HT_NV];
+    HT_FETCH(q);
+    HT_COLUMNS(HT_LOAD)
+    HT_TILE(HT_MADD)
   }
 }
 #else

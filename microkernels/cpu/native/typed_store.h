@@ -179,6 +179,8 @@ HT_INLINE vf HT_NAME(add_floats)(vf x, vf w, vf sum) { return madd(x, w, sum); }
 HT_INLINE vi HT_NAME(add_words)(vi x, vi w, vi sum) { return V(add, epi32)(sum, V(madd, epi16)(and_(x, splat(0xffff)), w)); }
 HT_INLINE vi HT_NAME(plain)(const void* p) { return from_bytes(p, 0); }
 HT_INLINE vi HT_NAME(with_sign)(const void* p) { return from_bytes(p, 1); }
+HT_INLINE vf HT_NAME(floats_at)(const void* p) { return asf(loadi(p)); }
+HT_TAPS(fp32, 4, vf, HT_NAME(floats_at), HT_NAME(add_floats))
 HT_TAPS(bf16, 2, vf, from_bf16, HT_NAME(add_floats))
 HT_TAPS(fp16, 2, vf, from_halves, HT_NAME(add_floats))
 HT_TAPS(uint8, 1, vi, HT_NAME(plain), HT_NAME(add_words))

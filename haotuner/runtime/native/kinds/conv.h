@@ -161,6 +161,7 @@ int ht_conv_run_typed_direct(const ht_conv* conv, const ht_kernel* kernel, const
 /* conv_direct_16_bf16.c etc.: what of it is made for the width and the type (conv_direct.h). */
 extern const struct ht_direct_typed ht_conv_direct_16_bf16, ht_conv_direct_16_fp16, ht_conv_direct_16_int8, ht_conv_direct_16_uint8;
 extern const struct ht_direct_typed ht_conv_direct_8_bf16, ht_conv_direct_8_fp16, ht_conv_direct_8_int8, ht_conv_direct_8_uint8;
+extern const struct ht_direct_typed ht_conv_direct_16_fp32, ht_conv_direct_8_fp32;
 /* conv_typed_lines.c: whether windows are read from padded lines of the image, and the phase so. 0, or -1 where an epilogue refused. */
 int ht_conv_has_lines(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_phase* phase);
 int ht_conv_run_lines(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_phase* phase, int share, int threads);

@@ -131,7 +131,7 @@ static void sum_line(const job* j, int64_t b, int64_t f, int64_t p, int64_t q, i
   const int64_t reach = (wide->taps - 1) * wide->by, y0 = p * tall->move + tall->at;
   const char* plane = (const char*)call->x + (b * call->xb + f / each * call->xc) * size;
   const float* weight = call->weight + f * ht_conv_direct_stride(j->conv);
-  char lines[TAPS * PIXELS * 2]; /* of pixels that do not lie side by side */
+  char lines[TAPS * PIXELS * sizeof(float)]; /* of pixels that do not lie side by side */
   for (int64_t i = 0, length; i < count; i += length) {
     const int64_t x0 = (q + i) * wide->move + wide->at;
     length = 1;
@@ -143,7 +143,7 @@ static void sum_line(const job* j, int64_t b, int64_t f, int64_t p, int64_t q, i
         if (y < 0 || y >= call->h || x < 0 || x >= call->w) continue;
         const char* from = plane + (y * call->xh + x * call->xw) * size;
         if (gap != 1 && length > 1) {
-          char* line = lines + found.count * PIXELS * 2;
+          char* line = lines + found.count * PIXELS * size;
           for (int64_t l = 0; l < length; ++l) memcpy(line + l * size, from + l * gap * size, (size_t)size);
           from = line;
         }

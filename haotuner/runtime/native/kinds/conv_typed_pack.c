@@ -12,6 +12,8 @@ static void pack_direct(const ht_conv* conv, const char* weight, float* packed) 
       if (conv->typed->weight.bits == 8) {
         int32_t value = ((const int8_t*)weight)[f * taps + tap];
         memcpy(to, &value, sizeof value);
+      } else if (conv->typed->weight.bits == 32) {
+        memcpy(to, weight + (f * taps + tap) * 4, sizeof *to);
       } else {
         uint16_t bits;
         memcpy(&bits, weight + (f * taps + tap) * 2, sizeof bits);
