@@ -3,9 +3,9 @@
 In fp32 with results of another type, too.
 
 The weight is packed as panels ``[panel][k / terms][pw]`` of words (``native/kinds/typed_tile.h``): two bf16 or four int8
-terms of one column side by side, as ``vdpbf16ps`` and ``vpdpbusd`` multiply them, single terms of fp16 and fp32. A CPU without those
-instructions widens the same words, so one packed weight serves both. Sums are fp32 or int32 in a block that stays in
-cache; the runtime finishes them there. Where a CPU has AMX, tiles in its registers (``amx.py``) read the same panels.
+terms of one column side by side, as ``vdpbf16ps`` and ``vpdpbusd`` multiply them, single terms of fp16 and fp32. A CPU
+without those instructions widens the same words, so one packed weight serves both. Sums are fp32 or int32 in a block that
+stays in cache; the runtime finishes them there. On AMX tiles (``amx.py``) read the same panels.
 """
 
 from __future__ import annotations
@@ -127,8 +127,9 @@ def typed_params(
 
 
 class CpuTyped(CpuDense):
-    """Families ``cpu_dense_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``; mr, nr, pw, ku, vl, pf and ep as dense's, ot the output's type.
+    """Families ``cpu_dense_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``.
 
+    Parameters: mr, nr, pw, ku, vl, pf and ep as dense's, ot the output's type.
     ``am``, where it is there: the tile is in AMX registers.
     """
 

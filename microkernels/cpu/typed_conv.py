@@ -30,7 +30,10 @@ SMALL = 4  # vectors: tiles of so few serve outputs that no large one fits
 
 
 class CpuTypedConv(CpuConv):
-    """Families ``cpu_conv_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``; parameters as those of typed dense, panels as wide as a vector."""
+    """Families ``cpu_conv_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``.
+
+    Parameters as those of typed dense, panels as wide as a vector.
+    """
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
@@ -94,7 +97,7 @@ class CpuTypedConv(CpuConv):
 
 
 class CpuTypedConvDirect(CpuConvDirect):
-    """Families ``cpu_conv_direct_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``: depthwise, by the runtime's own loops."""
+    """Families ``cpu_conv_direct_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``: loops of the runtime, depthwise."""
 
     frontier = 1
 

@@ -28,7 +28,10 @@ LEAST_SUMS = 8  # vectors: fewer leave the multiply-adders waiting for their own
 
 
 class CpuTypedProduct(CpuProduct):
-    """Families ``cpu_batch_matmul_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``; parameters of typed dense, then xk, wk as fp32 has them."""
+    """Families ``cpu_batch_matmul_bf16``, ``_fp16``, ``_int8``, ``_converted_fp32``.
+
+    Parameters of typed dense, then xk, wk as fp32 has them.
+    """
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype

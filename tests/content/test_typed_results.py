@@ -1,4 +1,4 @@
-"""Micro-kernels in bf16, fp16 and int8, and in fp32 with results of another type, against float64: on every instruction set of the host, in every way to multiply."""
+"""Typed micro-kernels against float64: on every instruction set of the host, in every way to multiply."""
 
 from __future__ import annotations
 

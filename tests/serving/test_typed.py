@@ -1,4 +1,4 @@
-"""Dense ops in bf16, fp16 and int8, and in fp32 with results of another type, as they are served: numbers, row bits, types of every kind, and what is refused."""
+"""Dense ops in bf16, fp16, int8 and fp32 rounded as they are served: numbers, row bits, types, and what is refused."""
 
 from __future__ import annotations
 
