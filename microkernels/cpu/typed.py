@@ -5,7 +5,7 @@ In fp32 with results of another type, too.
 The weight is packed as panels ``[panel][k / terms][pw]`` of words (``native/kinds/typed_tile.h``): two bf16 or four int8
 terms of one column side by side, as ``vdpbf16ps`` and ``vpdpbusd`` multiply them, single terms of fp16 and fp32. A CPU
 without those instructions widens the same words, so one packed weight serves both. Sums are fp32 or int32 in a block that
-stays in cache; the runtime finishes them there. On AMX tiles (``amx.py``) read the same panels.
+stays in cache; the runtime finishes them there. AMX tiles (``amx.py``) read the same panels.
 """
 
 from __future__ import annotations

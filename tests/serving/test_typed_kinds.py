@@ -1,4 +1,4 @@
-"""Convolutions and batched products in bf16, fp16, int8, signed bytes and fp32 rounded, as they are served on every level."""
+"""Convolutions and batched products in bf16, fp16, int8, signed bytes, fp32 rounded, as they are served at every level."""
 
 from __future__ import annotations
 
