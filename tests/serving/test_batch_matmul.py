@@ -92,6 +92,24 @@ def test_rows_do_not_depend_on_what_comes_with_them(pack: Any) -> None:
         assert np.array_equal(scaled, every[:, :1, :1] * np.float32(0.5) + 1)
 
 
+@pytest.mark.parametrize("name", [ANY, f"{ANY}_nt", f"{ANY}_tn"])
+@pytest.mark.parametrize(("m", "n", "k"), [(3, 3, 19), (1, 4, 3), (5, 2, 900), (2, 1, 1)])
+def test_matrices_computed_side_by_side_have_the_bits_of_one_alone(pack: Any, name: str, m: int, n: int, k: int) -> None:
+    op, draw = Op.parse(name), np.random.default_rng(3)
+    inputs = judge.draw(op, Shape.of(b=36, m=m, n=n, k=k), draw)
+    alone = np.concatenate([pack.op(name).run(inputs["x"][i : i + 1], inputs["w"][i : i + 1]) for i in range(36)])
+    beside = {"scale": np.array([0.5], np.float32), "mask": np.ones((36, 1, 1), np.float32)}
+    for change in (np.copy, lambda a: a.repeat(2, axis=-1)[..., ::2], lambda a: a[..., ::-1].copy()[..., ::-1]):
+        x, w = (change(inputs[key]) for key in ("x", "w"))
+        assert np.array_equal(pack.op(name).run(x, w), alone)
+        assert np.array_equal(pack.op(name).run(x, w, **beside), alone * np.float32(0.5) + 1)
+    # Heads of a tensor: (4, tokens, 9, features), so that matrices lie evenly spaced nine at a time.
+    x, w = (inputs[key].reshape(4, 9, *inputs[key].shape[1:]).transpose(0, 2, 1, 3).copy() for key in ("x", "w"))
+    out = np.full((4, m, 9, n + 1), 7, np.float32)
+    pack.op(name).run(x.transpose(0, 2, 1, 3), w.transpose(0, 2, 1, 3), out=out.transpose(0, 2, 1, 3)[..., :n])
+    assert np.array_equal(out.transpose(0, 2, 1, 3)[..., :n].reshape(36, m, n), alone) and (out[..., n] == 7).all()
+
+
 def test_batch_axes_are_broadcast_as_numpy_does(pack: Any) -> None:
     run = pack.op(ANY).run
     for x_batch, w_batch in (((2, 3), (2, 3)), ((2, 3), (3,)), ((), (4,)), ((2, 1, 3), (5, 1)), ((), ()), ((1, 4), (2, 4))):

@@ -62,6 +62,11 @@ ht_product_beside ht_product_beside_of(const ht_call* call, const int64_t* offse
 /* Where the elements of a matrix of the batch begin in each operand. */
 void ht_product_offsets(const ht_call* call, int64_t matrix, int64_t offsets[HT_MAX_OPERANDS]);
 
+/* product_small.c: whether matrices of this call are computed several at a time; then `ht_product_small` computes [first, last) of them, in
+ * fp32; 0, or -1. `beside`: something follows the product. */
+int ht_product_is_small(const ht_product* product, const ht_call* call);
+int ht_product_small(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside);
+
 /* product_single.c: matrices [first, last) of one element each, in fp32; 0, or -1. `beside`: something follows the product. */
 int ht_product_single(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside);
 

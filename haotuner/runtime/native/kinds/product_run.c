@@ -48,6 +48,7 @@ typedef struct {
   int64_t pieces, chunks; /* of a matrix along the axis; of all matrices */
   cuts whole;             /* of a matrix, where pieces is 1 */
   int beside;             /* something follows the product */
+  int small;              /* several matrices at a time */
   atomic_int failed;
 } job;
 
@@ -252,6 +253,12 @@ static void run_chunk(void* arg, int64_t index) {
   job* j = arg;
   int64_t items = j->call->extents[HT_PRODUCT_B] * j->pieces;
   const ht_kernel* typed = j->product->typed == NULL ? NULL : &j->product->typed_kernels[j->kernel - j->product->kernels];
+  if (j->small) {
+    const int64_t lanes = j->product->lanes, groups = up(items, lanes), first = groups * index / j->chunks * lanes;
+    if (ht_product_small(j->product, j->call, first, least(items, groups * (index + 1) / j->chunks * lanes), j->beside) != 0)
+      atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+    return;
+  }
   if (j->call->extents[HT_PRODUCT_M] == 1 && j->call->extents[HT_PRODUCT_N] == 1) {
     const int64_t first = items * index / j->chunks, last = items * (index + 1) / j->chunks;
     const int rc = typed != NULL ? ht_product_single_typed(j->product, typed, j->call, first, last, j->beside)
@@ -288,15 +295,17 @@ int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, in
            .beside = product->epilogue != NULL};
   atomic_init(&j.failed, 0);
   if (entry->axis == HT_WHOLE) threads = 1;
+  j.small = product->typed == NULL && ht_product_is_small(product, call);
   if (threads > 1) {
     int64_t wanted = 4 * (int64_t)threads, matrices = call->extents[HT_PRODUCT_B]; /* enough for a free thread to help a late one */
-    if (j.axis != HT_PRODUCT_B) {
+    if (j.small) matrices = up(matrices, product->lanes);
+    else if (j.axis != HT_PRODUCT_B) {
       int64_t unit = j.axis == HT_PRODUCT_M ? j.kernel->rows : j.kernel->vectors * product->lanes;
       j.pieces = least(up(wanted, matrices), up(call->extents[j.axis], unit));
     }
     j.chunks = least(wanted, matrices * j.pieces);
   }
-  if (j.pieces == 1 && product->typed == NULL) j.whole = cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N]);
+  if (j.pieces == 1 && product->typed == NULL && !j.small) j.whole = cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N]);
   for (int i = HT_PRODUCT_BIAS; i <= HT_PRODUCT_MASK; ++i) j.beside |= call->product.views[i].data != NULL;
   if (j.chunks == 1) run_chunk(&j, 0);
   else ht_pool_run(run_chunk, &j, j.chunks, threads);
