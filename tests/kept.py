@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
-import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -70,6 +69,8 @@ def shared(name: str) -> Path:
 @functools.cache
 def sources() -> str:
     """Hash of all that writes code: the package, its micro-kernels, what it knows of devices, and TVM."""
+    import importlib.metadata
+
     digest = hashlib.sha256(repr([(name, importlib.metadata.version(name)) for name in PACKAGES]).encode())
     for folder in GENERATORS:
         for path in sorted((ROOT / folder).rglob("*")):

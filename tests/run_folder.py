@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from haotuner.backends.toolchain import Toolchain
-from haotuner.errors import EnvironmentMissing
-from haotuner.hw_profiles import cpu_peak
-from haotuner.hw_profiles.cpu import cpu_isas, cpu_rates
-from haotuner.hw_profiles.host import Host
+from typing import TYPE_CHECKING
+
+# What most processes of a run do not need is imported where it is: each image of the stand-in is made by one.
+if TYPE_CHECKING:
+    from haotuner.backends.toolchain import Toolchain
 
 WORD = "HAOTUNER_TESTS"  # in the environment, set by ``conftest.py``, inherited by pytest-xdist's workers
 
@@ -37,6 +37,10 @@ def _measure(folder: Path) -> None:
 
     What the commands compile is kept between runs.
     """
+    from haotuner.errors import EnvironmentMissing
+    from haotuner.hw_profiles import cpu_peak
+    from haotuner.hw_profiles.cpu import cpu_isas, cpu_rates
+    from haotuner.hw_profiles.host import Host
     from tests import kept
 
     (folder / "haotuner").mkdir()
@@ -56,6 +60,7 @@ def _measure(folder: Path) -> None:
 
 def toolchain() -> Toolchain:
     """The C compiler, with the objects that the commands of this run keep, too; outside of a run with none."""
+    from haotuner.backends.toolchain import Toolchain
     from tests import kept
 
     return Toolchain.find(kept.shared("objects") if in_a_run() else None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,36 +20,45 @@ from tests.serving.cuda_packs import (
     Pick,
 )
 from tests.serving.cuda_window_packs import IMAGE_PICKS, PHASE_PICKS, WINDOW_PICKS
-from tests.standin import ROOT, environment, toolchain_missing
-from tests.standin.patience import ran
+from tests.standin import environment, toolchain_missing
+from tests.standin.forking import Forking
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 SECONDS = 110  # of processors
+MODULES = tuple(f"tests.work.cuda_timing{kind}" for kind in ("", "_groups", "_batches", "_generated", "_direct", "_windows"))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("timing")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("timing")
+    yield made
+    forking(made).close()
+
+
+@functools.cache
+def forking(folder: Path) -> Forking:
+    """A process that has imported the scenarios, and forks before it has asked anything of the driver."""
+    return Forking(environment(folder / "images"), MODULES)
 
 
 @pytest.mark.parametrize("pick", [GROUPED_HOPPER, GROUPED_FP32], ids=lambda pick: pick.op)
 def test_rows_in_groups_are_timed_in_one_launch(folder, pick):
-    timed(folder, pick, "tests.work.cuda_timing_groups")
+    timed(folder, pick, "tests.work.cuda_timing_groups", "timing_groups")
 
 
 def test_products_side_by_side_are_timed_in_one_launch(folder):
-    timed(folder, PRODUCT_FP16, "tests.work.cuda_timing_batches")
+    timed(folder, PRODUCT_FP16, "tests.work.cuda_timing_batches", "timing_batches")
 
 
 @pytest.mark.parametrize("pick", (*GENERATED_PICKS[:2], *ONE_FOLD_PICKS), ids=lambda pick: pick.op)
 def test_generated_programs_are_timed_as_they_are_launched(folder, pick):
-    timed(folder, pick, "tests.work.cuda_timing_generated")
+    timed(folder, pick, "tests.work.cuda_timing_generated", "timing_generated")
 
 
 def test_convolutions_without_columns_are_timed_as_they_are_launched(folder):
-    timed(folder, DIRECT_PICKS[0], "tests.work.cuda_timing_direct")
+    timed(folder, DIRECT_PICKS[0], "tests.work.cuda_timing_direct", "timing_direct")
     for pick in (WINDOW_PICKS[0], IMAGE_PICKS[0], PHASE_PICKS[2]):
-        timed(folder, pick, "tests.work.cuda_timing_windows")
+        timed(folder, pick, "tests.work.cuda_timing_windows", "timing_windows")
 
 
 @pytest.mark.parametrize("scenario", ["timing", "unended", "parted"])
@@ -58,11 +67,10 @@ def test_a_timing_process_is_right_and_says_what_the_driver_refuses(folder, pick
     timed(folder, pick, "tests.work.cuda_timing", scenario)
 
 
-def timed(folder: Path, pick: Pick, module: str, *words: str) -> None:
+def timed(folder: Path, pick: Pick, module: str, scenario: str) -> None:
     """A scenario in a process of its own."""
     if not (folder / pick.op).exists():
         build_pack(folder / pick.op, pick, folder / "code")
     cubin = device_code(pick, folder / "code")
     where = environment(folder / "images", device=pick.arch, more_devices=(pick.arch,), sources=folder / "code", noise=0.0)
-    done = ran([sys.executable, "-m", module, *words, cubin, pick.op], SECONDS, cwd=ROOT, env={**os.environ, **where})
-    assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert not forking(folder).call(module, scenario, str(cubin), pick.op, environment=where, seconds=SECONDS)
