@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-
 from typing import TYPE_CHECKING
 
 # What most processes of a run do not need is imported where it is: each image of the stand-in is made by one.
