@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ def compiled(words: Sequence[str], source: Path, headers: Sequence[Path], timeou
     """
     cache = ObjectCache(place() / "c-objects")
     told = [version(words[0]), *words, source.name, *_sources_in(source, headers)]
-    key = key_of(source, hash_of(told, [*headers, source.parent]))
+    key = key_of(source, repr((told, *(_headers_in(folder) for folder in (*headers, source.parent)))))
     found = cache.find(key)
     if found is not None:
         return found
@@ -36,6 +37,16 @@ def compiled(words: Sequence[str], source: Path, headers: Sequence[Path], timeou
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
         assert done.returncode == 0, done.stderr
         return cache.keep(key, made)
+
+
+def _headers_in(folder: Path) -> str:
+    """Hash of the headers in and below a folder; those of the repository, which no test changes, are read once."""
+    return _read_once(folder) if folder.is_relative_to(ROOT) else hash_of((), [folder])
+
+
+@functools.cache
+def _read_once(folder: Path) -> str:
+    return hash_of((), [folder])
 
 
 def _sources_in(source: Path, folders: Sequence[Path]) -> list[str]:

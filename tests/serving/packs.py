@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Sequence
@@ -50,16 +51,17 @@ def kernels_for(lanes: int, pw: int) -> list[MicroKernel]:
 
 def plan_for(kernels: Sequence[MicroKernel], threads: int, split: str, seed: int, **blocks: int) -> PackedPlan:
     """A table that covers every m exactly with up to three kernels, drawn at random from all such covers."""
-    draw = random.Random(seed)
+    draw, rows = random.Random(seed), tuple(kernel["mr"] for kernel in kernels)
     entries: list[Entry] = []
     for m in range(1, LIMIT + 1):
-        covers = list(_covers(kernels, m))
-        parts = draw.choice(covers)
+        parts = draw.choice(_covers(rows, m))
         entries.append((parts, split if m > 1 else "serial"))
     return PackedPlan(threads=threads, entries=entries, **blocks)
 
 
-def _covers(kernels: Sequence[MicroKernel], m: int) -> list[tuple[tuple[int, int], ...]]:
+@functools.cache
+def _covers(rows: tuple[int, ...], m: int) -> list[tuple[tuple[int, int], ...]]:
+    """Kernels, by their places, with numbers of tiles that are m rows together; ``rows``: of a tile of each kernel."""
     found: list[tuple[tuple[int, int], ...]] = []
 
     def extend(parts: tuple[tuple[int, int], ...], left: int) -> None:
@@ -67,10 +69,10 @@ def _covers(kernels: Sequence[MicroKernel], m: int) -> list[tuple[tuple[int, int
             found.append(parts)
         elif len(parts) < 3:
             used = {kernel for kernel, _ in parts}
-            for index, kernel in enumerate(kernels):
+            for index, height in enumerate(rows):
                 if index not in used:
-                    for tiles in range(1, left // kernel["mr"] + 1):
-                        extend((*parts, (index, tiles)), left - tiles * kernel["mr"])
+                    for tiles in range(1, left // height + 1):
+                        extend((*parts, (index, tiles)), left - tiles * height)
 
     extend((), m)
     return found
