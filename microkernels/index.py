@@ -7,6 +7,7 @@ from functools import cache
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
+from haotuner.microkernels.cpu.conv_lines import CpuConvLines
 from haotuner.microkernels.cpu.conv_turned import CpuConvTurned
 from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd
 from haotuner.microkernels.cpu.dense import CpuDense
@@ -35,6 +36,7 @@ FAMILIES: tuple[Family, ...] = (
     *TYPED_PRODUCT_FAMILIES,
     CpuConvDirect(),
     CpuConv(),
+    CpuConvLines(),
     CpuConvTurned(),
     CpuConvWinograd(),
     *TYPED_CONV_FAMILIES,

@@ -17,6 +17,7 @@ from haotuner.cli.explain_device import WHY_NOT_TIMED
 from haotuner.cli.explain_program import print_program, program_document, share_of_call
 from haotuner.cli.output import counted, say
 from haotuner.held_groups import meaning_of
+from haotuner.microkernels.cpu.conv_lines import LINES
 from haotuner.microkernels.cpu.conv_turned import TURNED
 from haotuner.microkernels.cuda.conv import transposed
 from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES
@@ -125,6 +126,8 @@ def print_cell(document: Mapping[str, Any]) -> None:
     tile = dict(MicroKernel.parse(document["regions"][0]["kernel"]).params).get("wt", 0)
     if tile == TURNED:
         say("rows of the tile are pixels: windows and results are turned")
+    elif tile == LINES:
+        say("windows are read from padded lines of the image, which is copied once")
     elif tile:
         say(f"minimal filtering: {tile} x {tile} outputs from {points(tile)} products a channel, not {9 * tile**2}")
     call = "launch" if placed else "call"

@@ -10,7 +10,7 @@ needs no workspace, so it can be served without TVM.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from haotuner.microkernels.cpu import dense_demand, dense_laws
 from haotuner.microkernels.cpu.epilogue import code_of
@@ -162,8 +162,8 @@ class CpuDense:
         return tvm.IRModule(programs)
 
 
-def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0) -> Any:
-    """The tile program; of only the first ``columns`` columns of each tile unless 0."""
+def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0, terms_of: str = "") -> Any:
+    """The tile program; of only the first ``columns`` columns of each tile unless 0; ``terms_of`` see ``tile_program``."""
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
@@ -184,6 +184,7 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0) -> Any:
         T.func_attr({"global_symbol": symbol, "tirx.noalias": True})  # the dispatcher refuses aliases
         x_arg, w_arg, y_arg = (T.arg(name, T.handle()) for name in ("x", "w", "y"))
         tiles, groups, add = (T.arg(name, T.int64()) for name in ("tiles", "groups", "add"))
+        terms_arg = T.arg("terms", T.handle()) if terms_of else None
         x_rows, x_stride, k, y_rows, y_columns, y_stride, panels, w_stride = (
             tirx.Var(name, "int64")
             for name in ("x_rows", "x_stride", "k", "y_rows", "y_columns", "y_stride", "panels", "w_stride")
@@ -193,6 +194,7 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0) -> Any:
         w_strides = [w_stride, int64(pw), int64(1)]
         w = T.match_buffer(w_arg, (panels, k, int64(pw)), "float32", strides=w_strides, align=FP32_BYTES)
         y = T.match_buffer(y_arg, (y_rows, y_columns), "float32", strides=[y_stride, int64(1)], align=FP32_BYTES)
+        terms = T.match_buffer(terms_arg, (k,), "int64") if terms_of else None
         with T.serial(groups) as group, T.serial(tiles) as tile:
 
             def accumulators(count: int, size: int) -> Any:
@@ -228,10 +230,14 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0) -> Any:
             def multiply_add(at: Any) -> None:
                 if ahead and not next_lines:
                     fetch_ahead(at)
+                place = at if terms is None else terms[at]
+                term = place if terms_of == "x" else at
                 for i in range(mr):
                     for (column, size), (buffer, slot) in zip(vectors, places[i], strict=True):
-                        scalar = tirx.Broadcast(x[tile * mr + i, at], size)
-                        weights = w[group * (nr // pw) + column // pw, at, tirx.Ramp(int64(column % pw), int64(1), size)]
+                        scalar = tirx.Broadcast(x[tile * mr + i, term], size)
+                        panel, first = group * (nr // pw) + column // pw, int64(column % pw)
+                        row, first = (int64(0), first + place) if terms_of == "w" else (at, first)
+                        weights = w[panel, row, tirx.Ramp(first, int64(1), size)]
                         T.buffer_store(buffer, buffer[slot] + scalar * weights, [slot])
 
             def columns_of(column: int, size: int) -> Any:
@@ -261,6 +267,10 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0) -> Any:
     return builder.get()
 
 
-def tile_program(kernel: MicroKernel, symbol: str, columns: int = 0) -> Any:
-    """The tile program for families that lay out both operands themselves; of only the first ``columns`` unless 0."""
-    return _tile_program(kernel, symbol, columns)
+def tile_program(kernel: MicroKernel, symbol: str, columns: int = 0, terms_of: Literal["", "x", "w"] = "") -> Any:
+    """The tile program for families that lay out both operands themselves; of only the first ``columns`` unless 0.
+
+    ``terms_of``: the operand whose terms lie apart. The function has a further argument then, int64 (k,): how far each
+    term of a row of x, or of a panel of w, lies from its first element.
+    """
+    return _tile_program(kernel, symbol, columns, terms_of)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from haotuner import judge
 from haotuner.backends.cpu.conv_source import packed_floats, transformed
 from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedPlan
-from haotuner.microkernels.cpu.conv import CpuConv
+from haotuner.microkernels.cpu.conv import CpuConv, channels_last
+from haotuner.microkernels.cpu.conv_lines import CpuConvLines
 from haotuner.microkernels.cpu.conv_turned import CpuConvTurned
 from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd
 from haotuner.microkernels.cpu.epilogue import with_epilogue
@@ -18,6 +23,7 @@ from haotuner.microkernels.cpu.typed_conv import CpuTypedConv
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.native_builds import c_pack
 from tests.serving.product_packs import AMX_TILES
@@ -47,6 +53,40 @@ def turned_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> Packe
         CpuConv().kernel(op, 3, lanes, 1, lanes),
     ]
     return with_kernels(op, kernels, lanes, threads)
+
+
+def lines_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:
+    """Cells along w: image columns, and windows read from lines by tiles of two vectors and of one."""
+    op, family = Op.parse(spec), CpuConvLines()
+    kernels = [
+        CpuConv().kernel(op, 3, lanes, 1, lanes),
+        family.from_lines(op, 3, 2 * lanes, lanes),
+        family.from_lines(op, 5, lanes, lanes),
+    ]
+    return with_kernels(op, kernels, lanes, threads)
+
+
+def assert_right(pack: Any, op: Op, shapes: Sequence[Shape]) -> None:
+    """Calls of these shapes, with whole numbers exactly and others within the tolerance, with a bias and without."""
+    draw = np.random.default_rng(0)
+    for place, shape in enumerate(shapes):
+        whole = place % 3 == 0
+        inputs = judge.draw(op, shape, draw, whole=whole)
+        bias = draw.integers(-3, 4, op["f"]).astype(np.float32) if place % 2 else None
+        bound = pack.op(op.name).bind(inputs["weight"], bias)
+        assert np.array_equal(bound.weight(), inputs["weight"])
+        out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+        bound(judge.spaced(inputs["x"], 3), out=out.inner)
+        assert not out.touched(), shape
+        apart = (-1, *([1] * (out.inner.ndim - 2))) if not channels_last(op) else (-1,)
+        after = 0 if bias is None else bias.reshape(apart)
+        want = judge.reference(op, inputs)
+        if whole:
+            assert np.array_equal(out.inner, want + after), shape
+        else:
+            verdict = judge.compare(out.inner, want + after, judge.tolerance(op, inputs, want) + 1e-6 * np.abs(after))
+            assert not verdict.wrong, (shape, str(verdict))
+        assert np.array_equal(bound(inputs["x"]), out.inner)
 
 
 def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2), *, on_tiles: bool = False) -> PackedConv:

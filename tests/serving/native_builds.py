@@ -44,7 +44,8 @@ OPTIMISED = '#if defined __GNUC__ && !defined __clang__\n#pragma GCC optimize "O
 KERNEL = """
 int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {{
   (void)self, (void)result;
-  if (count != 6) return -1;
+  if (count != 6 && count != 7) return -1; /* 7: terms lie apart, those of rows with channels last, else those of columns */
+  const int64_t* terms = count == 7 ? ((const DLTensor*)args[6].v_ptr)->data : NULL;
   const DLTensor *x = args[0].v_ptr, *w = args[1].v_ptr, *y = args[2].v_ptr;
   int64_t k = x->shape[1], rows = args[3].v_int64 * {mr}, columns = args[4].v_int64 * {nr};
   for (int64_t i = 0; i < rows; ++i)
@@ -52,7 +53,8 @@ int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny
       const float *row = (const float*)x->data + i * x->strides[0];
       const float *panel = (const float*)w->data + j / {pw} * w->strides[0];
       float sum = args[5].v_int64 ? ((float*)y->data)[i * y->strides[0] + j] : 0;
-      for (int64_t t = 0; t < k; ++t) sum += row[t] * panel[t * {pw} + j % {pw}];
+      for (int64_t t = 0; t < k; ++t)
+        sum += row[terms && {cl} ? terms[t] : t] * panel[(terms && !{cl} ? terms[t] : t * {pw}) + j % {pw}];
       ((float*)y->data)[i * y->strides[0] + j] = sum;
     }}
   return 0;
@@ -106,7 +108,7 @@ def pack_sources(out: Path, ops: Sequence[PackedAny], models: Sequence[WrittenMo
     """All C that a pack's library is made of; what is generated is written beside ``out``."""
     kernels = {kernel.name: kernel for op in ops for kernel in op.micro_kernels}
     text = f"{OPTIMISED}#include <tvm/ffi/c_api.h>\n" + "".join(
-        KERNEL.format(name=name, mr=tile["mr"], nr=tile["nr"], pw=tile["pw"])
+        KERNEL.format(name=name, mr=tile["mr"], nr=tile["nr"], pw=tile["pw"], cl=tile.get("cl", 0))
         for kernel in kernels.values()
         for name, tile in _programs(kernel)
     )

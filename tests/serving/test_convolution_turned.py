@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.microkernels.cpu.conv_turned import CpuConvTurned
 from haotuner.pack.verify import verify
@@ -18,7 +17,7 @@ from haotuner.pack.write import write_pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.run_folder import toolchain
-from tests.serving.conv_packs import turned_conv
+from tests.serving.conv_packs import assert_right, turned_conv
 from tests.serving.native_builds import c_pack
 from tests.serving.packs import LANES, LANES_HERE, best_level, document
 
@@ -62,23 +61,7 @@ def sizes(op: Op, draw: np.random.Generator) -> list[Shape]:
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_shape_is_right(pack, spec):
     op, draw = Op.parse(spec), np.random.default_rng(0)
-    for place, shape in enumerate(sizes(op, draw)):
-        whole = place % 3 == 0
-        inputs = judge.draw(op, shape, draw, whole=whole)
-        bias = draw.integers(-3, 4, op["f"]).astype(np.float32) if place % 2 else None
-        bound = pack.op(op.name).bind(inputs["weight"], bias)
-        assert np.array_equal(bound.weight(), inputs["weight"])
-        out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
-        bound(judge.spaced(inputs["x"], 3), out=out.inner)
-        assert not out.touched(), shape
-        after = 0 if bias is None else bias.reshape(-1, *([1] * (out.inner.ndim - 2)))
-        want = judge.reference(op, inputs)
-        if whole:
-            assert np.array_equal(out.inner, want + after), shape
-        else:
-            verdict = judge.compare(out.inner, want + after, judge.tolerance(op, inputs, want) + 1e-6 * np.abs(after))
-            assert not verdict.wrong, (shape, str(verdict))
-        assert np.array_equal(bound(inputs["x"]), out.inner)
+    assert_right(pack, op, sizes(op, draw))
 
 
 def test_a_pack_keeps_the_plain_weight_first(path):

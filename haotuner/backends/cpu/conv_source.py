@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from math import prod
 
 from haotuner.microkernels.cpu.conv_direct import is_direct
+from haotuner.microkernels.cpu.conv_lines import LINES
 from haotuner.microkernels.cpu.conv_residues import residue_classes, woven_residues
 from haotuner.microkernels.cpu.conv_turned import TURNED
 from haotuner.microkernels.cpu.typed import word_for
@@ -24,7 +25,7 @@ def is_flat(op: Op) -> bool:
 
 def transformed(kernels: Iterable[MicroKernel]) -> tuple[int, ...]:
     """Forms that kernels read weights in, beside the plain one: TURNED, and tiles of ``conv_winograd.c``."""
-    return tuple(sorted({dict(kernel.params).get("wt", 0) for kernel in kernels} - {0}))
+    return tuple(sorted({dict(kernel.params).get("wt", 0) for kernel in kernels} - {0, LINES}))
 
 
 def words(op: Op, lanes: int, tiles: tuple[int, ...]) -> list[int]:

@@ -26,6 +26,7 @@ CONV = tuple(
         "_phase",
         "_residue",
         "_image",
+        "_lines",
         "_direct",
         "_finish",
         "_tiles",

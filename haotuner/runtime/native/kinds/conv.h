@@ -78,6 +78,7 @@ typedef struct {
   const float *x, *w;
   float* y;
   int64_t ldx, w_stride, ldy, depth, tiles, groups, add;
+  const int64_t* terms; /* of programs of conv_lines.c: how far each term lies from the first element; NULL: side by side */
 } ht_conv_tile;
 int ht_conv_tiles(ht_kernel_fn fn, int64_t mr, int64_t nr, int64_t pw, const ht_conv_tile* c);
 /* Channels first: `count` rows of `weight`, `stride` apart, times the panels that c->w and c->groups say, into y: whole tiles, then the rest. */
@@ -117,6 +118,11 @@ int ht_conv_run_woven(const ht_conv* conv, const ht_kernel* kernel, const ht_con
 /* conv_turned.c: channels first by tiles whose rows are pixels. */
 int ht_conv_run_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 
+/* conv_lines.c: windows are read from padded lines of the image. */
+enum { HT_CONV_LINES = 8 }; /* no form: such kernels read the plain weight */
+#define HT_CONV_TERMS 4096  /* of a sum at most */
+int ht_conv_run_from_lines(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
+
 /* conv_direct.c: one channel makes each feature. Its kernels have no program: `mr` output rows, or pixels, are computed at a time. */
 int ht_conv_is_direct(const ht_conv* conv);
 int64_t ht_conv_direct_stride(const ht_conv* conv); /* channels first: from one feature's weight to the next */
@@ -151,6 +157,9 @@ void ht_conv_image(const ht_image* image, int lanes, float* out);
 void ht_conv_lines(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t length);
 /* The same of elements `gap` apart in each line of `from`, or of `to`. */
 void ht_conv_strip(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t gap, int64_t count, int64_t length);
+/* Elements [low, high) of each line, the others of `length` are zero. */
+void ht_conv_padded(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t gap, int64_t count, int64_t low, int64_t high,
+                    int64_t length);
 void ht_conv_spread(int lanes, float* to, int64_t step, int64_t gap, const float* from, int64_t stride, int64_t count, int64_t length);
 
 /* Of other types than fp32: data is of the types that conv->typed says, strides in elements of them. */

@@ -101,8 +101,13 @@ void ht_conv_image(const ht_image* image, int lanes, float* out) {
   else (lanes == 16 ? first_16 : lanes == 8 ? first_8 : first_4)(image, out);
 }
 
+void ht_conv_padded(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t gap, int64_t count, int64_t low, int64_t high,
+                    int64_t length) {
+  (lanes == 16 ? lines_16 : lanes == 8 ? lines_8 : lines_4)(to, step, from, stride, count, low, high, length, gap);
+}
+
 void ht_conv_strip(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t gap, int64_t count, int64_t length) {
-  (lanes == 16 ? lines_16 : lanes == 8 ? lines_8 : lines_4)(to, step, from, stride, count, 0, length, length, gap);
+  ht_conv_padded(lanes, to, step, from, stride, gap, count, 0, length, length);
 }
 
 void ht_conv_lines(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t length) {

@@ -245,6 +245,7 @@ int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call
   }
   if (threads == 1) share = HT_WHOLE;
   if (kernel->tile == 0 && ht_conv_is_woven(conv)) return ht_conv_run_woven(conv, kernel, call, share, threads);
+  if (kernel->tile == HT_CONV_LINES) return ht_conv_run_from_lines(conv, kernel, call, share, threads);
   if (kernel->tile == HT_CONV_TURNED) return ht_conv_run_turned(conv, kernel, call, share, threads);
   if (kernel->tile > 0) return ht_conv_run_winograd(conv, kernel, call, share, threads);
   atomic_init(&j.failed, 0);

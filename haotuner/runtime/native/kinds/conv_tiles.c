@@ -12,7 +12,9 @@ int ht_conv_tiles(ht_kernel_fn fn, int64_t mr, int64_t nr, int64_t pw, const ht_
   DLTensor tx = {(void*)c->x, cpu, 2, fp32, x_shape, x_strides, 0};
   DLTensor tw = {(void*)c->w, cpu, 3, fp32, w_shape, w_strides, 0};
   DLTensor ty = {c->y, cpu, 2, fp32, y_shape, y_strides, 0};
-  TVMFFIAny args[6], result;
+  int64_t depth[1] = {c->depth};
+  DLTensor terms = {(void*)c->terms, cpu, 1, {kDLInt, 64, 1}, depth, NULL, 0};
+  TVMFFIAny args[7], result;
   memset(args, 0, sizeof args);
   memset(&result, 0, sizeof result);
   args[0].type_index = args[1].type_index = args[2].type_index = kTVMFFIDLTensorPtr;
@@ -23,7 +25,9 @@ int ht_conv_tiles(ht_kernel_fn fn, int64_t mr, int64_t nr, int64_t pw, const ht_
   args[3].v_int64 = c->tiles;
   args[4].v_int64 = c->groups;
   args[5].v_int64 = c->add;
-  return fn(NULL, args, 6, &result);
+  args[6].type_index = kTVMFFIDLTensorPtr;
+  args[6].v_ptr = &terms;
+  return fn(NULL, args, c->terms == NULL ? 6 : 7, &result);
 }
 
 int ht_conv_across(const ht_kernel* k, int lanes, ht_conv_tile c, int64_t count) {

@@ -14,7 +14,7 @@ typedef struct { /* one micro-kernel; computes tiles of mr rows x nr columns fro
   int32_t nt;
   ht_kernel_fn epilogue; /* of whole vectors of `lanes` columns, see epilogue.h; NULL: none. The kernels of an op have the same */
   int32_t lanes;
-  int32_t tile; /* of a convolution: HT_CONV_TURNED, or by transforms outputs of a tile each way (conv_winograd.c); 0: image columns as they lie */
+  int32_t tile; /* of a convolution: HT_CONV_TURNED, HT_CONV_LINES, or outputs of a tile each way (conv_winograd.c); 0: image columns as they lie */
 } ht_kernel;
 
 typedef struct { /* a row of the plan table: the regions of one m, largest first; tiles[i] == 0 ends the list */
