@@ -84,6 +84,9 @@ def test_rows_do_not_depend_on_what_comes_with_them(pack: Any) -> None:
         for b, m in ((1, 1), (2, 41), (5, 3), (3, 17)):
             some = x[:b, :, :m] if name.endswith("tn") else x[:b, :m]
             assert np.array_equal(pack.op(name).run(some, w[:b]), every[:b, :m])
+        for n in (1, 3, 8, 9):
+            some = w[:, :n] if name.endswith("nt") else w[..., :n]
+            assert np.array_equal(pack.op(name).run(x, some), every[..., :n])
         # One element each: eight at a time, and fewer.
         one_x, one_w = (x[:, :, :1] if name.endswith("tn") else x[:, :1]), (w[:, :1] if name.endswith("nt") else w[..., :1])
         ones = pack.op(name).run(np.concatenate([one_x] * 2)[:9], np.concatenate([one_w] * 2)[:9])

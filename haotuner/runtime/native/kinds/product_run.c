@@ -32,12 +32,30 @@ typedef struct {
   int64_t whole; /* columns before it */
 } columns_cut;
 
+typedef struct { /* one block: rows [row, row + rows) of a matrix, `columns` of it from `column` on, `depth` terms from `from` on */
+  const float *x, *w;
+  float* y; /* at the block's first element */
+  int64_t x_down, x_right, w_down, w_right, y_down;
+  int64_t rows, columns, from, depth;
+} block;
+
+typedef struct { /* one call of a program: tiles of one height over groups of one width. All but its pointers is the same for every matrix */
+  ht_kernel_fn fn;
+  TVMFFIAny args[12];
+  int64_t x, w, y;           /* from the block's first elements, or those of the copy of W, to the call's */
+  int copied;                /* W is read from `room` */
+  int64_t rows, width, part; /* part: the group's columns, where its last vector is not whole, else 0 */
+} step;
+
+#define STEPS 6 /* three widths of groups, two heights of tiles */
+
 typedef struct { /* how a box of the output is cut into blocks: the same for every matrix, and worked out once where no thread has a part */
   int64_t terms, columns, rows; /* of a block at most */
   int all, copied;              /* all of W is copied; X has strides that the programs cannot read */
-  int64_t first_columns, first_rows; /* of the first block, and their cuts: those of small matrices are all there is */
+  int64_t first_columns, first_rows; /* of the first block: those of small matrices are all there is */
   columns_cut by_columns;
-  cut by_rows[3];         /* for each width of a group */
+  step first[STEPS]; /* of the first block */
+  int first_count;
 } cuts;
 
 typedef struct {
@@ -49,6 +67,7 @@ typedef struct {
   cuts whole;             /* of a matrix, where pieces is 1 */
   int beside;             /* something follows the product */
   int small;              /* several matrices at a time */
+  int few;                /* few rows or columns, without tiles */
   atomic_int failed;
 } job;
 
@@ -56,34 +75,6 @@ static cut cut_of(int64_t units, int64_t most) {
   int64_t tiles = up(units, most), size = up(units, tiles);
   return (cut){size, units - tiles * (size - 1), tiles * size - units};
 }
-
-typedef struct { /* what one call of a program reads and writes */
-  const float *x, *w;
-  float* y;
-  int64_t x_tile, x_stride, w_group, w_stride, y_stride, depth;
-} operands;
-
-static int call_tile(const job* j, int64_t rows, int64_t vectors, const operands* o, int64_t tiles, int64_t groups, int add) {
-  ht_kernel_fn fn = j->product->tiles[(vectors - 1) * HT_PRODUCT_ROWS + rows - 1];
-  TVMFFIAny args[12], result = {.type_index = kTVMFFINone};
-  const int64_t numbers[9] = {o->x_tile, o->x_stride, o->w_group, o->w_stride, o->y_stride, o->depth, tiles, groups, add};
-  void* const pointers[3] = {(void*)o->x, (void*)o->w, o->y};
-  for (int i = 0; i < 12; ++i) {
-    args[i].type_index = i < 3 ? kTVMFFIOpaquePtr : kTVMFFIInt;
-    args[i].zero_padding = 0;
-    if (i < 3) args[i].v_ptr = pointers[i];
-    else args[i].v_int64 = numbers[i - 3];
-  }
-  return fn == NULL ? -1 : fn(NULL, args, 12, &result);
-}
-
-typedef struct { /* one block: rows [row, row + rows) of a matrix, `columns` of it from `column` on, `depth` terms from `from` on */
-  const float *x, *w;
-  float* y; /* at the block's first element */
-  int64_t x_down, x_right, w_down, w_right, y_down;
-  int64_t rows, columns, from, depth;
-  int packed; /* W lies in `room` already */
-} block;
 
 static columns_cut cut_columns(const job* j, int64_t columns) {
   int64_t lanes = j->product->lanes;
@@ -124,51 +115,68 @@ static int64_t tallest(const ht_product_kernel* kernel, int64_t vectors) {
   return vectors < 1 ? 1 : least(HT_PRODUCT_ROWS, (int64_t)kernel->rows * kernel->vectors / vectors);
 }
 
-/* Tiles of one height over groups of one width; `part`: the group's columns, where its last vector is not whole, else 0. */
-static int run_tiles(const job* j, int64_t size, int64_t tiles, int64_t vectors, int64_t groups, operands o, int64_t part, int add) {
-  const int64_t width = vectors * j->product->lanes, rows = size * tiles, down = o.y_stride;
-  o.x_tile = size * (j->product->x_across ? 1 : o.x_stride);
-  if (part == 0) return call_tile(j, size, vectors, &o, tiles, groups, add);
-  float* y = o.y;
-  o.y = room.y;
-  o.y_stride = width;
-  for (int64_t i = 0; add && i < rows; ++i) memcpy(room.y + i * width, y + i * down, (size_t)part * sizeof(float));
-  const int rc = call_tile(j, size, vectors, &o, tiles, groups, add);
-  for (int64_t i = 0; i < rows; ++i) memcpy(y + i * down, room.y + i * width, (size_t)part * sizeof(float));
+/* The calls of a block; how many. */
+static int steps_of(const job* j, const block* b, const columns_cut* c, const cuts* by, step* steps) {
+  const ht_product* p = j->product;
+  const int64_t x_stride = by->copied ? (p->x_across ? b->rows : b->depth) : p->x_across ? b->x_right : b->x_down;
+  const int64_t x_row = p->x_across ? 1 : x_stride;
+  int64_t column = 0, packed = 0;
+  int count = 0;
+  for (int kind = 0; kind < 3; ++kind) {
+    const int64_t vectors = vectors_of(c, kind), groups = groups_of(c, kind), width = vectors * p->lanes;
+    if (groups == 0) continue;
+    const int copied = by->all || kind == 2;
+    const int64_t part = kind == 2 ? b->columns - column : 0;
+    const cut rows = cut_of(b->rows, tallest(j->kernel, vectors));
+    for (int narrow = 0; narrow < 2; ++narrow) {
+      const int64_t size = rows.size - narrow, tiles = narrow ? rows.narrow : rows.wide, row = narrow ? rows.wide * rows.size : 0;
+      if (tiles == 0) continue;
+      const int64_t numbers[9] = {size * x_row, x_stride, copied ? width * b->depth : width, copied ? width : b->w_down, part ? width : b->y_down,
+                                  b->depth, tiles, groups, b->from > 0};
+      step* s = &steps[count++];
+      *s = (step){.fn = p->tiles[(vectors - 1) * HT_PRODUCT_ROWS + size - 1], .x = row * x_row, .w = copied ? packed : column,
+                  .y = row * b->y_down + column, .copied = copied, .rows = size * tiles, .width = width, .part = part};
+      for (int i = 0; i < 12; ++i) {
+        s->args[i].type_index = i < 3 ? kTVMFFIOpaquePtr : kTVMFFIInt;
+        if (i >= 3) s->args[i].v_int64 = numbers[i - 3];
+      }
+    }
+    packed += groups * width * b->depth;
+    column += groups * width;
+  }
+  return count;
+}
+
+/* `x`: the block's, or its copy. */
+static int run_step(step* s, const float* x, const block* b) {
+  float* y = b->y + s->y;
+  TVMFFIAny result = {.type_index = kTVMFFINone};
+  s->args[0].v_ptr = (void*)(x + s->x);
+  s->args[1].v_ptr = (void*)((s->copied ? room.w : b->w) + s->w);
+  s->args[2].v_ptr = s->part == 0 ? y : room.y;
+  if (s->fn == NULL) return -1;
+  if (s->part == 0) return s->fn(NULL, s->args, 12, &result);
+  const size_t bytes = (size_t)s->part * sizeof(float);
+  for (int64_t i = 0; b->from > 0 && i < s->rows; ++i) memcpy(room.y + i * s->width, y + i * b->y_down, bytes);
+  const int rc = s->fn(NULL, s->args, 12, &result);
+  for (int64_t i = 0; i < s->rows; ++i) memcpy(y + i * b->y_down, room.y + i * s->width, bytes);
   return rc;
 }
 
 /* The rows of one block over columns that were made ready. */
-static int run_block(const job* j, const block* b, const columns_cut* c, const cuts* by) {
+static int run_block(const job* j, const block* b, const columns_cut* c, cuts* by) {
   const ht_product* p = j->product;
-  operands o = {.x = b->x, .x_stride = p->x_across ? b->x_right : b->x_down, .y_stride = b->y_down, .depth = b->depth};
+  const float* x = b->x;
   if (by->copied) {
     if (p->x_across) ht_product_pack(room.x, b->rows, b->x, b->x_right, b->x_down, b->depth, b->rows, p->lanes);
     else ht_product_pack(room.x, b->depth, b->x, b->x_down, b->x_right, b->rows, b->depth, p->lanes);
-    o.x = room.x;
-    o.x_stride = p->x_across ? b->rows : b->depth;
+    x = room.x;
   }
-  const float *x = o.x, *packed = room.w;
-  const int add = b->from > 0, known = b->rows == by->first_rows && b->columns == by->first_columns;
-  int64_t column = 0;
-  for (int kind = 0; kind < 3; ++kind) {
-    const int64_t vectors = vectors_of(c, kind), count = groups_of(c, kind), width = vectors * p->lanes;
-    if (count == 0) continue;
-    const int copy = by->all || kind == 2;
-    const cut rows = known ? by->by_rows[kind] : cut_of(b->rows, tallest(j->kernel, vectors));
-    const int64_t part = kind == 2 ? b->columns - column : 0, row = rows.wide * rows.size;
-    o.w = copy ? packed : b->w + column;
-    o.w_stride = copy ? width : b->w_down;
-    o.w_group = copy ? width * b->depth : width;
-    o.x = x;
-    o.y = b->y + column;
-    if (run_tiles(j, rows.size, rows.wide, vectors, count, o, part, add) != 0) return -1;
-    o.x += row * (p->x_across ? 1 : o.x_stride);
-    o.y += row * b->y_down;
-    if (rows.narrow > 0 && run_tiles(j, rows.size - 1, rows.narrow, vectors, count, o, part, add) != 0) return -1;
-    packed += count * width * b->depth;
-    column += count * width;
-  }
+  step own[STEPS], *steps = by->first;
+  int count = by->first_count;
+  if (b->from > 0 || b->rows != by->first_rows || b->columns != by->first_columns) count = steps_of(j, b, c, by, steps = own);
+  for (int i = 0; i < count; ++i)
+    if (run_step(&steps[i], x, b) != 0) return -1;
   return 0;
 }
 
@@ -184,6 +192,12 @@ ht_product_beside ht_product_beside_of(const ht_call* call, const int64_t* offse
                              views[HT_PRODUCT_BIAS].strides[1],
                              views[HT_PRODUCT_MASK].strides[0],
                              views[HT_PRODUCT_MASK].strides[1]};
+}
+
+static block block_of(const ht_call* call, int64_t rows, int64_t columns, int64_t depth) {
+  const ht_view *x = &call->product.views[HT_PRODUCT_X], *w = &call->product.views[HT_PRODUCT_W], *y = &call->product.views[HT_PRODUCT_Y];
+  return (block){.w_down = w->strides[0], .w_right = w->strides[1], .x_down = x->strides[0], .x_right = x->strides[1], .y_down = y->strides[0],
+                 .rows = rows, .columns = columns, .depth = depth};
 }
 
 static cuts cuts_of(const job* j, int64_t at_rows, int64_t at_columns) {
@@ -203,31 +217,32 @@ static cuts cuts_of(const job* j, int64_t at_rows, int64_t at_columns) {
   found.first_columns = least(found.columns, at_columns);
   found.first_rows = least(found.rows, at_rows);
   found.by_columns = cut_columns(j, found.first_columns);
-  for (int kind = 0; kind < 3; ++kind)
-    found.by_rows[kind] = cut_of(found.first_rows, tallest(j->kernel, vectors_of(&found.by_columns, kind)));
+  const block first = block_of(j->call, found.first_rows, found.first_columns, least(k, terms));
+  found.first_count = steps_of(j, &first, &found.by_columns, &found, found.first);
   return found;
 }
 
-static int run_box(const job* j, const int64_t* offsets, ht_product_box at, const cuts* by) {
+static int run_box(const job* j, const int64_t* offsets, ht_product_box at, cuts* by) {
   const ht_product* p = j->product;
   const ht_view* views = j->call->product.views;
   const ht_view *x = &views[HT_PRODUCT_X], *w = &views[HT_PRODUCT_W], *y = &views[HT_PRODUCT_Y];
   const int64_t k = j->call->extents[HT_PRODUCT_K], terms = by->terms, columns = by->columns, rows = by->rows;
   for (int64_t column = 0; column < at.columns; column += columns) {
-    block b = {.w_down = w->strides[0], .w_right = w->strides[1], .x_down = x->strides[0], .x_right = x->strides[1],
-               .y_down = y->strides[0], .columns = least(columns, at.columns - column)};
-    const columns_cut c = b.columns == by->first_columns ? by->by_columns : cut_columns(j, b.columns);
+    block b = block_of(j->call, 0, least(columns, at.columns - column), 0);
+    columns_cut other;
+    const columns_cut* c = &by->by_columns;
+    if (b.columns != by->first_columns) other = cut_columns(j, b.columns), c = &other;
     for (b.from = 0; b.from < k || (k == 0 && b.from == 0); b.from += terms) {
       b.depth = least(terms, k - b.from);
       b.w = (const float*)w->data + offsets[HT_PRODUCT_W] + (at.column + column) * b.w_right + b.from * b.w_down;
-      if ((by->all || c.last > 0) && k > 0) pack_w(j, &b, &c, by->all);
+      if ((by->all || c->last > 0) && k > 0) pack_w(j, &b, c, by->all);
       for (int64_t row = at.row; row < at.row + at.rows; row += rows) {
         b.rows = least(rows, at.row + at.rows - row);
         b.x = (const float*)x->data + offsets[HT_PRODUCT_X] + row * b.x_down + b.from * b.x_right;
         b.y = (float*)y->data + offsets[HT_PRODUCT_Y] + row * b.y_down + at.column + column;
         if (k == 0)
           for (int64_t i = 0; i < b.rows; ++i) memset(b.y + i * b.y_down, 0, (size_t)b.columns * sizeof(float));
-        else if (run_block(j, &b, &c, by) != 0) return -1;
+        else if (run_block(j, &b, c, by) != 0) return -1;
         if (b.from + b.depth < k || !j->beside) continue;
         ht_product_beside beside = ht_product_beside_of(j->call, offsets, row, at.column + column);
         if (ht_product_after(b.y, b.y_down, b.rows, b.columns, &beside, p) != 0) return -1;
@@ -241,8 +256,8 @@ void ht_product_offsets(const ht_call* call, int64_t matrix, int64_t offsets[HT_
   const ht_product_call* product = &call->product;
   for (int i = 0; i < HT_MAX_OPERANDS; ++i) offsets[i] = 0;
   for (int a = product->batch_axes - 1; a >= 0; --a) {
-    int64_t at = matrix % product->batch[a];
-    matrix /= product->batch[a];
+    const int64_t at = a == 0 ? matrix : matrix % product->batch[a]; /* a division takes as long as a small matrix */
+    if (a > 0) matrix /= product->batch[a];
     for (int i = 0; i <= HT_PRODUCT_MASK; ++i)
       if (product->views[i].data != NULL) offsets[i] += at * product->views[i].strides[2 + a];
   }
@@ -268,8 +283,9 @@ static void run_chunk(void* arg, int64_t index) {
   }
   cuts own = j->whole;
   for (int64_t item = items * index / j->chunks, end = items * (index + 1) / j->chunks; item < end; ++item) {
-    int64_t piece = item % j->pieces, offsets[HT_MAX_OPERANDS];
-    ht_product_offsets(j->call, item / j->pieces, offsets);
+    const int64_t matrix = j->pieces == 1 ? item : item / j->pieces, piece = item - matrix * j->pieces;
+    int64_t offsets[HT_MAX_OPERANDS];
+    ht_product_offsets(j->call, matrix, offsets);
     ht_product_box all = {0, j->call->extents[HT_PRODUCT_M], 0, j->call->extents[HT_PRODUCT_N]};
     if (j->axis == HT_PRODUCT_M || j->axis == HT_PRODUCT_N) { /* at whole tiles */
       int rows = j->axis == HT_PRODUCT_M;
@@ -280,6 +296,15 @@ static void run_chunk(void* arg, int64_t index) {
     }
     if (typed != NULL) {
       if (ht_product_run_typed(j->product, typed, j->call, offsets, all, j->beside) != 0)
+        atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+      continue;
+    }
+    if (j->few) {
+      ht_product_few(j->call, offsets, all);
+      const ht_product_beside beside = ht_product_beside_of(j->call, offsets, all.row, all.column);
+      const ht_view* y = &j->call->product.views[HT_PRODUCT_Y];
+      float* to = (float*)y->data + offsets[HT_PRODUCT_Y] + all.row * y->strides[0] + all.column;
+      if (j->beside && ht_product_after(to, y->strides[0], all.rows, all.columns, &beside, j->product) != 0)
         atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
       continue;
     }
@@ -296,6 +321,7 @@ int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, in
   atomic_init(&j.failed, 0);
   if (entry->axis == HT_WHOLE) threads = 1;
   j.small = product->typed == NULL && ht_product_is_small(product, call);
+  j.few = product->typed == NULL && !j.small && ht_product_is_few(product, call);
   if (threads > 1) {
     int64_t wanted = 4 * (int64_t)threads, matrices = call->extents[HT_PRODUCT_B]; /* enough for a free thread to help a late one */
     if (j.small) matrices = up(matrices, product->lanes);
@@ -305,7 +331,7 @@ int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, in
     }
     j.chunks = least(wanted, matrices * j.pieces);
   }
-  if (j.pieces == 1 && product->typed == NULL && !j.small) j.whole = cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N]);
+  if (j.pieces == 1 && product->typed == NULL && !j.small && !j.few) j.whole = cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N]);
   for (int i = HT_PRODUCT_BIAS; i <= HT_PRODUCT_MASK; ++i) j.beside |= call->product.views[i].data != NULL;
   if (j.chunks == 1) run_chunk(&j, 0);
   else ht_pool_run(run_chunk, &j, j.chunks, threads);

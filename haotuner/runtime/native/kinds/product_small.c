@@ -78,7 +78,7 @@ static void put(float* y, int64_t down, int64_t step, int64_t m, int64_t n, int6
 }
 
 /* A group of matrices takes as long however many they are: about as long as so many calls of tiles (measured on a Xeon, k = 64 and 80). */
-static int64_t worth(int64_t m, int64_t n) { return m * n == 1 ? FEW + 1 : 1 + (7 * (m + n) + m * n) / 14; }
+static int64_t worth(int64_t m, int64_t n) { return m * n == 1 ? FEW + 1 : 1 + (8 * (m + n) + m * n) / 14; }
 
 int ht_product_is_small(const ht_product* product, const ht_call* call) {
   const int64_t m = call->extents[HT_PRODUCT_M], n = call->extents[HT_PRODUCT_N], k = call->extents[HT_PRODUCT_K];
