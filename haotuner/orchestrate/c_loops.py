@@ -42,6 +42,7 @@ from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 from haotuner.orchestrate.elements import elements_of, rows_before
 from haotuner.orchestrate.inside import clipped, inside
 from haotuner.orchestrate.kept import Kept, kept_in_row
+from haotuner.orchestrate.pieces import pieces
 from haotuner.orchestrate.scopes import Group, Scope, text_of
 from haotuner.orchestrate.woven import strand, strands
 
@@ -90,7 +91,13 @@ class LoopsWriter:
                 continue
             last = place == len(variables) - 1
             begin, end = f"lo[{place}]", f"hi[{place}]"
-            if alone and last and (self._inside(value, variables, stack) or self._woven(value, variables, stack)):
+            if alone and last and (row := pieces(value, variable, extents[-1])):
+                for one in row[:-1]:
+                    stack.append(self._loop(variable.name, *reversed(one.bounds(begin, end))))
+                    self._assign(one.value, names, stack)
+                    self._close(stack, len(stack) - 1)
+                value, (begin, end) = row[-1].value, row[-1].bounds(begin, end)
+            elif alone and last and (self._inside(value, variables, stack) or self._woven(value, variables, stack)):
                 stack.append(Scope(frozenset(), ["for (int half = 0; half < 2; ++half)"]))
                 begin, end = f"half ? middle_end : {begin}", f"(half ? {end} : middle)"
             stack.append(self._loop(variable.name, end, begin))

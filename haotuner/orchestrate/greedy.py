@@ -124,11 +124,24 @@ class Greedy:
         return ()
 
     def _cheap(self, tensor: str) -> bool:
-        """Whether an element is a load, or nothing but where to load it."""
+        """Whether an element is a load, nothing but where to load it, or the real number that a loaded byte stands for."""
         node = self.made.get(tensor)
         if node is None or tensor in self.products:
             return True
+        of = self._stands_for(node)
+        if of is not None:
+            return self._cheap(of)
         return node.primitive in (*FREE, "pad") and all(self._cheap(one) for one in node.inputs)
+
+    def _stands_for(self, node: Node) -> str | None:
+        """The bytes whose real numbers a node makes: less one number, times one number; None: it makes something else."""
+        while node.primitive == "map" and node.attributes["function"] in ("sub", "mul"):
+            before = self.made.get(node.inputs[0])
+            if before is None or self.finder.follow.number(node.inputs[1]) is None:
+                return None
+            node = before
+        made_of = node.inputs[0] if node.primitive == "cast" else ""
+        return made_of if made_of and self.graph.types[made_of].dtype in ("uint8", "int8") else None
 
     def _grown(self, stored: set[str]) -> set[str]:
         """From the last node on: what all its readers compute in one group joins it, the rest lies in memory."""

@@ -6,7 +6,7 @@ is
 - what another plan is never worse than: a union that is expected to take as long as its parts, and one with an output that
   nobody else reads;
 - what is not convex, or needs loops that one nest does not have (``elements.py``), or loses a core's loops that are faster
-  than plain ones: blocks of a row's sums, turned squares, rows whose middle asks nothing of pads, woven rows;
+  than plain ones: blocks of a row's sums, turned squares, rows whose middle asks nothing of pads, woven rows, pieces;
 - outputs behind unlike numbers of products. So along a way from kernel to kernel this number never falls, products raise it,
   and no circle of kernels leads through a product: windows whose tensors reach each other by loops alone hold every circle.
 """
@@ -25,6 +25,7 @@ from haotuner.orchestrate.c_ordered import ORDERED
 from haotuner.orchestrate.costs import Kernel, Prices
 from haotuner.orchestrate.elements import elements_of, lies_beside
 from haotuner.orchestrate.inside import inside
+from haotuner.orchestrate.pieces import pieces
 from haotuner.orchestrate.program import Candidate
 from haotuner.orchestrate.repeated import again_and_again
 from haotuner.orchestrate.woven import strands
@@ -152,7 +153,8 @@ def plain(graph: Graph, *, cores: bool = True) -> bool:
             return False
         if len(graph.outputs) > 1 and turned_loads(graph, found.variables, value) is not None:
             return False
-        if inside(value, found.variables[-1], shape[-1]) is not None or strands(value, found.variables[-1]) is not None:
+        last = found.variables[-1]
+        if inside(value, last, shape[-1]) is not None or strands(value, last) is not None or pieces(value, last, shape[-1]):
             return False
     return True
 

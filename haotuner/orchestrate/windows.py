@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from haotuner.graph.graph import Graph
+from haotuner.graph.types import numpy_dtype
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.greedy import Greedy
 from haotuner.orchestrate.program import Candidate
@@ -19,7 +20,7 @@ from haotuner.orchestrate.several import Several, Ways, joined
 from haotuner.orchestrate.twins import meaning
 
 MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
-MOST_NODES = 32  # of a candidate
+MOST_NODES = 32  # of a candidate, without those that pass on one element each (``_passing``)
 
 
 @dataclass(slots=True)
@@ -190,12 +191,45 @@ class Windows:
                     found[name] |= found[one.output] | 1 << self.plan.order[one.output]
         return found
 
+    @cached_property
+    def _passing(self) -> frozenset[str]:
+        """Tensors that no better plan has in memory: inside of a chain of steps of one tensor, each element by itself.
+
+        The only reader's result, no wider, may lie in memory in its place: as much is written, no more is read, and who
+        reads the result computes less. A chain's first tensor stays: in a row of it the terms of its sums may wait.
+        """
+        live, types, readers = set(self.live), self.plan.graph.types, self.plan.finder.readers
+        alone = {name: readers[name][0].output for name in self.live if len(readers.get(name, [])) == 1}
+        return frozenset(
+            name
+            for name, reader in alone.items()
+            if name not in self.required and reader in live and self._of_one(name) and self._of_one(reader)
+            and numpy_dtype(types[reader].dtype).itemsize <= numpy_dtype(types[name].dtype).itemsize
+        )  # fmt: skip
+
+    def _of_one(self, name: str) -> bool:
+        """Whether each element is made of one of one tensor, and of numbers."""
+        node, types = self.plan.made[name], self.plan.graph.types
+        tensors = [one for one in node.inputs if self.plan.finder.follow.number(one) is None]
+        return node.primitive in ("map", "cast") and len(tensors) == 1 and types[tensors[0]].shape == types[name].shape
+
+    def _with_passing(self, nodes: frozenset[str], inside: Collection[str]) -> frozenset[str]:
+        """With what none but the set reads on its way to it."""
+        found, waiting = set(nodes), list(nodes)
+        while waiting:
+            more = [one for one in self.plan.made[waiting.pop()].inputs if one in self._passing and one in inside]
+            waiting += [one for one in more if one not in found]
+            found.update(more)
+        return frozenset(found)
+
     def _candidates(self, window: Window) -> tuple[list[Candidate], bool]:
         """All convex sets with one output, from the output upwards; whether none was left out."""
         inside, found, whole = set(window.nodes), list[Candidate](), True
         for name in window.nodes:
-            seen = {frozenset({name})}
-            waiting = [frozenset({name})]
+            if name in self._passing:
+                continue
+            first = self._with_passing(frozenset({name}), inside)
+            seen, waiting = {first}, [first]
             while waiting:
                 nodes = waiting.pop(0)
                 graph = self.plan.subgraph((name,), nodes)
@@ -207,7 +241,7 @@ class Windows:
                         return found, False
                 for more in self._grown_by_one(nodes, inside):
                     if more not in seen:
-                        if len(more) > MOST_NODES:
+                        if len(more - self._passing) > MOST_NODES:
                             whole = False
                             continue
                         seen.add(more)
@@ -219,7 +253,7 @@ class Windows:
         for name in self._ordered(nodes):
             for one in self.plan.made[name].inputs:
                 if one in inside and one not in nodes and one not in self.required:
-                    yield self._convex(nodes | {one}, inside)
+                    yield self._with_passing(self._convex(nodes | {one}, inside), inside)
 
     def _convex(self, nodes: frozenset[str], inside: set[str]) -> frozenset[str]:
         """With all primitives between two of the set."""

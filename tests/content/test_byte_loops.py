@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
+from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.windows import Windows
 
 
 def rounded(times: int) -> Graph:
@@ -27,6 +31,27 @@ def rounded(times: int) -> Graph:
         stored = g.add("cast", g.map("min", g.map("max", found, 0.0), 255.0), dtype="uint8")
         x = g.map("mul", g.map("sub", g.add("cast", stored, dtype="fp32"), 100.0), 0.1 + place)
     return g.finish(stored)
+
+
+def weighed() -> Graph:
+    """A softmax from bytes to bytes."""
+    g = GraphBuilder()
+    x = g.input("x", (dimension("n"), 40), "uint8")
+    real = g.map("mul", g.map("sub", g.add("cast", x, dtype="fp32"), 9.0), 0.1)
+    found = g.map("round", g.map("div", composites.softmax(g, real), 0.004))
+    return g.finish(g.add("cast", g.map("min", g.map("max", found, 0.0), 255.0), dtype="uint8"))
+
+
+def test_tensors_on_the_way_to_bytes_are_in_memory_in_no_better_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan() -> tuple[float, int]:
+        exact = Exact(weighed(), Prices([{"n": 200}, {"n": 3}]))
+        assert exact.steps and exact.told.status == "optimal"
+        return exact.told.chosen_us, exact.told.candidates
+
+    us, candidates = plan()
+    monkeypatch.setattr(Windows, "_passing", frozenset())
+    every_us, every = plan()
+    assert us == every_us and candidates < every / 2
 
 
 def clipped() -> Graph:

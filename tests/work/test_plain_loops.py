@@ -26,6 +26,7 @@ from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import PRELUDE, head_of
 from haotuner.orchestrate.elements import elements_of
 from haotuner.orchestrate.inside import clipped, inside
+from haotuner.orchestrate.pieces import pieces
 from haotuner.orchestrate.repeated import again_and_again
 from haotuner.orchestrate.scopes import Group
 from haotuner.orchestrate.woven import strand, strands
@@ -143,11 +144,18 @@ def whole_numbers(g: GraphBuilder, x: str) -> str:
     return g.add("cast", g.map("mod", found, g.constant(np.array(997))), dtype="fp32")
 
 
+def one_behind_another(g: GraphBuilder, x: str) -> str:
+    """Rows of fixed extent, made of three tensors' rows and of one that has none."""
+    last = g.add("transpose", x, order=(0, 2, 3, 1))
+    parts = [g.add("slice", last, axes=(3,), starts=(a,), stops=(b,), steps=(1,)) for a, b in ((1, 4), (4, 4))]
+    return g.map("exp", g.add("concat", g.map("neg", last), parts[0], parts[1], last, axis=3))
+
+
 CASES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
     one.__name__: one
     for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside, interleaved,
                 interleaved_from_one_on, softmax, mean_of_tanh, gated, rows_of_one, across_rows, turned_plane,
-                turned_apart, turned_channels, whole_numbers)
+                turned_apart, turned_channels, whole_numbers, one_behind_another)
 }  # fmt: skip
 ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored", "crop")
 SHAPES = ((1, 1, 1), (2, 1, 3), (1, 4, 2), (2, 7, 37), (1, 5, 64), (1, BLOCK + 6, ROWS + 2))
@@ -242,6 +250,17 @@ def test_woven_rows_divide_nothing_but_at_their_ends(name: str) -> None:
         found = parts(strand(value, variables[-1], count or 0, rest, Variable("j")))
         loads = [one for one in found if isinstance(one, Load)]
         assert all(one.indices[-1] in (Variable("j"), arithmetic("add", Variable("j"), index(1))) for one in loads)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_behind_one_another_are_read_as_they_lie(name: str) -> None:
+    elements, shape = elements_of(graph_of(name)), graph_of(name).types[graph_of(name).outputs[0]].shape
+    last = elements.variables[-1]
+    found = pieces(elements.value, last, shape[-1])
+    assert [(one.first, one.end) for one in found] == ([(0, 4), (4, 7), (7, 11)] if name == "one_behind_another" else [])
+    for one in found:
+        assert not any(isinstance(part, Apply) and part.function in ("select", "min", "max") for part in parts(one.value))
+    assert pieces(elements.value, last, H) == [], "a row of any extent"
 
 
 @pytest.mark.parametrize("name", ("max_pool", "wide_pads"))
