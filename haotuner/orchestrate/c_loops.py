@@ -92,9 +92,9 @@ class LoopsWriter:
             last = place == len(variables) - 1
             begin, end = f"lo[{place}]", f"hi[{place}]"
             if alone and last and (row := pieces(value, variable, extents[-1])):
-                for one in row[:-1]:
-                    stack.append(self._loop(variable.name, *reversed(one.bounds(begin, end))))
-                    self._assign(one.value, names, stack)
+                for piece in row[:-1]:
+                    stack.append(self._loop(variable.name, *reversed(piece.bounds(begin, end))))
+                    self._assign(piece.value, names, stack)
                     self._close(stack, len(stack) - 1)
                 value, (begin, end) = row[-1].value, row[-1].bounds(begin, end)
             elif alone and last and (self._inside(value, variables, stack) or self._woven(value, variables, stack)):

@@ -71,15 +71,19 @@ class _Within:
         if cut is not None and (cut >= self.end or cut <= self.first):
             return self.of(e.arguments[1] if cut >= self.end else e.arguments[2])
         arguments = tuple(map(self.of, e.arguments))
-        if e.function in ("min", "max") and (ends := self._ends(arguments[0])) and isinstance(arguments[1], Number):
-            bound = arguments[1].value  # a place is kept inside of a tensor: here it is
-            if ends[1] <= bound if e.function == "min" else ends[0] >= bound:
+        ends = self._ends(arguments[0])
+        if ends is not None and e.function in ("min", "max"):  # a place is kept inside of a tensor: here it is
+            bound = arguments[1]
+            if isinstance(bound, Number) and (ends[1] <= bound.value if e.function == "min" else ends[0] >= bound.value):
                 return arguments[0]
         return Apply(e.function, arguments, e.dtype)
 
     def _ends(self, e: Expression) -> tuple[int, int] | None:
         """The least and the largest of an index that is the last variable, or lies before it."""
-        behind = 0
-        if isinstance(e, Apply) and e.function == "sub" and isinstance(e.arguments[1], Number):
-            e, behind = e.arguments[0], int(e.arguments[1].value)
-        return (self.first - behind, self.end - 1 - behind) if e == self.last else None
+        if e == self.last:
+            return self.first, self.end - 1
+        if isinstance(e, Apply) and e.function == "sub" and e.arguments[0] == self.last:
+            behind = e.arguments[1]
+            if isinstance(behind, Number):
+                return self.first - int(behind.value), self.end - 1 - int(behind.value)
+        return None
