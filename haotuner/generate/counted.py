@@ -79,39 +79,46 @@ class Counted:
         if not indices:
             self.loaded[tensor] = self.loaded.get(tensor, 0) + self.arrays[tensor].dtype.itemsize
             return self.arrays[tensor][()]
-        places = self._places(indices, steps, lanes)
-        wide = any(np.ndim(place) for place in places)
-        chosen = mask if mask is not None and wide else np.ones(lanes if wide else (), bool)
-        array = self.arrays[tensor]
-        found = np.zeros(np.shape(chosen), array.dtype)
-        found[chosen] = self._at(array, tensor, places, chosen)
-        self.loaded[tensor] = self.loaded.get(tensor, 0) + int(np.sum(chosen)) * array.dtype.itemsize
-        return found[()]
+        array, places = self.arrays[tensor], self._places(indices, steps, lanes)
+        if not any(_wide(place) for place in places):
+            self.loaded[tensor] = self.loaded.get(tensor, 0) + array.dtype.itemsize
+            return array[self._inside(tensor, places)]
+        count = lanes if mask is None else int(np.count_nonzero(mask))
+        self.loaded[tensor] = self.loaded.get(tensor, 0) + count * array.dtype.itemsize
+        if count == lanes:
+            return array[self._inside(tensor, places)]
+        found = np.zeros(lanes, array.dtype)
+        if count:
+            found[mask] = array[self._inside(tensor, [place[mask] if _wide(place) else place for place in places])]
+        return found
 
     def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
         """Write the lanes that exist."""
-        places = self._places(indices, steps, lanes)
-        chosen = mask if mask is not None else np.ones(lanes if any(np.ndim(p) for p in places) else (), bool)
-        array = self.arrays[tensor]
-        self.stored[tensor] = self.stored.get(tensor, 0) + int(np.sum(chosen)) * array.dtype.itemsize
-        if not places:
-            array[()] = value
+        array, places = self.arrays[tensor], self._places(indices, steps, lanes)
+        wide = any(_wide(place) for place in places)
+        count = (lanes if wide else 1) if mask is None else int(np.count_nonzero(mask))
+        self.stored[tensor] = self.stored.get(tensor, 0) + count * array.dtype.itemsize
+        if not count:
             return
-        self._at(array, tensor, places, chosen)
-        where = tuple(np.broadcast_to(place, np.shape(chosen))[chosen] for place in places)
-        array[where] = np.broadcast_to(value, np.shape(chosen))[chosen]
+        if not wide:  # lanes that are written to one place: the last stays
+            array[self._inside(tensor, places)] = value if not _wide(value) else value[mask][-1]
+        elif count == lanes:
+            array[self._inside(tensor, places)] = value
+        else:
+            where = self._inside(tensor, [place[mask] if _wide(place) else place for place in places])
+            array[where] = value[mask] if _wide(value) else value
 
     def _places(self, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int) -> list[Any]:
         if steps is None or lanes == 1 or not any(steps):
             return list(indices)
         return [one + np.arange(lanes) * step if step else one for one, step in zip(indices, steps, strict=True)]
 
-    def _at(self, array: Any, tensor: str, places: Sequence[Any], chosen: Any) -> Any:
-        where = tuple(np.broadcast_to(place, np.shape(chosen))[chosen] for place in places)
-        for axis, place in enumerate(where):
-            if np.any(place < 0) or np.any(place >= array.shape[axis]):
-                raise IndexError(f"{tensor}: index {place} of axis {axis}, which has {array.shape[axis]} elements")
-        return array[where]
+    def _inside(self, tensor: str, places: Sequence[Any]) -> tuple[Any, ...]:
+        """The same places. IndexError if one is outside."""
+        for axis, (place, size) in enumerate(zip(places, self.arrays[tensor].shape, strict=True)):
+            if (place.min() < 0 or place.max() >= size) if _wide(place) else not 0 <= place < size:
+                raise IndexError(f"{tensor}: index {place} of axis {axis}, which has {size} elements")
+        return tuple(places)
 
     def scratch(self, name: str, count: int, dtype: str) -> None:
         """An array more."""
@@ -127,13 +134,16 @@ class Counted:
 
     def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
         """An element-wise function, as numpy computes it in the arguments' own types."""
-        with np.errstate(all="ignore"):
-            if function == "cast":
+        if function == "cast":
+            with np.errstate(all="ignore"):
                 return np.asarray(arguments[0]).astype(numpy_dtype(dtype))[()]
-            if function == "div" and np.asarray(arguments[0]).dtype.kind in "iu":
-                raise UsageError("a division of whole numbers has no program")
-            found = np.asarray(FUNCTIONS[function](*arguments))
-        return (found if function in COMPARISONS else found.astype(numpy_dtype(dtype), copy=False))[()]
+        if function == "div" and np.asarray(arguments[0]).dtype.kind in "iu":
+            raise UsageError("a division of whole numbers has no program")
+        found = np.asarray(FUNCTIONS[function](*arguments))
+        if found.dtype != numpy_dtype(dtype) and function not in COMPARISONS:
+            with np.errstate(all="ignore"):
+                found = found.astype(numpy_dtype(dtype))
+        return found[()]
 
     def cell(self, dtype: str, lanes: int, start: Any) -> Cell:
         """A variable with its first value."""
@@ -163,6 +173,10 @@ class Counted:
         for lane in range(1, lanes):
             found = self.join(how, found, value[lane], dtype, 1)
         return found
+
+
+def _wide(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim > 0
 
 
 def run(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> tuple[Any, Counted]:
