@@ -267,6 +267,8 @@ class Accesses:
         extent = self.graph.types[node.inputs[0]].shape[axis]
         found = self.element(node.inputs[1], indices[axis : axis + width])
         chosen: Expression = found if dtype_of(found) == INDEX else Apply("cast", (found,), INDEX)
+        if dtype_of(found) == "uint8" and isinstance(extent, int) and extent > 255:  # a table of bytes: every one has a row
+            return self.element(node.inputs[0], (*indices[:axis], chosen, *indices[axis + width :]))
         behind = Apply("add", (chosen, sized(extent)), INDEX)
         chosen = Apply("select", (Apply("less", (chosen, index(0)), "bool"), behind, chosen), INDEX)
         last = arithmetic("sub", sized(extent), index(1))  # an index that no row has must not reach other memory

@@ -123,7 +123,7 @@ def _concat(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callabl
 
 def _infer_gather(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> TensorType:
     axis = axis_of(attributes["axis"], types[0].rank, "gather")
-    if not types[1].dtype.startswith("int"):
+    if not types[1].dtype.startswith(("int", "uint")):
         raise UsageError(f"gather: indices are {types[1]}, expected whole numbers")
     return TensorType((*types[0].shape[:axis], *types[1].shape, *types[0].shape[axis + 1 :]), types[0].dtype)
 

@@ -97,7 +97,7 @@ class Folding(GraphBuilder):
                 if count * numpy_dtype(kind.dtype).itemsize > max(FOLDED_BYTES, *(one.nbytes for one in known), 0):
                     return None
                 if primitive != "size" or isinstance(attributes["extent"], int):
-                    found = PRIMITIVES[primitive].compute(known, attributes, _number)
+                    found = PRIMITIVES[primitive].compute(known, attributes, number_of)
                     return self.constant(np.ascontiguousarray(found).reshape(kind.shape), kind.dtype)
             if count > LARGEST:
                 return None
@@ -131,7 +131,8 @@ class Folding(GraphBuilder):
         return GraphBuilder.add(self, "map", *parts, function="div")
 
 
-def _number(extent: Extent) -> int:
+def number_of(extent: Extent) -> int:
+    """An extent that is a number; Undecided where it is none."""
     if not isinstance(extent, int):
         raise Undecided
     return extent

@@ -20,6 +20,7 @@ from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
 from haotuner.importing.table import MAIN, rule_of
+from haotuner.importing.tables import tables_of_bytes
 from haotuner.importing.types import dtype_of_onnx
 
 DEEPEST = 16  # bodies inside bodies
@@ -242,6 +243,7 @@ class Reader:
 
 def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
     """The graph with the file's names for its outputs."""
+    tables_of_bytes(g)
     chosen: list[tuple[str, str]] = []
     for name, tensor in outputs:
         plain = g._nodes_of(tensor)

@@ -115,6 +115,8 @@ class Greedy:
             return ()
         if node.primitive in ORDERED:
             return [*node.inputs, node.output]
+        if node.primitive == "gather" and self.graph.types[node.inputs[1]].dtype in ("uint8", "int8"):
+            return [node.inputs[1], node.output]  # what is looked up is no vector: around it there may be some
         if node.primitive == "gather":
             return [one for one in node.inputs if not self._cheap(one)]
         if node.primitive in ("window", "contract", "concat"):

@@ -96,3 +96,25 @@ def test_bounds_that_are_constants_keep_nan_and_zeros(tmp_path: Path) -> None:
     run(library, x, out)
     (want,) = interpret(clipped(), {"x": x}).values()
     np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_a_byte_is_looked_up_as_it_is(dtype: str, tmp_path: Path) -> None:
+    """Every byte has a row: an unsigned one's place is not asked for, one with a sign counts from the end."""
+    g = GraphBuilder()
+    x = g.input("x", (dimension("n"),), dtype)
+    table = g.input("table", (256,), dtype)
+    graph = g.finish(g.add("gather", table, x, axis=0))
+    library, _ = built(graph, tmp_path)
+    assert ("?" in loops_of(graph, "made", lambda extent: 0).source) == (dtype == "int8")
+    draw = np.random.default_rng(0)
+    rows, places = (draw.permutation(256).astype(np.uint8).view(dtype) for _ in range(2))
+    out = np.empty(256, dtype)
+    sizes, low, high = (np.array([one], np.int64) for one in (256, 0, 256))
+    by_name = {"x": places, "table": rows, graph.outputs[0]: out}
+    group = loops_of(graph, "made", lambda extent: 0)
+    tensors = (ctypes.c_void_p * 3)(*(by_name[name].ctypes.data for name in group.tensors))
+    library.made(*(ctypes.c_void_p(one.ctypes.data) for one in (sizes,)), tensors,
+                 *(ctypes.c_void_p(one.ctypes.data) for one in (low, high)))  # fmt: skip
+    (want,) = interpret(graph, {"x": places, "table": rows}).values()
+    np.testing.assert_array_equal(out, want)

@@ -12,6 +12,7 @@ from haotuner.graph.interpret import interpret
 from haotuner.importing.read import graph_of
 
 onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx.reference")
 from tests.bench.onnx_nodes import answer, cases_of  # noqa: E402, after the skip
 from tests.content.test_importing import model  # noqa: E402
 
@@ -102,3 +103,37 @@ def test_bytes_of_another_scale_or_of_one_too_small_are_rounded(own: float, othe
     nodes, weights = around([n("Flatten", ["a"], ["b"])], other, own)
     graph = graph_of(model(nodes, {"x": ["rows", 4]}, ["y"], weights), None, {})
     assert sum(node.attributes.get("function") == "round" for node in graph.nodes) == 2
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_a_dear_function_of_one_byte_is_a_table(dtype: type) -> None:
+    """As a quantizer writes x * erf(x): what lies between is rounded, too."""
+    between = [
+        n("Erf", ["a"], ["e"]),
+        n("QuantizeLinear", ["e", "u", "m"], ["p"]),
+        n("DequantizeLinear", ["p", "u", "m"], ["q"]),
+        n("Mul", ["a", "q"], ["b"]),
+    ]
+    nodes, weights = around(between, 0.03)
+    weights |= {"z": dtype(7), "u": np.float32(1 / 127), "m": dtype(3)}
+    made = model(nodes, {"x": ["rows", 40]}, ["y"], weights)
+    made.opset_import[0].version = 19
+    graph = graph_of(made, None, {})
+    (table,) = (node for node in graph.nodes if node.primitive == "gather")
+    assert graph.types[table.inputs[0]].shape == (256,) and "erf" not in str(graph.nodes)
+    x = np.linspace(-9, 9, 400, dtype=np.float32).reshape(10, 40)
+    want = onnx.reference.ReferenceEvaluator(made).run(None, {"x": x})[0]
+    found = interpret(graph, {"x": x})["y"]
+    assert (found != want).mean() < 0.02 and np.abs(found - want).max() < 0.031  # erf of another library
+
+
+@pytest.mark.parametrize("op", ["Relu", "Add"])
+def test_a_cheap_function_of_one_byte_and_one_of_two_are_none(op: str) -> None:
+    more = [
+        n("QuantizeLinear", ["v", "u", "z"], ["c"]),
+        n("DequantizeLinear", ["c", "u", "z"], ["d"]),
+        n("Erf", ["d"], ["e"]),
+    ]
+    nodes, weights = around([*more, n(op, ["a", "e"] if op == "Add" else ["a"], ["b"])], 0.03)
+    made = model(nodes, {"x": ["rows", 4], "v": ["rows", 4]}, ["y"], {**weights, "u": np.float32(0.031)})
+    assert "gather" not in [node.primitive for node in graph_of(made, None, {}).nodes]
