@@ -8,49 +8,64 @@
 
 #define LANES 16
 
-/* Terms [0, 4) of `count` rows, or the first of them. */
-#define HT_LOAD(j) ((j) < count ? (all ? _mm_loadu_ps(from + (j) * down) : _mm_maskz_loadu_ps(terms, from + (j) * down)) : _mm_setzero_ps())
-HT_TARGET_16 static inline __attribute__((always_inline)) __m512 pieces(const float* from, int64_t down, int64_t count, __mmask8 terms, int all,
-                                                                        int64_t i) {
-  const __m512 two = _mm512_insertf32x4(_mm512_castps128_ps512(HT_LOAD(i)), HT_LOAD(i + 4), 1);
-  return _mm512_insertf32x4(_mm512_insertf32x4(two, HT_LOAD(i + 8), 2), HT_LOAD(i + 12), 3);
-}
-
-/* Four terms, or the first of them, of `few` rows times `count`. */
-HT_TARGET_16 static inline __attribute__((always_inline)) void add(const float* from, int64_t down, int64_t count, int64_t depth, int all,
-                                                                   const float* short_from, int64_t short_down, const int few, __m512* sum) {
-  const __mmask8 terms = (__mmask8)((1u << depth) - 1);
-  const __m512 a = pieces(from, down, count, terms, all, 0), b = pieces(from, down, count, terms, all, 1);
-  const __m512 c = pieces(from, down, count, terms, all, 2), d = pieces(from, down, count, terms, all, 3);
+/* Four terms of 16 rows, row i + 4 j in lane j of vector i, times those of `few` rows from `other` on; of the terms there are `depth`. */
+HT_TARGET_16 static inline __attribute__((always_inline)) void multiply(__m512 a, __m512 b, __m512 c, __m512 d, const float* other, int64_t other_down,
+                                                                        const int few, int64_t depth, __m512* sum) {
   const __m512 ab = _mm512_unpacklo_ps(a, b), ab_high = _mm512_unpackhi_ps(a, b);
   const __m512 cd = _mm512_unpacklo_ps(c, d), cd_high = _mm512_unpackhi_ps(c, d);
-  const __m512 first = _mm512_shuffle_ps(ab, cd, 0x44), second = _mm512_shuffle_ps(ab, cd, 0xee);
-  const __m512 third = _mm512_shuffle_ps(ab_high, cd_high, 0x44), fourth = _mm512_shuffle_ps(ab_high, cd_high, 0xee);
-#define HT_TERM(t, v)                                                     \
-  if (all || depth > t)                                                   \
-    _Pragma("GCC unroll 8") for (int i = 0; i < few; ++i) sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(short_from[i * short_down + t]), v, sum[i]);
-  HT_TERM(0, first)
-  HT_TERM(1, second)
-  HT_TERM(2, third)
-  HT_TERM(3, fourth)
+#define HT_TERM(t, v)                                                             \
+  if (depth > t) {                                                                \
+    const __m512 term = v;                                                        \
+    _Pragma("GCC unroll 8") for (int i = 0; i < few; ++i) sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(other[i * other_down + t]), term, sum[i]); \
+  }
+  HT_TERM(0, _mm512_shuffle_ps(ab, cd, 0x44))
+  HT_TERM(1, _mm512_shuffle_ps(ab, cd, 0xee))
+  HT_TERM(2, _mm512_shuffle_ps(ab_high, cd_high, 0x44))
+  HT_TERM(3, _mm512_shuffle_ps(ab_high, cd_high, 0xee))
 }
 
-HT_TARGET_16 static inline __attribute__((always_inline)) void sums(const float* from, int64_t down, int64_t count, const float* short_from,
-                                                                    int64_t short_down, int64_t k, const int few, float* to, int64_t to_down) {
+HT_TARGET_16 static inline __attribute__((always_inline)) __m512 joined(__m128 a, __m128 b, __m128 c, __m128 d) {
+  const __m512 two = _mm512_insertf32x4(_mm512_castps128_ps512(a), b, 1);
+  return _mm512_insertf32x4(_mm512_insertf32x4(two, c, 2), d, 3);
+}
+
+/* The first terms of `count` rows, which may be fewer than 16. */
+HT_TARGET_16 static inline __attribute__((always_inline)) __m512 some(const float* from, int64_t down, int64_t count, __mmask8 terms, int64_t i) {
+#define HT_LOAD(j) ((j) < count ? _mm_maskz_loadu_ps(terms, from + (j) * down) : _mm_setzero_ps())
+  return joined(HT_LOAD(i), HT_LOAD(i + 4), HT_LOAD(i + 8), HT_LOAD(i + 12));
+}
+
+HT_TARGET_16 static inline __attribute__((always_inline)) void sums(const float* from, int64_t down, int64_t count, const float* other,
+                                                                    int64_t other_down, int64_t k, const int few, float* to, int64_t to_down) {
   __m512 sum[HT_PRODUCT_FEW];
   _Pragma("GCC unroll 8") for (int i = 0; i < few; ++i) sum[i] = _mm512_setzero_ps();
   int64_t t = 0;
-  for (; t + 4 <= k; t += 4) add(from + t, down, count, 4, 1, short_from + t, short_down, few, sum);
-  if (t < k) add(from + t, down, count, k - t, 0, short_from + t, short_down, few, sum);
+  if (count == LANES) { /* four pointers and a stride: sixteen would not stay in registers */
+    const float *p = from, *q = from + 4 * down, *r = from + 8 * down, *s = from + 12 * down, *next = from + 16 * down;
+    for (; t + 4 <= k; t += 4, p += 4, q += 4, r += 4, s += 4) {
+#define HT_ROWS(i) joined(_mm_loadu_ps(p + (i) * down), _mm_loadu_ps(q + (i) * down), _mm_loadu_ps(r + (i) * down), _mm_loadu_ps(s + (i) * down))
+      multiply(HT_ROWS(0), HT_ROWS(1), HT_ROWS(2), HT_ROWS(3), other + t, other_down, few, 4, sum);
+      const float* ahead = next + (t / 4 % 4) * down + t; /* a line of four of the next rows, if there are any */
+      _mm_prefetch((const char*)ahead, _MM_HINT_T0);
+      _mm_prefetch((const char*)(ahead + 4 * down), _MM_HINT_T0);
+      _mm_prefetch((const char*)(ahead + 8 * down), _MM_HINT_T0);
+      _mm_prefetch((const char*)(ahead + 12 * down), _MM_HINT_T0);
+    }
+  }
+  for (; t < k; t += 4) {
+    const float* at = from + t;
+    const __mmask8 terms = (__mmask8)((1u << least(4, k - t)) - 1);
+    multiply(some(at, down, count, terms, 0), some(at, down, count, terms, 1), some(at, down, count, terms, 2), some(at, down, count, terms, 3),
+             other + t, other_down, few, k - t, sum);
+  }
   const __mmask16 there = (__mmask16)((1u << count) - 1);
   _Pragma("GCC unroll 8") for (int i = 0; i < few; ++i) _mm512_mask_storeu_ps(to + i * to_down, there, sum[i]);
 }
 
 #define HT_FEW(few)                                                                                                                   \
-  HT_TARGET_16 static void sums_##few(const float* from, int64_t down, int64_t count, const float* short_from, int64_t short_down, int64_t k, \
+  HT_TARGET_16 static void sums_##few(const float* from, int64_t down, int64_t count, const float* other, int64_t other_down, int64_t k, \
                                       float* to, int64_t to_down) {                                                                   \
-    if (count == LANES) sums(from, down, LANES, short_from, short_down, k, few, to, to_down);                                         \
-    else sums(from, down, count, short_from, short_down, k, few, to, to_down);                                                        \
+    sums(from, down, count, other, other_down, k, few, to, to_down);                                                        \
   }
 HT_FEW(1) HT_FEW(2) HT_FEW(3) HT_FEW(4) HT_FEW(5) HT_FEW(6) HT_FEW(7) HT_FEW(8)
 static void (*const sums_of[HT_PRODUCT_FEW])(const float*, int64_t, int64_t, const float*, int64_t, int64_t, float*, int64_t) = {
@@ -68,17 +83,17 @@ void ht_product_few(const ht_call* call, const int64_t* offsets, ht_product_box 
   const float* columns = (const float*)w->data + offsets[HT_PRODUCT_W] + at.column * w->strides[1];
   float* to = (float*)y->data + offsets[HT_PRODUCT_Y] + at.row * y->strides[0] + at.column;
   const int by_columns = at.columns >= at.rows; /* a vector holds columns of a row; else rows of a column, which are turned back */
-  const int64_t down = by_columns ? w->strides[1] : x->strides[0], short_down = by_columns ? x->strides[0] : w->strides[1];
+  const int64_t down = by_columns ? w->strides[1] : x->strides[0], other_down = by_columns ? x->strides[0] : w->strides[1];
   const int64_t extent = by_columns ? at.columns : at.rows, few = by_columns ? at.rows : at.columns, k = call->extents[HT_PRODUCT_K];
   for (int64_t i = 0; i < extent; i += LANES) {
     if (i + LANES > extent && extent > LANES) i = extent - LANES; /* some again */
     const int64_t count = least(LANES, extent - i);
     if (by_columns) {
-      sums_of[few - 1](columns + i * down, down, count, rows, short_down, k, to + i, y->strides[0]);
+      sums_of[few - 1](columns + i * down, down, count, rows, other_down, k, to + i, y->strides[0]);
       continue;
     }
     _Alignas(64) float turned[HT_PRODUCT_FEW * LANES];
-    sums_of[few - 1](rows + i * down, down, count, columns, short_down, k, turned, LANES);
+    sums_of[few - 1](rows + i * down, down, count, columns, other_down, k, turned, LANES);
     ht_square(LANES, turned, LANES, few, count, to + i * y->strides[0], y->strides[0], few);
   }
 }
