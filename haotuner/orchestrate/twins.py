@@ -15,7 +15,7 @@ def meaning(graph: Graph, made: Mapping[str, Node], nodes: Sequence[str], requir
     """What a window is, its tensors by their places; equal where the same kernels may be made at the same prices.
 
     ``nodes`` in the graph's order; ``required``: what lies in memory. Of what comes from outside types count, and values of
-    scalars, which kernels hold as numbers.
+    whole numbers; real ones, such as scales of bytes, are any: no kernel takes longer for its scale.
     """
     inside = {name: place for place, name in enumerate(nodes)}
     outside: dict[str, int] = {}
@@ -27,6 +27,9 @@ def meaning(graph: Graph, made: Mapping[str, Node], nodes: Sequence[str], requir
                 reads.append(inside[one])
                 continue
             value = graph.constants.get(one)
+            if value is not None and value.size == 1 and value.dtype.kind == "f":
+                reads.append(str(graph.types[one]))
+                continue
             scalar = None if value is None or value.size != 1 else _frozen(value)
             reads.append((outside.setdefault(one, len(outside)), str(graph.types[one]), scalar))
         attributes = tuple(sorted((key, _frozen(value)) for key, value in made[name].attributes.items()))

@@ -148,11 +148,10 @@ class Windows:
         for place, some in enumerate(self._apart(parts, own.candidates)):
             kept = [parts[at] for at in some]
             inside = frozenset[str]().union(*(part.inside for part in kept))
-            window = Window(self._ordered(inside), inside, meaning=(own.meaning, place))
-            every = [
-                *(one for part in kept for one in part.candidates),
-                *(one for one in own.candidates if one.nodes <= inside),
-            ]
+            unions = [one for one in own.candidates if one.nodes <= inside]
+            alone = len(kept) == 1 and not unions  # it means what it meant, wherever it lies
+            window = Window(self._ordered(inside), inside, meaning=kept[0].meaning if alone else (own.meaning, place))
+            every = [*(one for part in kept for one in part.candidates), *unions]
             reads = [self._reads(self.plan.subgraph(*one.key).inputs, inside) for one in every]
             window.candidates = [replace(one, reads=some) for one, some in zip(every, reads, strict=True)]
             window.whole = own.whole and all(part.whole for part in kept)

@@ -15,10 +15,12 @@ from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
+from haotuner.orchestrate import exact as exact_module
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.program import solve
 from haotuner.orchestrate.windows import Windows
 
 
@@ -33,13 +35,33 @@ def rounded(times: int) -> Graph:
     return g.finish(stored)
 
 
-def weighed() -> Graph:
-    """A softmax from bytes to bytes."""
+def weighed(layers: int = 1) -> Graph:
+    """A softmax from bytes to bytes, and behind a product one of bytes of another scale."""
     g = GraphBuilder()
     x = g.input("x", (dimension("n"), 40), "uint8")
-    real = g.map("mul", g.map("sub", g.add("cast", x, dtype="fp32"), 9.0), 0.1)
-    found = g.map("round", g.map("div", composites.softmax(g, real), 0.004))
-    return g.finish(g.add("cast", g.map("min", g.map("max", found, 0.0), 255.0), dtype="uint8"))
+    for place in range(layers):
+        real = g.map("mul", g.map("sub", g.add("cast", x, dtype="fp32"), 9.0 + place), 0.1 + place)
+        found = g.map("round", g.map("div", composites.softmax(g, real), 0.004))
+        x = g.add("cast", g.map("min", g.map("max", found, 0.0), 255.0), dtype="uint8")
+        if place < layers - 1:
+            weight = g.constant(np.full((40, 40), 1 + place, np.int32))
+            sums = g.add("contract", g.add("cast", x, dtype="int32"), weight, labels="bk,kn->bn")
+            near = g.map("round", g.map("mul", g.add("cast", sums, dtype="fp32"), 0.01))
+            x = g.add("cast", g.map("min", g.map("max", near, 0.0), 255.0), dtype="uint8")
+    return g.finish(x)
+
+
+def test_layers_that_differ_in_scales_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved: list[int] = []
+
+    def counted(candidates: Any, *others: Any) -> Any:
+        solved.append(len(candidates))
+        return solve(candidates, *others)
+
+    monkeypatch.setattr(exact_module, "solve", counted)
+    exact = Exact(weighed(3), Prices([{"n": 200}, {"n": 3}]))
+    assert len(exact.windows) == 3 and exact.steps
+    assert len(solved) == 1, "one program, whose plan the other layers have, too"
 
 
 def test_tensors_on_the_way_to_bytes_are_in_memory_in_no_better_plan(monkeypatch: pytest.MonkeyPatch) -> None:
