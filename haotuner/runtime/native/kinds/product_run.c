@@ -1,6 +1,7 @@
 /* batch_matmul: one call. Threads share pieces of the output: matrices, and rows or columns of each where the plan says so. In a
  * piece, a block of W (columns x terms) is copied as the programs read it, or read where it is, and rows pass over it; every
  * element is one sum in the order of its terms, however it is cut. */
+#include <immintrin.h>
 #include <string.h>
 
 #include "product.h"
@@ -24,12 +25,14 @@ typedef struct { /* an extent in even tiles: `wide` of `size` units, then `narro
   int64_t size, wide, narrow;
 } cut;
 
-/* Columns in even groups of vectors. Those before the last, narrower one are written where they belong; of that one what is past the
- * end of a row goes through `room`, and its W is always a copy, with zeros there. */
+/* Columns in even groups of vectors. If the last vector is not whole, its group begins earlier, so that some columns are computed twice, with
+ * the same bits. Where there are not as many columns, or they would be added twice, it goes through `room` instead, and its W is always
+ * a copy, with zeros past the end. */
 typedef struct {
   cut groups;
   int64_t last;  /* vectors of the group that holds a part of one; 0: there is none */
-  int64_t whole; /* columns before it */
+  int64_t begin; /* its first column */
+  int64_t part;  /* columns of it that go through `room`; 0: it is as any other */
 } columns_cut;
 
 typedef struct { /* one block: rows [row, row + rows) of a matrix, `columns` of it from `column` on, `depth` terms from `from` on */
@@ -76,14 +79,17 @@ static cut cut_of(int64_t units, int64_t most) {
   return (cut){size, units - tiles * (size - 1), tiles * size - units};
 }
 
-static columns_cut cut_columns(const job* j, int64_t columns) {
-  int64_t lanes = j->product->lanes;
-  columns_cut found = {cut_of(up(columns, lanes), j->kernel->vectors), 0, columns};
+/* `whole`: the sum is not computed in parts. */
+static columns_cut cut_columns(const job* j, int64_t columns, int whole) {
+  const int64_t lanes = j->product->lanes;
+  columns_cut found = {.groups = cut_of(up(columns, lanes), j->kernel->vectors)};
   if (columns % lanes == 0) return found;
   found.last = found.groups.narrow > 0 ? found.groups.size - 1 : found.groups.size;
   if (found.groups.narrow > 0) --found.groups.narrow;
   else --found.groups.wide;
-  found.whole = (found.groups.wide * found.groups.size + found.groups.narrow * (found.groups.size - 1)) * lanes;
+  found.begin = (found.groups.wide * found.groups.size + found.groups.narrow * (found.groups.size - 1)) * lanes;
+  if (whole && columns >= found.last * lanes) found.begin = columns - found.last * lanes;
+  else found.part = columns - found.begin;
   return found;
 }
 
@@ -102,8 +108,9 @@ static void pack_w(const job* j, const block* b, const columns_cut* c, int all) 
   float* to = room.w;
   for (int kind = 0; kind < 3; ++kind) {
     const int64_t vectors = vectors_of(c, kind), count = groups_of(c, kind);
+    if (kind == 2) column = c->begin;
     for (int64_t i = 0; i < count; ++i, column += vectors * lanes, to += vectors * lanes * b->depth)
-      if (all || kind == 2)
+      if (all || (kind == 2 && c->part > 0))
         ht_product_pack(to, vectors * lanes, b->w + column * b->w_right, b->w_down, b->w_right, b->depth,
                         least(vectors * lanes, b->columns - column), (int)lanes);
   }
@@ -125,8 +132,9 @@ static int steps_of(const job* j, const block* b, const columns_cut* c, const cu
   for (int kind = 0; kind < 3; ++kind) {
     const int64_t vectors = vectors_of(c, kind), groups = groups_of(c, kind), width = vectors * p->lanes;
     if (groups == 0) continue;
-    const int copied = by->all || kind == 2;
-    const int64_t part = kind == 2 ? b->columns - column : 0;
+    const int64_t part = kind == 2 ? c->part : 0;
+    const int copied = by->all || part > 0;
+    if (kind == 2) column = c->begin;
     const cut rows = cut_of(b->rows, tallest(j->kernel, vectors));
     for (int narrow = 0; narrow < 2; ++narrow) {
       const int64_t size = rows.size - narrow, tiles = narrow ? rows.narrow : rows.wide, row = narrow ? rows.wide * rows.size : 0;
@@ -147,8 +155,23 @@ static int steps_of(const job* j, const block* b, const columns_cut* c, const cu
   return count;
 }
 
+__attribute__((target("avx512f"))) static void copy_16(float* to, int64_t to_down, const float* from, int64_t down, int64_t rows, int64_t columns) {
+  const __mmask16 last = (__mmask16)((1u << ((columns - 1) % 16 + 1)) - 1);
+  for (int64_t i = 0; i < rows; ++i, to += to_down, from += down) {
+    int64_t j = 0;
+    for (; j + 16 < columns; j += 16) _mm512_storeu_ps(to + j, _mm512_loadu_ps(from + j));
+    _mm512_mask_storeu_ps(to + j, last, _mm512_maskz_loadu_ps(last, from + j));
+  }
+}
+
+static void copy(float* to, int64_t to_down, const float* from, int64_t down, int64_t rows, int64_t columns, int lanes) {
+  if (lanes >= 16) copy_16(to, to_down, from, down, rows, columns);
+  else
+    for (int64_t i = 0; i < rows; ++i) memcpy(to + i * to_down, from + i * down, (size_t)columns * sizeof(float));
+}
+
 /* `x`: the block's, or its copy. */
-static int run_step(step* s, const float* x, const block* b) {
+static int run_step(step* s, const float* x, const block* b, int lanes) {
   float* y = b->y + s->y;
   TVMFFIAny result = {.type_index = kTVMFFINone};
   s->args[0].v_ptr = (void*)(x + s->x);
@@ -156,10 +179,9 @@ static int run_step(step* s, const float* x, const block* b) {
   s->args[2].v_ptr = s->part == 0 ? y : room.y;
   if (s->fn == NULL) return -1;
   if (s->part == 0) return s->fn(NULL, s->args, 12, &result);
-  const size_t bytes = (size_t)s->part * sizeof(float);
-  for (int64_t i = 0; b->from > 0 && i < s->rows; ++i) memcpy(room.y + i * s->width, y + i * b->y_down, bytes);
+  if (b->from > 0) copy(room.y, s->width, y, b->y_down, s->rows, s->part, lanes);
   const int rc = s->fn(NULL, s->args, 12, &result);
-  for (int64_t i = 0; i < s->rows; ++i) memcpy(y + i * b->y_down, room.y + i * s->width, bytes);
+  copy(y, b->y_down, room.y, s->width, s->rows, s->part, lanes);
   return rc;
 }
 
@@ -176,7 +198,7 @@ static int run_block(const job* j, const block* b, const columns_cut* c, cuts* b
   int count = by->first_count;
   if (b->from > 0 || b->rows != by->first_rows || b->columns != by->first_columns) count = steps_of(j, b, c, by, steps = own);
   for (int i = 0; i < count; ++i)
-    if (run_step(&steps[i], x, b) != 0) return -1;
+    if (run_step(&steps[i], x, b, p->lanes) != 0) return -1;
   return 0;
 }
 
@@ -216,7 +238,7 @@ static cuts cuts_of(const job* j, int64_t at_rows, int64_t at_columns) {
   found.rows = least(tall, up(rows, j->kernel->rows) * j->kernel->rows);
   found.first_columns = least(found.columns, at_columns);
   found.first_rows = least(found.rows, at_rows);
-  found.by_columns = cut_columns(j, found.first_columns);
+  found.by_columns = cut_columns(j, found.first_columns, terms >= k);
   const block first = block_of(j->call, found.first_rows, found.first_columns, least(k, terms));
   found.first_count = steps_of(j, &first, &found.by_columns, &found, found.first);
   return found;
@@ -231,11 +253,11 @@ static int run_box(const job* j, const int64_t* offsets, ht_product_box at, cuts
     block b = block_of(j->call, 0, least(columns, at.columns - column), 0);
     columns_cut other;
     const columns_cut* c = &by->by_columns;
-    if (b.columns != by->first_columns) other = cut_columns(j, b.columns), c = &other;
+    if (b.columns != by->first_columns) other = cut_columns(j, b.columns, terms >= k), c = &other;
     for (b.from = 0; b.from < k || (k == 0 && b.from == 0); b.from += terms) {
       b.depth = least(terms, k - b.from);
       b.w = (const float*)w->data + offsets[HT_PRODUCT_W] + (at.column + column) * b.w_right + b.from * b.w_down;
-      if ((by->all || c->last > 0) && k > 0) pack_w(j, &b, c, by->all);
+      if ((by->all || c->part > 0) && k > 0) pack_w(j, &b, c, by->all);
       for (int64_t row = at.row; row < at.row + at.rows; row += rows) {
         b.rows = least(rows, at.row + at.rows - row);
         b.x = (const float*)x->data + offsets[HT_PRODUCT_X] + row * b.x_down + b.from * b.x_right;
