@@ -46,7 +46,7 @@ def weighed(layers: int = 1) -> Graph:
         if place < layers - 1:
             weight = g.constant(np.full((40, 40), 1 + place, np.int32))
             sums = g.add("contract", g.add("cast", x, dtype="int32"), weight, labels="bk,kn->bn")
-            near = g.map("round", g.map("mul", g.add("cast", sums, dtype="fp32"), 0.01))
+            near = g.map("round", g.map("div", g.map("mul", g.add("cast", sums, dtype="fp32"), 0.01), 0.02))
             x = g.add("cast", g.map("min", g.map("max", near, 0.0), 255.0), dtype="uint8")
     return g.finish(x)
 
