@@ -26,7 +26,9 @@ from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape
 
-PREDICTED_CELLS = 144  # of a plan that is predicted cell by cell: each costs a count of every program
+# Cells of a plan that is predicted cell by cell, each of which costs a count of every kept program: of up to two axes, and of
+# more, where 144 would be five an axis and the middle of one says little of its ends.
+PREDICTED_CELLS, PREDICTED_CELLS_OF_MANY = 144, 512
 
 
 def analysis_us(task: Task, pairs: Sequence[tuple[MicroKernel, Shape]], device: Device) -> NDArray[np.float64]:
@@ -78,7 +80,8 @@ def _predicted(task: Task, device: Device, families: Sequence[Family], model: Co
         )
         return found
 
-    return Carried(_ranges(task), expected, PREDICTED_CELLS)
+    cells = PREDICTED_CELLS if len(task.op.dynamic) < 3 else PREDICTED_CELLS_OF_MANY
+    return Carried(_ranges(task), expected, cells)
 
 
 def _ranges(task: Task) -> dict[str, tuple[int, int]]:

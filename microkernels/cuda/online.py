@@ -50,6 +50,9 @@ TENSOR_SM = 80  # the first with bf16, cp.async and products of 16 terms
 WIDE_ARCHS = ("sm_90", "sm_90a")  # of wgmma: later ones have other instructions
 LEAST_SHARED = 99 << 10  # of a block on devices since then
 STEPS = 5.0  # exchanges until a warp's lanes are joined
+# Along the depth, fitted to 128 times of an H200: cycles of a warp for 32 elements of a key and its value, which come and are
+# turned into floats; instructions of a row for each of these, and for a key.
+EACH_VECTOR, EACH_ROW = 100.0, 28.0
 
 
 class CudaOnline(CpuOnline, CudaGenerated):
@@ -155,8 +158,8 @@ class CudaOnline(CpuOnline, CudaGenerated):
             float(self.cut(asked.kernels[0]).vectors),
         )
         rows, block = asked.param("rw"), asked.param("bk")
-        waited = keys * ((STEPS * JOIN_CYCLES + LOAD_CYCLES / AHEAD) / block + LOAD_CYCLES / AHEAD / rows) + LOAD_CYCLES
-        issued = keys * (rows * (2.0 * vectors + 2.0 * STEPS + 6.0) + 4.0 * vectors)
+        waited = keys * ((STEPS * JOIN_CYCLES + LOAD_CYCLES / AHEAD) / block + EACH_VECTOR * vectors) + LOAD_CYCLES
+        issued = keys * rows * EACH_ROW * (vectors + 1.0)
         return Price(waited, issued, streams=False)
 
 

@@ -176,6 +176,17 @@ def test_four_warps_take_as_long_for_one_row_as_for_all():
         assert one > 0.9 * every > 10, "14 us were measured where 8 were expected"
 
 
+def test_one_query_is_not_given_to_warps_along_a_deep_head():
+    device, op = find_device("h200"), Op.parse("attention:d=128,dtype=fp16")
+    (family,) = families_for(op, "cuda")
+    depth, tensor = (
+        [k for k in family.points(op, device) if k["al"] == along and shares_terms(k) and k["ky"] == 64] for along in (1, 2)
+    )
+    pairs = [(kernel, Shape.of(b=32, t=1, s=1024)) for kernel in (*depth, *tensor)]
+    us = expected_us(device, demand(device, family, op, pairs, weights="hot"))
+    assert us[: len(depth)].min() > 1.2 * us[len(depth) :].min(), "15.4 us were measured and 9.0, where 7.9 were expected"
+
+
 @pytest.mark.parametrize(("causal", "seen"), [("none", [4, 4, 4]), ("end", [3, 4, 4]), ("start", [1, 2, 3])])
 def test_tiles_that_rows_see(causal, seen):
     op = Op.parse(f"attention:d=64,causal={causal},dtype=bf16")

@@ -10,11 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from haotuner.hw_profiles.find import find_device
+from haotuner.microkernels.index import families_for
 from haotuner.plan.assign import assign, assign_within
 from haotuner.plan.cells import MOST_CELLS, NARROW_CELLS, Carried, cell_table
 from haotuner.plan.cover import PENALTY, POWER
+from haotuner.search.carried import carried
+from haotuner.search.task import Task
 from haotuner.words.composition import Composition
+from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from haotuner.words.traffic import Traffic
 
 WIDE, TALL = Composition.of("wide"), Composition.of("tall")
 
@@ -102,3 +108,15 @@ def test_pixels_that_end_beyond_a_tile_are_known_where_nothing_was_timed() -> No
     assert len(table.entries) == np.prod([len(bounds) for bounds in table.bounds.values()]) <= NARROW_CELLS
     alone = {shape: {WIDE: times[WIDE]} for shape, times in found.items()}
     assert cell_table(1, ("b", "w"), alone, {}, carried=carried).entries == (WIDE,)  # cells that nothing parts are one
+
+
+def test_three_axes_have_more_cells_of_predictions_than_two() -> None:
+    device = find_device("h200")
+    cells = {}
+    for text, shape in (("softmax:", Shape.of(m=8, n=64)), ("attention:d=64", Shape.of(b=2, t=9, s=30))):
+        op = Op.parse(text)
+        task = Task(op=op, traffic=Traffic.of([(shape, 1.0)]), budget_s=0.0)
+        found = carried(task, device, families_for(op, "cuda"), None)
+        assert found is not None
+        cells[text] = found.cells
+    assert cells["attention:d=64"] >= 8**3 and cells["softmax:"] >= 8**2
