@@ -25,7 +25,8 @@ def plan_facts(table: PlanTable) -> dict[str, Any]:
                     else {}
                 ),
             },
-            "measured_us": {str(shape): _rounded(found) for shape, found in table.measured.items()},
+            "measured_us": _of(table, guessed=False),
+            **({"expected_us": _of(table, guessed=True)} if table.guessed else {}),
         }
     return {
         "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
@@ -45,6 +46,15 @@ def _considered(one: Considered) -> dict[str, Any]:
         "us": us,
         "from": "measured" if one.measured else "predicted",
     }
+
+
+def _of(table: CellTable, *, guessed: bool) -> dict[str, dict[str, float]]:
+    """What was compared, by shape: what was timed, or what was only expected."""
+    some = {
+        shape: {one: us for one, us in found.items() if ((shape, one) in table.guessed) == guessed}
+        for shape, found in table.measured.items()
+    }
+    return {str(shape): _rounded(found) for shape, found in some.items() if found}
 
 
 def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:

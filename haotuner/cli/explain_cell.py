@@ -63,7 +63,7 @@ def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict
         "predicted_us": None,
         "measured_us": None if not_timed else _call_us(pack, op, shape),
         "not_timed": not_timed,
-        "runner_up": _runner_up(plan.get("measured_us", {}), extents, chosen),
+        "runner_up": _runner_up(plan, extents, chosen),
     }
 
 
@@ -91,7 +91,7 @@ def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str
         "predicted_us": None,
         "measured_us": None,
         "not_timed": WHY_NOT_TIMED,
-        "runner_up": _runner_up(plan.get("measured_us", {}), extents, chosen),
+        "runner_up": _runner_up(plan, extents, chosen),
     } | ({"writes": [one.name for one in entry.written], "apart": entry.apart} if entry.places else {})
 
 
@@ -145,11 +145,12 @@ def print_cell(document: Mapping[str, Any]) -> None:
         say("unverified: nothing was measured when the pack was made, the plan is a prediction")
     second = document["runner_up"]
     if second is None:
-        say("no other micro-kernel or way to share was timed near this shape")
+        say("no other micro-kernel or way to share was compared near this shape")
         return
     say(f"runner-up: {second['composition']}, {share_in_words(second['split'])}")
-    near = f"at {second['at']}, the nearest shape that was timed while tuning"
-    say(f"{near}: {second['us']:.1f} us against {second['chosen_us']:.1f} us")
+    timed = second["from"] == "measured"
+    near = f"at {second['at']}, the nearest shape that was {'timed' if timed else 'compared'} while tuning"
+    say(f"{near}: {second['us']:.1f} us against {second['chosen_us']:.1f} us{'' if timed else ', expected, not timed'}")
 
 
 def _why_not_timed(op: Op, shape: Shape) -> str:
@@ -173,19 +174,23 @@ def _call_us(pack: Pack, op: Op, shape: Shape) -> float:
 
 
 def _runner_up(
-    measured: Mapping[str, Mapping[str, float]], extents: Mapping[str, int], chosen: Composition
+    plan: Mapping[str, Any], extents: Mapping[str, int], chosen: Composition
 ) -> dict[str, Any] | None:
-    """The next best composition at the nearest timed shape at which the chosen one was timed, too."""
+    """The next best composition at the nearest shape at which the chosen one was compared, too: timed or expected."""
     near: tuple[float, str] | None = None
-    for text, times in measured.items():
+    timed: Mapping[str, Mapping[str, float]] = plan.get("measured_us", {})
+    guessed: Mapping[str, Mapping[str, float]] = plan.get("expected_us", {})
+    compared = {text: {**guessed.get(text, {}), **timed.get(text, {})} for text in {**timed, **guessed}}
+    for text, times in compared.items():
         shape = {axis: span.first for axis, span in ShapeRange.parse(text).spans}
         if chosen.label in times and len(times) > 1 and set(shape) == set(extents):
             apart = sum(math.log(shape[axis] / extents[axis]) ** 2 for axis in extents)
             near = min(near or (math.inf, ""), (apart, text))
     if near is None:
         return None
-    times = measured[near[1]]
+    times = compared[near[1]]
     us, label = min((us, label) for label, us in times.items() if label != chosen.label)
     other = Composition.parse(label)
+    both = label in timed.get(near[1], {}) and chosen.label in timed.get(near[1], {})
     return {"composition": other.text, "split": other.share, "us": us, "chosen_us": times[chosen.label], "at": near[1],
-            "from": "measured"}  # fmt: skip
+            "from": "measured" if both else "predicted"}  # fmt: skip

@@ -27,6 +27,7 @@ DOCUMENT: dict[str, Any] = {
 PLAN: dict[str, Any] = {
     "predicted_us": [NUMBER],
     "measured_us": {str: {str: NUMBER}},
+    "expected_us": {str: {str: NUMBER}},
     "curves": {str: [{"kernel": str, "lead_us": [PAIR], "follow_us": NUMBER}]},
     "cells": {
         "bounds": {str: [int]},

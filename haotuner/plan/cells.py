@@ -37,6 +37,7 @@ class CellTable:
     """One thread count: ``entries`` of all cells, row-major in the order of ``bounds``' axes.
 
     ``bounds``: the largest extent of each cell along an axis, ascending; the first and the last cell go on beyond them.
+    ``measured``: what was compared. ``guessed``: what of it nobody timed.
     ``considered``: of each cell what was weighed, the chosen one first; empty where cells are not weighed one by one.
     """
 
@@ -44,6 +45,7 @@ class CellTable:
     bounds: Mapping[str, tuple[int, ...]]
     entries: tuple[Composition, ...]
     measured: Times = field(default_factory=dict)
+    guessed: frozenset[tuple[Shape, Composition]] = frozenset()
     regret_mean: float = 0.0  # fraction lost at the timed shapes against the best composition timed there
     regret_max: float = 0.0
     considered: tuple[tuple[Considered, ...], ...] = ()

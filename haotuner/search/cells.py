@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -336,17 +337,19 @@ class Race:
                 found |= {c: us[c][shape] for c in shared}
             times[shape] = found
         if not any(composition.share != SERIAL for found in times.values() for composition in found):
-            for (
-                shape,
-                found,
-            ) in times.items():  # nothing was timed with threads: all of them on one would leave the others idle
+            # Nothing was timed with threads: all of them on one would leave the others idle.
+            for shape, found in times.items():
                 found |= self._untimed(found, ways, shape, threads)
         times = _comparable(times)
         for shape, found in times.items() if staged and ways != (SERIAL,) else ():
             found |= {c: own[shape] for c, own in staged.items() if shape in own and len(found) > len(kept)}
         rows = [way for way in ways if way in self.task.op.dynamic]
         sharing = Sharing(threads, rows, staged) if staged else None
-        return cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, self._carried)
+        known = [self.us, us, staged]
+        guessed = frozenset(
+            (shape, one) for shape, found in times.items() for one in found if all(shape not in u.get(one, {}) for u in known)
+        )
+        return replace(cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, self._carried), guessed=guessed)
 
 
 def beside(family: Family, task: Task) -> bool:

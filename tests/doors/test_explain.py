@@ -14,7 +14,7 @@ from haotuner.backends.cpu.ways import rows_of
 from haotuner.cli import call_time, explain, explain_device
 from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed
-from haotuner.cli.explain_cell import placed_cell_document
+from haotuner.cli.explain_cell import placed_cell_document, print_cell
 from haotuner.cli.explain_program import print_program, program_document, share_of_call
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.index import families_for
@@ -245,3 +245,23 @@ def test_cells_are_found_by_the_op_s_order_of_axes_whatever_the_manifest_s_is():
     for t, s, label in ((1, 1000, few), (1000, 1, many)):
         found = placed_cell_document(manifest, entry, {"b": 3, "t": t, "s": s})["regions"]
         assert [one["kernel"] for one in found] == [label.partition("@")[0]], (t, s)
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "whence"),
+    [((4.0, 5.0), (), "measured"), ((), (4.0, 5.0), "predicted"), ((4.0,), (5.0,), "predicted")],
+)
+def test_what_nobody_timed_is_not_said_to_be_timed(measured, expected, whence, capsys):
+    labels = [f"cuda_generated_attention_bf16__vl32_al{along}_d64@serial" for along in (1, 3)]
+    given = dict(zip(labels, measured, strict=False)), dict(zip(reversed(labels), reversed(expected), strict=False))
+    plan = {"cells": {"bounds": {"b": [8], "s": [9], "t": [9]}, "entries": labels[:1]}}
+    plan |= {f"{name}_us": {"b=3;s=9;t=9": us} for name, us in zip(("measured", "expected"), given, strict=True) if us}
+    entry: Any = SimpleNamespace(
+        name="attention_d64_bf16", kind="attention", threads=(1,), facts={"plans": {"1": plan}}, places=False, group="",
+        dynamic=[PackAxis(name=name, extent=None, last=9) for name in "bts"],
+    )  # fmt: skip
+    manifest: Any = SimpleNamespace(unverified=not measured, tuning={"weights": "hot"})
+    found = placed_cell_document(manifest, entry, {"b": 3, "t": 9, "s": 8})
+    assert (found["runner_up"]["us"], found["runner_up"]["chosen_us"], found["runner_up"]["from"]) == (5.0, 4.0, whence)
+    print_cell(found)
+    assert ("expected, not timed" in "".join(capsys.readouterr())) == (whence == "predicted")
