@@ -173,9 +173,7 @@ def _call_us(pack: Pack, op: Op, shape: Shape) -> float:
     return median_us([partial(served.run, out=out, **inputs)])
 
 
-def _runner_up(
-    plan: Mapping[str, Any], extents: Mapping[str, int], chosen: Composition
-) -> dict[str, Any] | None:
+def _runner_up(plan: Mapping[str, Any], extents: Mapping[str, int], chosen: Composition) -> dict[str, Any] | None:
     """The next best composition at the nearest shape at which the chosen one was compared, too: timed or expected."""
     near: tuple[float, str] | None = None
     timed: Mapping[str, Mapping[str, float]] = plan.get("measured_us", {})

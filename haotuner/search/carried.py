@@ -26,8 +26,8 @@ from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape
 
-# Cells of a plan that is predicted cell by cell, each of which costs a count of every kept program: of up to two axes, and of
-# more, where 144 would be five an axis and the middle of one says little of its ends.
+# Cells of a plan that is predicted cell by cell, each of which costs a count of every kept program: of up to two axes, and
+# of more, where 144 would be five an axis and the middle of one says little of its ends.
 PREDICTED_CELLS, PREDICTED_CELLS_OF_MANY = 144, 512
 
 

@@ -345,11 +345,9 @@ class Race:
             found |= {c: own[shape] for c, own in staged.items() if shape in own and len(found) > len(kept)}
         rows = [way for way in ways if way in self.task.op.dynamic]
         sharing = Sharing(threads, rows, staged) if staged else None
-        known = [self.us, us, staged]
-        guessed = frozenset(
-            (shape, one) for shape, found in times.items() for one in found if all(shape not in u.get(one, {}) for u in known)
-        )
-        return replace(cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, self._carried), guessed=guessed)
+        table = cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, self._carried)
+        timed = {(shape, one) for every in (self.us, us, staged) for one, found in every.items() for shape in found}
+        return replace(table, guessed=frozenset((shape, one) for shape in times for one in times[shape]) - timed)
 
 
 def beside(family: Family, task: Task) -> bool:

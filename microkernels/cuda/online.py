@@ -50,8 +50,8 @@ TENSOR_SM = 80  # the first with bf16, cp.async and products of 16 terms
 WIDE_ARCHS = ("sm_90", "sm_90a")  # of wgmma: later ones have other instructions
 LEAST_SHARED = 99 << 10  # of a block on devices since then
 STEPS = 5.0  # exchanges until a warp's lanes are joined
-# Along the depth, fitted to 128 times of an H200: cycles of a warp for 32 elements of a key and its value, which come and are
-# turned into floats; instructions of a row for each of these, and for a key.
+# Along the depth, fitted to 128 times of an H200: cycles of a warp for 32 elements of a key and its value, which come and
+# are turned into floats; instructions of a row for each of these, and for a key.
 EACH_VECTOR, EACH_ROW = 100.0, 28.0
 
 
