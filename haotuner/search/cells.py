@@ -343,8 +343,7 @@ class Race:
         times = _comparable(times)
         for shape, found in times.items() if staged and ways != (SERIAL,) else ():
             found |= {c: own[shape] for c, own in staged.items() if shape in own and len(found) > len(kept)}
-        rows = [way for way in ways if way in self.task.op.dynamic]
-        sharing = Sharing(threads, rows, staged) if staged else None
+        sharing = Sharing(threads, [way for way in ways if way in self.task.op.dynamic], staged) if staged else None
         table = cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, self._carried)
         timed = {(shape, one) for every in (self.us, us, staged) for one, found in every.items() for shape in found}
         return replace(table, guessed=frozenset((shape, one) for shape in times for one in times[shape]) - timed)
