@@ -37,6 +37,11 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "haotuner", *words]
 
 
+def race(*words: str) -> list[str]:
+    """``haotuner words`` of a race that is sent signals."""
+    return [sys.executable, "-m", "tests.doors.alone", *words]
+
+
 def haotuner(*words: str, cache: Path, cwd: Path, timeout_s: float = WALL_S) -> Answer:
     return run_command(words, cwd, environment(cache), timeout_s)
 

@@ -19,7 +19,8 @@ from haotuner.errors import UsageError
 from haotuner.pack.manifest import read_manifest
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from tests.doors.command import command, environment, haotuner
+from tests.doors.command import environment, haotuner
+from tests.doors.command import race as race_of
 from tests.serving.test_bench_processes import gone
 from tests.standin.patience import WALL_S
 
@@ -109,7 +110,7 @@ def test_a_plot_is_a_png(tuned, cache, tmp_path):
 
 def test_ctrl_c_ends_the_race_and_every_process(tuned, cache, tmp_path):
     words = ("bench", str(tuned[0] / "pack"), "--against", "numpy", "--shapes", "m=1,2,3", "--seconds-per-row", "30")
-    race = subprocess.Popen(command(*words), cwd=tmp_path, env=environment(cache), stderr=subprocess.PIPE, text=True)
+    race = subprocess.Popen(race_of(*words), cwd=tmp_path, env=environment(cache), stderr=subprocess.PIPE, text=True)
     assert race.stderr is not None
     with race.stderr:
         pids: set[int] = set()
@@ -136,7 +137,7 @@ def test_a_race_stopped_half_way_prints_what_it_has(tuned, cache, tmp_path):
         "--json",
     )
     pipe = subprocess.PIPE
-    race = subprocess.Popen(command(*words), cwd=tmp_path, env=environment(cache), stdout=pipe, stderr=pipe, text=True)
+    race = subprocess.Popen(race_of(*words), cwd=tmp_path, env=environment(cache), stdout=pipe, stderr=pipe, text=True)
     assert race.stderr is not None
     assert race.stderr.readline().startswith("1/3")
     race.send_signal(signal.SIGINT)

@@ -127,7 +127,7 @@ def _become(request: dict[str, Any]) -> None:
     sys.argv = ["haotuner", *request["words"]]
 
 
-def _spare() -> None:
+def spare_races() -> None:
     """What each race does anew, 6 s of a core where caches are large: the peak once a run, scattered pages never."""
     from haotuner.bench import race
     from haotuner.hw_profiles import cpu, cpu_peak
@@ -176,7 +176,7 @@ if __name__ == "__main__":
     sys.meta_path[:0] = [WithoutTorch(), LightgbmAlone()]
     for module in (*MODULES, *(f"haotuner.cli.{verb}" for verb in (*VERBS, *GROUPS))):
         import_module(module)
-    _spare()
+    spare_races()
     _spare_memory()
     _spare_sources()
     gc.freeze()

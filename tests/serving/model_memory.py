@@ -34,12 +34,13 @@ def starved(path: str) -> None:
     assert memory.held == 0, f"{memory.held} pieces are left of a model that was closed"
     model = pack.model(NAME)
     requests = [given(graph, batch=batch, seq=seq) for batch, seq in ((1, 3), (2, 40), (2, 4), (4, 90))]
+    wanted = [interpret(graph, inputs) for inputs in requests]
 
     def serve() -> None:
         model._shapes.clear()
         try:
-            for inputs in requests:
-                found, want = model.run(inputs), interpret(graph, inputs)
+            for inputs, want in zip(requests, wanted, strict=True):
+                found = model.run(inputs)
                 for name, one in want.items():
                     np.testing.assert_allclose(found[name], one, rtol=2e-4, atol=2e-4)
         finally:
@@ -64,13 +65,14 @@ def chained(path: str) -> None:
     assert memory.each_refused(open_model, HaotunerError, "no memory|weights cannot be mapped") >= 20
     model: Any = pack.model(CHAIN)
     requests = [given_to_chain(CHAIN, rows) for rows in (2, 40)]
+    wanted = [interpret(graph, inputs, seed=4) for inputs in requests]
 
     def serve() -> None:
         for one in model.segments.values():
             one._shapes.clear()
         try:
-            for inputs in requests:
-                found, want = model.run(inputs, seed=4), interpret(graph, inputs, seed=4)
+            for inputs, want in zip(requests, wanted, strict=True):
+                found = model.run(inputs, seed=4)
                 for output, one in want.items():
                     np.testing.assert_allclose(found[output], one, rtol=3e-4, atol=3e-4)
         finally:
