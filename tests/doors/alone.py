@@ -1,6 +1,6 @@
 """``python -m tests.doors.alone WORDS``: a command in a process of its own, for signals, without what each race does anew.
 
-The host's peak is that of the run, and no scattered pages are taken, as in commands forked from a warm process (``warm.py``).
+The host's peak is that of the run, and no scattered pages are taken, as where a command is forked (``warm.py``).
 """
 
 from __future__ import annotations
