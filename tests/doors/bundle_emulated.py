@@ -10,19 +10,24 @@ from pathlib import Path
 
 from haotuner.bundle.build import assemble
 from haotuner.bundle.suites import TINY
+from tests import kept
 from tests.run_folder import cache_folder
 from tests.standin import environment as of_driver
 from tests.standin.patience import WALL_S
 
 
 def make(root: Path) -> Path:
-    """A bundle of the tiny suite; nothing is compiled ahead but the driver suite's code. The host's peak is known to it."""
+    """A bundle of the tiny suite; of device code the driver suite's alone is compiled ahead.
+
+    The host's peak is known to it, and the runtime's objects are those of the commands of tests.
+    """
     root.mkdir(parents=True, exist_ok=True)
     assemble(root, ["sm_80", "sm_90a"], TINY, kernels=0, jobs=1, say=lambda line: None)
     known = root / "cache" / "haotuner"
     known.mkdir(parents=True, exist_ok=True)
     for peak in (cache_folder() / "haotuner").glob("cpu-peak-*.json"):  # 4 s of a core a run, where caches are large
         shutil.copy(peak, known / peak.name)
+    (known / "objects").symlink_to(kept.shared("objects"))
     return root
 
 
