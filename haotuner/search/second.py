@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,20 @@ from haotuner.search.task import Task
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 # How much faster another family must be expected to be where nothing will be timed: models err by as much.
 UNTIMED, UNTIMED_SAME = 1.5, 1.1  # one of other programs, one of the first family's
+
+
+@runtime_checkable
+class Compared(Protocol):
+    """A family beside the first that knows what it saves against the first one, beyond what an analysis of tiles counts."""
+
+    def against_first(self, op: Op, shapes: Sequence[Shape]) -> NDArray[np.float64]:
+        """Expected time over that of the first family by the same tile, at each shape."""
+        ...
 
 
 def has_first_programs(family: Family) -> bool:
@@ -48,6 +59,8 @@ def expected_by_family(
         if place > 0 and own is None and has_first_programs(family) and model is not None and each[0]:
             analysed = predicted_us(task, families[0], device, None, each[0], shapes)
             us = us * found[0].min(axis=0) / analysed.min(axis=0)
+        if place > 0 and own is None and isinstance(family, Compared):
+            us = us * family.against_first(task.op, shapes)
         doubt = 1.0 if place == 0 or task.budget_s > 0 else UNTIMED_SAME if has_first_programs(family) else UNTIMED
         found.append(us * doubt)
     return found

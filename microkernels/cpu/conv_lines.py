@@ -7,9 +7,12 @@ which it starts (``runtime/native/kinds/conv_lines.c``). A tile's rows and colum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from haotuner.microkernels.cpu.conv import CpuConv, channels_last, last_tile, of_group
 from haotuner.microkernels.cpu.conv_direct import is_direct
@@ -20,10 +23,15 @@ from haotuner.ops.convolution import Window, windows
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
+# Cycles of a vector of pixels, Golden Cove with AVX-512: copying a term of windows that move by 1, 2 or more, of channels
+# last a run of terms, and writing a result.
+FIRST, LAST_RUN, WRITTEN = (2.0, 8.0, 14.0), 80.0, 3.0
 LINES = 8  # as HT_CONV_LINES
 TERMS, ROOM = 4096, 72 * 1024  # as conv.h has them: terms of a sum, floats of lines
-MOST_CHANNELS = 16  # of a group: with many, terms of a tile lie in more lines than L1 holds
+MOST_CHANNELS, FEW_CHANNELS = 64, 16  # of a group: channels first by ones, else; more lie in more lines than L1 holds
+MOST_ROWS = 8  # channels last: addresses of more pixels, each with a term's place added, find no registers
 MOST_PIXELS = 64  # of a tile, which reads so many behind the last line
 LEAST_SHARE = 0.5  # of the registers that a tile fills with sums
 UNROLL = 1  # more makes LLVM load all weights of several terms ahead, and spill tall tiles: 12 x 2 at half the rate
@@ -48,13 +56,14 @@ class CpuConvLines(CpuConv):
         behind = prod(_residues(side) for side in sides if side is not wide) * _beyond(wide)
         tile = MOST_PIXELS * (step if channels_last(op) else 1)
         taps = prod(side.taps for side in sides)
-        few = channels <= MOST_CHANNELS and taps > 1
+        dense = not channels_last(op) and all(side.stride == 1 for side in sides)
+        few = channels <= (MOST_CHANNELS if dense else FEW_CHANNELS) and taps > 1
         return few and taps * channels <= TERMS and step * (down * (1 + _beyond(wide)) + behind) + tile <= ROOM
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Tiles that fill most of the registers."""
         lanes, registers = device.wave_width, device.registers_per_thread
-        for rows in range(1, MAX_TILE_ROWS + 1):
+        for rows in range(1, (MOST_ROWS if channels_last(op) else MAX_TILE_ROWS) + 1):
             for vectors in range(1, MAX_STREAMS + 1):
                 if LEAST_SHARE * registers <= rows * vectors < registers:
                     yield self.from_lines(op, rows, vectors * lanes, lanes)
@@ -64,6 +73,21 @@ class CpuConvLines(CpuConv):
         params = super().kernel(op, mr, nr, UNROLL, vl).params
         bare = tuple(pair for pair in params if pair[0] != "ep")
         return with_epilogue(MicroKernel(self.name, (*bare, ("wt", LINES))), op.epilogue)
+
+    def against_first(self, op: Op, shapes: Sequence[Shape]) -> NDArray[np.float64]:
+        """Expected time over that of image columns by the same tile, at each shape: what ``demand`` does not count.
+
+        In cycles of a vector of pixels and a term: image columns copy each term, lines each element of the image.
+        """
+        found = windows(op.kind, dict(op.static), op.all_options())
+        wide, channels, features = found["w"], of_group(op, "c"), of_group(op, "f")
+        taps, moves = (prod(getattr(side, name) for side in found.values()) for name in ("taps", "stride"))
+        run = channels * (wide.taps if wide.dilation == 1 else 1)
+        copied = LAST_RUN / run + 1.0 if channels_last(op) else FIRST[min(wide.stride, len(FIRST)) - 1]
+        multiplied, written = features / 2, WRITTEN * features / (channels * taps)
+        outputs = np.array([wide.out(op.extents(shape)["w"]) for shape in shapes], np.float64)
+        ours = multiplied * (1.0 + _beyond(wide) / outputs) + copied * min(moves / taps, 1.0) + written
+        return np.asarray(ours / (multiplied + copied + written), np.float64)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """As that of image columns, with the places of terms."""

@@ -14,7 +14,9 @@ def test_windows_whose_lines_find_room() -> None:
     family = CpuConvLines()
     for spec in (
         "conv2d:c=3,f=64,r=1,s=1",  # pixels are side by side as they lie
-        "conv2d:c=32,f=64,r=3,s=3,pad=1",  # many channels
+        "conv2d:c=32,f=64,r=3,s=3,pad=1,stride=2",  # many channels
+        "conv2d:c=80,f=64,r=3,s=3,pad=1",
+        "conv2d:c=24,f=64,r=3,s=3,layout=nhwc",
         "conv2d:c=16,f=64,r=3,s=3,dilation=40",
         "conv2d:c=8,f=8,r=3,s=3,groups=8",  # depthwise, without a product
         "conv2d:c=1,f=7,r=3,s=3",  # as are these
@@ -24,7 +26,7 @@ def test_windows_whose_lines_find_room() -> None:
     for spec in (
         "conv2d:c=3,f=64,r=7,s=7,stride=2,pad=3",
         "conv2d:c=1,f=8,r=3,s=3,layout=nhwc",
-        "conv1d:c=16,f=8,s=11,dilation=5",
+        "conv1d:c=64,f=8,s=11,dilation=5",
     ):
         assert family.serves(Op.parse(spec))
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
+from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.measure.laboratory import GoesOn
 from haotuner.microkernels.index import families_for
 from haotuner.plan.cells import CellTable
@@ -51,6 +52,20 @@ def test_few_pixels_are_rows_of_tiles_and_many_are_columns(model: Far | None) ->
     assert isinstance(table, CellTable)
     chosen = [MicroKernel.parse(table.at(Shape.of(b=1, h=h, w=w)).parts[0].kernel).family for h, w in ((2, 3), (60, 60))]
     assert chosen == [TURNED, PLAIN]
+
+
+@pytest.mark.parametrize(
+    ("spec", "family"),
+    [
+        ("conv2d:c=3,f=16,r=3,s=3,stride=2,pad=1", "cpu_conv_lines_fp32"),
+        ("conv2d:c=3,f=96,r=4,s=4,stride=4", PLAIN),  # each element is met once: nothing is saved
+    ],
+)
+def test_first_layers_are_read_from_lines_where_that_saves_copies(spec: str, family: str) -> None:
+    traffic = Traffic.of_range(ShapeRange.parse("b=1;h=60..120;w=60..120"), samples=20)
+    task = Task(op=Op.parse(spec), traffic=traffic, budget_s=0.0)
+    tuned = tune(task, Unmeasured(CORE).as_lab(), CpuBackend().searched(task.op, CORE))
+    assert {kernel.family for kernel in tuned.kernels} == {family}
 
 
 def test_an_order_of_sums_that_is_promised_is_the_first_family_s() -> None:

@@ -4,6 +4,8 @@
 
 #include "conv.h"
 
+#define MOST_GAP (1 << 20) /* elements: 16 of them lie within an int32 */
+
 /* One line, and `count` lines of `length` elements: those of [low, high) lie `gap` apart in memory, the others are zero. */
 #define HT_TARGET __attribute__((target("avx512f,bmi2"))) /* no CPU has the first without the second */
 #define HT_WIDE(name) name##_16
@@ -23,11 +25,12 @@ HT_TARGET static inline uint32_t ones(int64_t count) {
 HT_TARGET static void lines_16(float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t low, int64_t high,
                                int64_t length, int64_t gap) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  if (gap > 2) {
+  if (gap < 1 || gap > MOST_GAP) {
     for (int64_t i = 0; i < count; ++i)
       for (int64_t j = 0; j < length; ++j) to[i * step + j] = j >= low && j < high ? from[i * stride + j * gap] : 0;
     return;
   }
+  const __m512i every = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32((int)gap));
   for (int64_t j = 0; j < length; j += 16) { /* masks are those of all lines */
     __mmask16 there = (__mmask16)(ones(high - j) & ~ones(low - j)), kept = (__mmask16)ones(length - j);
     const float* source = from + j * gap;
@@ -37,6 +40,9 @@ HT_TARGET static void lines_16(float* to, int64_t step, const float* from, int64
     } else if (gap == 1) {
       for (int64_t i = 0; i < count; ++i)
         _mm512_mask_storeu_ps(target + i * step, kept, _mm512_maskz_loadu_ps(there, source + i * stride));
+    } else if (gap > 2) {
+      for (int64_t i = 0; i < count; ++i)
+        _mm512_mask_storeu_ps(target + i * step, kept, _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, every, source + i * stride, sizeof(float)));
     } else { /* every other element of two vectors: lane l comes from element 2 l */
       uint32_t pairs = ones(2 * (high - j) - 1) & ~ones(2 * (low - j));
       __mmask16 first = (__mmask16)pairs, second = (__mmask16)(pairs >> 16);
