@@ -15,6 +15,8 @@ from haotuner.orchestrate.repeated import again_and_again
 from haotuner.words.op import Op
 
 MOST_NODES = 48  # of a group
+ROW = 16  # elements that a vector holds
+BYTES = ("uint8", "int8")
 FREE = ("reshape", "transpose", "broadcast", "slice", "size", "iota")  # cost nothing to compute again
 
 
@@ -52,6 +54,11 @@ class Way:
     def serves(self, sizes: Mapping[str, int]) -> bool:
         """Whether it serves a request of these sizes."""
         return self.extent is None or evaluate(self.extent, sizes) <= self.most
+
+
+def looks_up_bytes(graph: Graph, node: Node) -> bool:
+    """Whether a node's elements are those of a table at places that bytes say."""
+    return node.primitive == "gather" and graph.types[node.inputs[1]].dtype in BYTES
 
 
 class Greedy:
@@ -115,8 +122,10 @@ class Greedy:
             return ()
         if node.primitive in ORDERED:
             return [*node.inputs, node.output]
-        if node.primitive == "gather" and self.graph.types[node.inputs[1]].dtype in ("uint8", "int8"):
+        if looks_up_bytes(self.graph, node):
             return [node.inputs[1], node.output]  # what is looked up is no vector: around it there may be some
+        if node.primitive in ("transpose", "reshape") and self.graph.types[node.output].dtype in BYTES:
+            return self._turned(node)
         if node.primitive == "gather":
             return [one for one in node.inputs if not self._cheap(one)]
         if node.primitive in ("window", "contract", "concat"):
@@ -124,6 +133,18 @@ class Greedy:
         if node.primitive == "cast" and self.graph.types[node.inputs[0]].dtype == "fp64":
             return [node.output]
         return ()
+
+    def _turned(self, node: Node) -> Iterable[str]:
+        """Of bytes that are turned: what is read across for a short row; rows that a reshape would put side by side."""
+        (of,) = node.inputs
+        if node.primitive == "transpose":
+            row = self.graph.types[node.output].shape[-1]
+            return [of] if isinstance(row, int) and 1 < row < ROW and not self._cheap(of) else ()
+        before = self.made.get(of)
+        if before is None or before.primitive != "transpose" or node.output in self.graph.outputs:
+            return ()
+        row, order = self.graph.types[of].shape[-1], before.attributes["order"]
+        return [of] if isinstance(row, int) and row >= ROW and order[-1] == len(order) - 1 else ()
 
     def _cheap(self, tensor: str) -> bool:
         """Whether an element is a load, nothing but where to load it, or the real number that a loaded byte stands for."""
@@ -143,7 +164,7 @@ class Greedy:
                 return None
             node = before
         made_of = node.inputs[0] if node.primitive == "cast" else ""
-        return made_of if made_of and self.graph.types[made_of].dtype in ("uint8", "int8") else None
+        return made_of if made_of and self.graph.types[made_of].dtype in BYTES else None
 
     def _grown(self, stored: set[str]) -> set[str]:
         """From the last node on: what all its readers compute in one group joins it, the rest lies in memory."""

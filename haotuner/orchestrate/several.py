@@ -24,6 +24,7 @@ from haotuner.orchestrate.across import folds_across, turned_loads, wide
 from haotuner.orchestrate.c_ordered import ORDERED
 from haotuner.orchestrate.costs import Kernel, Prices
 from haotuner.orchestrate.elements import elements_of, lies_beside
+from haotuner.orchestrate.greedy import looks_up_bytes
 from haotuner.orchestrate.inside import inside
 from haotuner.orchestrate.pieces import pieces
 from haotuner.orchestrate.program import Candidate
@@ -142,7 +143,7 @@ def _width(shape: Sequence[object]) -> int:
 
 def plain(graph: Graph, *, cores: bool = True) -> bool:
     """Whether one nest writes all outputs of a graph, and, on ``cores``, none of them has faster loops of its own."""
-    if any(node.primitive in ORDERED for node in graph.nodes):
+    if any(node.primitive in ORDERED or looks_up_bytes(graph, node) for node in graph.nodes):
         return False
     shape = graph.types[graph.outputs[0]].shape
     if any(lies_beside(graph.types[one].shape, shape) is None for one in graph.outputs[1:]):

@@ -20,7 +20,9 @@ from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Alias, Greedy, Loops
 from haotuner.orchestrate.program import solve
+from haotuner.orchestrate.several import plain
 from haotuner.orchestrate.windows import Windows
 
 
@@ -74,6 +76,38 @@ def test_tensors_on_the_way_to_bytes_are_in_memory_in_no_better_plan(monkeypatch
     monkeypatch.setattr(Windows, "_passing", frozenset())
     every_us, every = plan()
     assert us == every_us and candidates < every / 2
+
+
+def to_bytes(g: GraphBuilder, x: str) -> str:
+    return g.add("cast", g.map("min", g.map("max", g.map("round", g.map("div", x, 0.1)), 0.0), 255.0), dtype="uint8")
+
+
+def test_heads_are_put_side_by_side_row_by_row() -> None:
+    """Rows of 64 bytes are written as they are read; that they are one row of 384 is said of the memory alone."""
+    g, n = GraphBuilder(), dimension("n")
+    turned = g.add("transpose", to_bytes(g, g.input("x", (n, 6, 9, 64))), order=(0, 2, 1, 3))
+    whole = g.add("reshape", turned, shape=(n, 9, 384))
+    weight = g.constant(np.ones((384, 8), np.int32))
+    sums = g.add("contract", g.add("cast", whole, dtype="int32"), weight, labels="btk,kn->btn")
+    steps = Greedy(g.finish(g.map("mul", g.add("cast", sums, dtype="fp32"), 0.1))).steps
+    assert [one.output for one in steps if isinstance(one, Loops)] == [turned]
+    assert [(one.tensor, one.of) for one in steps if isinstance(one, Alias)] == [(whole, turned)]
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(3, 2), (1, 1), (32, 1)])
+def test_short_rows_are_turned_when_they_are_bytes(channels: int, groups: int) -> None:
+    g = GraphBuilder()
+    x = g.input("x", (dimension("n"), channels, 20, 30))
+    graph = g.finish(g.add("transpose", to_bytes(g, x), order=(0, 2, 3, 1)))
+    assert len(Greedy(graph).steps) == groups
+
+
+def test_what_is_looked_up_has_loops_of_its_own() -> None:
+    g = GraphBuilder()
+    x = to_bytes(g, g.input("x", (dimension("n"),)))
+    found = g.add("gather", g.input("table", (256,), "uint8"), x, axis=0)
+    graph = g.finish(found, x)
+    assert not plain(graph) and plain(g.finish(x))
 
 
 def clipped() -> Graph:
