@@ -67,7 +67,7 @@ typedef struct {
   const ht_call* call;
   int axis;
   int64_t pieces, chunks; /* of a matrix along the axis; of all matrices */
-  cuts whole;             /* of a matrix, where pieces is 1 */
+  cuts* whole;            /* of a matrix, where pieces is 1; for a chunk to copy where there are several: calls write their pointers there */
   int beside;             /* something follows the product */
   int small;              /* several matrices at a time */
   int few;                /* few rows or columns, without tiles */
@@ -142,10 +142,13 @@ static int steps_of(const job* j, const block* b, const columns_cut* c, const cu
       const int64_t numbers[9] = {size * x_row, x_stride, copied ? width * b->depth : width, copied ? width : b->w_down, part ? width : b->y_down,
                                   b->depth, tiles, groups, b->from > 0};
       step* s = &steps[count++];
-      *s = (step){.fn = p->tiles[(vectors - 1) * HT_PRODUCT_ROWS + size - 1], .x = row * x_row, .w = copied ? packed : column,
-                  .y = row * b->y_down + column, .copied = copied, .rows = size * tiles, .width = width, .part = part};
+      s->fn = p->tiles[(vectors - 1) * HT_PRODUCT_ROWS + size - 1];
+      s->x = row * x_row, s->w = copied ? packed : column, s->y = row * b->y_down + column;
+      s->copied = copied;
+      s->rows = size * tiles, s->width = width, s->part = part;
       for (int i = 0; i < 12; ++i) {
         s->args[i].type_index = i < 3 ? kTVMFFIOpaquePtr : kTVMFFIInt;
+        s->args[i].zero_padding = 0;
         if (i >= 3) s->args[i].v_int64 = numbers[i - 3];
       }
     }
@@ -222,26 +225,26 @@ static block block_of(const ht_call* call, int64_t rows, int64_t columns, int64_
                  .rows = rows, .columns = columns, .depth = depth};
 }
 
-static cuts cuts_of(const job* j, int64_t at_rows, int64_t at_columns) {
+/* Fills what is read of it: a small call has no time for more. */
+static void cuts_of(const job* j, int64_t at_rows, int64_t at_columns, cuts* found) {
   const ht_product* p = j->product;
   const ht_view *x = &j->call->product.views[HT_PRODUCT_X], *w = &j->call->product.views[HT_PRODUCT_W];
   int64_t widest = p->lanes * j->kernel->vectors, k = j->call->extents[HT_PRODUCT_K];
   int64_t terms = j->kernel->k_block > 0 ? j->kernel->k_block : TERMS;
-  cuts found = {.all = j->kernel->packs || (w->strides[1] != 1 && at_columns > 1)};
+  found->all = j->kernel->packs || (w->strides[1] != 1 && at_columns > 1);
   terms = least(terms, least(TERMS, W_FLOATS / widest));
   if (k > terms) terms = up(k, up(k, terms));
   int64_t depth = least(k, terms) > 0 ? least(k, terms) : 1, most = W_FLOATS / depth / widest * widest;
-  found.terms = terms;
-  found.columns = up(up(at_columns, up(at_columns, most)), widest) * widest;
-  found.copied = (p->x_across ? x->strides[0] : x->strides[1]) != 1 && (p->x_across ? at_rows : depth) > 1;
-  int64_t tall = found.copied ? least(ROWS, X_FLOATS / depth) : ROWS, rows = up(at_rows, up(at_rows, tall));
-  found.rows = least(tall, up(rows, j->kernel->rows) * j->kernel->rows);
-  found.first_columns = least(found.columns, at_columns);
-  found.first_rows = least(found.rows, at_rows);
-  found.by_columns = cut_columns(j, found.first_columns, terms >= k);
-  const block first = block_of(j->call, found.first_rows, found.first_columns, least(k, terms));
-  found.first_count = steps_of(j, &first, &found.by_columns, &found, found.first);
-  return found;
+  found->terms = terms;
+  found->columns = up(up(at_columns, up(at_columns, most)), widest) * widest;
+  found->copied = (p->x_across ? x->strides[0] : x->strides[1]) != 1 && (p->x_across ? at_rows : depth) > 1;
+  int64_t tall = found->copied ? least(ROWS, X_FLOATS / depth) : ROWS, rows = up(at_rows, up(at_rows, tall));
+  found->rows = least(tall, up(rows, j->kernel->rows) * j->kernel->rows);
+  found->first_columns = least(found->columns, at_columns);
+  found->first_rows = least(found->rows, at_rows);
+  found->by_columns = cut_columns(j, found->first_columns, terms >= k);
+  const block first = block_of(j->call, found->first_rows, found->first_columns, least(k, terms));
+  found->first_count = steps_of(j, &first, &found->by_columns, found, found->first);
 }
 
 static int run_box(const job* j, const int64_t* offsets, ht_product_box at, cuts* by) {
@@ -303,7 +306,8 @@ static void run_chunk(void* arg, int64_t index) {
     if (rc < 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
     if (rc <= 0) return;
   }
-  cuts own = j->whole;
+  cuts other, *own = j->chunks == 1 && j->pieces == 1 ? j->whole : &other;
+  if (own == &other && j->pieces == 1 && !j->few && typed == NULL) other = *j->whole;
   for (int64_t item = items * index / j->chunks, end = items * (index + 1) / j->chunks; item < end; ++item) {
     const int64_t matrix = j->pieces == 1 ? item : item / j->pieces, piece = item - matrix * j->pieces;
     int64_t offsets[HT_MAX_OPERANDS];
@@ -330,15 +334,16 @@ static void run_chunk(void* arg, int64_t index) {
         atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
       continue;
     }
-    if (j->pieces > 1) own = cuts_of(j, all.rows, all.columns);
-    if (run_box(j, offsets, all, &own) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+    if (j->pieces > 1) cuts_of(j, all.rows, all.columns, own);
+    if (run_box(j, offsets, all, own) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
   }
 }
 
 int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) {
   const ht_product* product = op->data;
   const ht_sliced_entry* entry = (const ht_sliced_entry*)plan->data + ht_look_up(&plan->table, call->extents);
-  job j = {.product = product, .kernel = &product->kernels[entry->kernel], .call = call, .axis = entry->axis, .pieces = 1, .chunks = 1,
+  cuts whole;
+  job j = {.product = product, .kernel = &product->kernels[entry->kernel], .call = call, .axis = entry->axis, .pieces = 1, .chunks = 1, .whole = &whole,
            .beside = product->epilogue != NULL};
   atomic_init(&j.failed, 0);
   if (entry->axis == HT_WHOLE) threads = 1;
@@ -353,7 +358,7 @@ int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, in
     }
     j.chunks = least(wanted, matrices * j.pieces);
   }
-  if (j.pieces == 1 && product->typed == NULL && !j.small && !j.few) j.whole = cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N]);
+  if (j.pieces == 1 && product->typed == NULL && !j.small && !j.few) cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N], &whole);
   for (int i = HT_PRODUCT_BIAS; i <= HT_PRODUCT_MASK; ++i) j.beside |= call->product.views[i].data != NULL;
   if (j.chunks == 1) run_chunk(&j, 0);
   else ht_pool_run(run_chunk, &j, j.chunks, threads);
