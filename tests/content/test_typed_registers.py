@@ -1,4 +1,4 @@
-"""Sums of typed tiles stay in registers: what the compiler made of them, on every level that multiplies whole words."""
+"""Sums of tiles stay in registers: what the compilers made of them, of typed ones where words are multiplied whole."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from haotuner.backends.cpu.compile import built
 from haotuner.hw_profiles.isa import ISAS, Isa
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, program_of
 from haotuner.microkernels.cpu.typed_source import NATIVE, source
 from haotuner.words.op import Op
@@ -52,3 +54,15 @@ def test_sums_never_lie_on_the_stack(isa: Isa, tmp_path: Path) -> None:
     assert loops
     for loop in loops:
         assert not [line for line in loop if ON_THE_STACK.search(line)], "\n".join(loop)
+
+
+def test_sums_of_tall_fp32_tiles_never_lie_on_the_stack() -> None:
+    family = CpuDense()  # with two terms and more at a time LLVM loaded all rows' first, and had no registers for that
+    kernels = [family.kernel(rows, 16 * vectors, 16, unroll, 16) for rows, vectors, unroll in ((12, 2, 2), (8, 3, 8))]
+    for kernel in kernels:
+        program = {kernel.name: family.schedule(kernel, kernel.name)[kernel.name]}
+        assembly = re.sub(r"[ \t]+#.*", "", built(program, "x86-64-v4").inspect_source("asm"))
+        fmas = kernel["mr"] * kernel["nr"] // 16 * kernel["ku"]
+        loops = [loop for loop in _loops(assembly) if sum("vfmadd" in line for line in loop) == fmas]
+        assert loops
+        assert not [line for line in loops[0] if ON_THE_STACK.search(line)], "\n".join(loops[0])

@@ -28,6 +28,10 @@ TIMING_INCLUDES = (RUNTIME_SOURCES, TIMING_SOURCES, _PACKAGE / "hw_profiles" / "
 
 # TVM's merging of buffers mixes up vectors of one element, which generated programs keep their variables in.
 PASSES = {"tirx.disable_storage_rewrite": True}
+# LLVM's loop strength reduction makes chains of the addresses of a tile's rows, and loads of all rows come before the first
+# product: of 12 x 32 sums with two terms at a time 36 went to memory, and the kernel took 1.75 times as long.
+TILES = ("cpu_dense_", "cpu_conv_")  # what symbols of such programs begin with
+TILE_OPTIONS = ("-disable-lsr:bool=1",)
 KERNELS = "kernels"  # folder of kept micro-kernels, beside those of the runtime
 MOST_KEPT = 256 << 20  # bytes of it; a kernel has some ten thousand, a tune some hundred kernels
 
@@ -63,11 +67,19 @@ def object_code(
 
 def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, objects: Path | None) -> None:
     found = _programs(kernels)
-    if objects is None or not found:
+    tiles = {name: program for name, program in found.items() if name.startswith(TILES)}
+    others = {name: program for name, program in found.items() if name not in tiles}
+    if not found or (objects is None and not (tiles and others)):
         _compile(found, mcpu, out)
         return
     parts: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+        if objects is None:
+            parts = [Path(scratch) / "tiles.o", Path(scratch) / "others.o"]
+            _compile(tiles, mcpu, parts[0])
+            _compile(others, mcpu, parts[1])
+            Toolchain.find().merge(parts, out)
+            return
         for name, program in sorted(found.items()):  # one by one they take no longer than in one module
             parts.append(Path(scratch) / f"{len(parts)}.o")
             key = _key(program, mcpu)
@@ -88,13 +100,18 @@ def _programs(kernels: Sequence[MicroKernel]) -> dict[str, Any]:
     return found
 
 
-def _compile(programs: Mapping[str, Any], mcpu: str, out: Path) -> None:
+def built(programs: Mapping[str, Any], mcpu: str) -> Any:
+    """TVM's compiled module of programs that are all tiles or none."""
     import tvm
     from tvm.target import Target
 
+    options = {"cl-opt": list(TILE_OPTIONS)} if any(name.startswith(TILES) for name in programs) else {}
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
-        built = tvm.compile(tvm.IRModule(programs), target=Target({"kind": "llvm", "mcpu": mcpu}))
-    built.mod.write_to_file(str(out), "o")
+        return tvm.compile(tvm.IRModule(programs), target=Target({"kind": "llvm", "mcpu": mcpu, **options})).mod
+
+
+def _compile(programs: Mapping[str, Any], mcpu: str, out: Path) -> None:
+    built(programs, mcpu).write_to_file(str(out), "o")
 
 
 def _key(program: Any, mcpu: str) -> str:
@@ -102,7 +119,7 @@ def _key(program: Any, mcpu: str) -> str:
     import tvm
 
     versions = [importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")]
-    words = repr((versions, PASSES, mcpu))
+    words = repr((versions, PASSES, TILE_OPTIONS, mcpu))
     return hashlib.sha256(f"{words}\0{tvm.ir.save_json(program)}".encode()).hexdigest()[:32]
 
 
