@@ -58,10 +58,11 @@ def test_sums_never_lie_on_the_stack(isa: Isa, tmp_path: Path) -> None:
 
 def test_sums_of_tall_fp32_tiles_never_lie_on_the_stack() -> None:
     family = CpuDense()  # with two terms and more at a time LLVM loaded all rows' first, and had no registers for that
-    kernels = [family.kernel(rows, 16 * vectors, 16, unroll, 16) for rows, vectors, unroll in ((12, 2, 2), (8, 3, 8))]
+    kernels = [family.kernel(rows, 16 * vectors, 16, unroll, 16) for rows, vectors, unroll in ((12, 2, 2), (14, 2, 2))]
     for kernel in kernels:
         program = {kernel.name: family.schedule(kernel, kernel.name)[kernel.name]}
-        assembly = re.sub(r"[ \t]+#.*", "", built(program, "x86-64-v4").inspect_source("asm"))
+        text = built(program, "x86-64-v4").inspect_source("asm")
+        assembly = re.sub(r"[ \t]+#.*|^\.L(tmp|func).*", "", text, flags=re.M)  # labels of loops alone
         fmas = kernel["mr"] * kernel["nr"] // 16 * kernel["ku"]
         loops = [loop for loop in _loops(assembly) if sum("vfmadd" in line for line in loop) == fmas]
         assert loops
