@@ -22,6 +22,7 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
+from haotuner.orchestrate.flat import flat
 from haotuner.orchestrate.scopes import Group
 from haotuner.orchestrate.sizes import SizeTable
 from haotuner.records import RecordStore
@@ -38,6 +39,7 @@ class NamedGroup:
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.sizes = graph, SizeTable()
+        graph = flat(graph)
         self.group: Group = loops_of(graph, NAMELESS, self.sizes.place)
         self.loops = self.sizes.places(self.group.loops)
         self.shapes = [self.sizes.places(graph.types[one].shape) for one in self.group.tensors]

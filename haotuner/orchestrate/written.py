@@ -20,6 +20,7 @@ from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.chain import chain_document
 from haotuner.orchestrate.cuda_loops import PRELUDE as CUDA_PRELUDE
 from haotuner.orchestrate.cuda_loops import device_loops_of
+from haotuner.orchestrate.flat import flat
 from haotuner.orchestrate.greedy import Alias, Loops, Step, Way
 from haotuner.orchestrate.indexed import indexed
 from haotuner.orchestrate.products import Product, View
@@ -136,10 +137,11 @@ class _Writer:
         return self._product(step)
 
     def _loops(self, step: Loops) -> dict[str, Any]:
-        group = (device_loops_of if self.on_device else loops_of)(step.graph, "GROUP", self.sizes.place)
+        graph = step.graph if self.on_device else flat(step.graph)
+        group = (device_loops_of if self.on_device else loops_of)(graph, "GROUP", self.sizes.place)
         extents = tuple(self.sizes.places(group.loops))
-        count = len(step.graph.outputs)
-        shapes = tuple(tuple(self.sizes.places(step.graph.types[one].shape)) for one in group.tensors[-count:])
+        count = len(graph.outputs)
+        shapes = tuple(tuple(self.sizes.places(graph.types[one].shape)) for one in group.tensors[-count:])
         key = group.source, extents, shapes, group.sizes
         place = self.known_groups.setdefault(key, self.first_group + len(self.functions))
         if place == self.first_group + len(self.functions):  # equal groups are one function

@@ -20,6 +20,7 @@ from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.flat import flat
 from haotuner.orchestrate.greedy import Alias, Greedy, Loops
 from haotuner.orchestrate.program import solve
 from haotuner.orchestrate.several import plain
@@ -108,6 +109,30 @@ def test_what_is_looked_up_has_loops_of_its_own() -> None:
     found = g.add("gather", g.input("table", (256,), "uint8"), x, axis=0)
     graph = g.finish(found, x)
     assert not plain(graph) and plain(g.finish(x))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_tensors_of_one_order_are_one_row(turned: bool, tmp_path: Path) -> None:
+    g, n = GraphBuilder(), dimension("n")
+    x, y = g.input("x", (n, 5, 24)), g.input("y", (n, 5, 24))
+    if turned:
+        y = g.add("transpose", g.input("z", (5, n, 24)), order=(1, 0, 2))
+    graph = g.finish(to_bytes(g, g.map("add", x, y)))
+    found = flat(graph)
+    assert (found is graph) == turned and [str(one) for one in found.types[graph.outputs[0]].shape] == (
+        ["n", "5", "24"] if turned else ["120*n"]
+    )
+    if not turned:
+        library, _ = built(found, tmp_path)
+        draw, group = np.random.default_rng(0), loops_of(found, "made", lambda extent: 0)
+        feeds = {name: draw.standard_normal((3, 5, 24)).astype(np.float32) for name in "xy"}
+        (want,) = interpret(graph, feeds).values()
+        out = np.empty_like(want)
+        tensors = (ctypes.c_void_p * 3)(*({**feeds, graph.outputs[0]: out}[one].ctypes.data for one in group.tensors))
+        sizes, low, high = (np.array([one], np.int64) for one in (360, 0, 360))
+        places = [ctypes.c_void_p(one.ctypes.data) for one in (sizes, low, high)]
+        library.made(places[0], tensors, *places[1:])
+        np.testing.assert_array_equal(out, want)
 
 
 def clipped() -> Graph:
