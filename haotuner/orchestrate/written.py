@@ -141,7 +141,7 @@ class _Writer:
         group = (device_loops_of if self.on_device else loops_of)(graph, "GROUP", self.sizes.place)
         extents = tuple(self.sizes.places(group.loops))
         count = len(graph.outputs)
-        shapes = tuple(tuple(self.sizes.places(graph.types[one].shape)) for one in group.tensors[-count:])
+        shapes = tuple(tuple(self.sizes.places(step.graph.types[one].shape)) for one in group.tensors[-count:])
         key = group.source, extents, shapes, group.sizes
         place = self.known_groups.setdefault(key, self.first_group + len(self.functions))
         if place == self.first_group + len(self.functions):  # equal groups are one function

@@ -25,6 +25,7 @@ from haotuner.orchestrate.greedy import Alias, Greedy, Loops
 from haotuner.orchestrate.program import solve
 from haotuner.orchestrate.several import plain
 from haotuner.orchestrate.windows import Windows
+from haotuner.orchestrate.written import written
 
 
 def rounded(times: int) -> Graph:
@@ -123,6 +124,8 @@ def test_tensors_of_one_order_are_one_row(turned: bool, tmp_path: Path) -> None:
         ["n", "5", "24"] if turned else ["120*n"]
     )
     if not turned:
+        (function,) = written("m", graph, Greedy(graph).steps).functions
+        assert (len(function.extents), [len(one) for one in function.shapes]) == (1, [3]), "a loop; a tensor of three axes"
         library, _ = built(found, tmp_path)
         draw, group = np.random.default_rng(0), loops_of(found, "made", lambda extent: 0)
         feeds = {name: draw.standard_normal((3, 5, 24)).astype(np.float32) for name in "xy"}
