@@ -20,18 +20,27 @@ from haotuner.graph.types import numpy_dtype
 SCORE_PASSES = 4  # stored, read and stored as exponentials, read by the second product
 
 
+def of_one_point(plan: OnlinePlan, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes, those of outer axes one: what ``counted`` is asked."""
+    outer = {str(extent) for _, extent in plan.sums.outer}
+    return {name: 1 if name in outer else size for name, size in sizes.items()}
+
+
+def counted(plan: OnlinePlan, sizes: Mapping[str, int], vector: int) -> tuple[float, int]:
+    """Cycles, and bytes between registers and memory, of a program at these sizes; ``vector``: bytes of a vector."""
+    top = tally(plan, sizes)
+    loaded, stored = register_bytes(top)
+    return cycles(top, Core(vector)), sum(loaded.values()) + sum(stored.values())
+
+
 def estimated(
-    plan: OnlinePlan, sizes: Mapping[str, int], levels: Sequence[int], vector: int
+    plan: OnlinePlan, sizes: Mapping[str, int], levels: Sequence[int], point: tuple[float, int]
 ) -> tuple[float, int, list[int]]:
     """Cycles, bytes between registers and memory, and the least bytes followed by those over each level's edge.
 
-    ``levels``: bytes that each holds; ``vector``: bytes of a vector.
+    ``levels``: bytes that each holds; ``point``: what is ``counted`` of one point of the outer axes.
     """
-    outer = {str(extent): evaluate(extent, sizes) for _, extent in plan.sums.outer}
-    points = prod(outer.values())
-    top = tally(plan, {**sizes, **{name: 1 for name in outer if name in sizes}})
-    loaded, stored = register_bytes(top)
-    registers = (sum(loaded.values()) + sum(stored.values())) * points
+    points = prod(evaluate(extent, sizes) for _, extent in plan.sums.outer)
     once, again = _operands(plan, sizes)
     tiles = -(-evaluate(plan.sums.row[1], sizes) // plan.schedule.tile_rows)
     each = again // max(points, 1)
@@ -42,7 +51,7 @@ def estimated(
         + (scores if plan.scratch_bytes > level else 0)
         for level in levels
     ]
-    return cycles(top, Core(vector)) * points, registers, [once + again, *over]
+    return point[0] * points, point[1] * points, [once + again, *over]
 
 
 def _operands(plan: OnlinePlan, sizes: Mapping[str, int]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import numpy as np
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.emit import AnyPlan
 from haotuner.generate.moved import Level, Moved
-from haotuner.generate.online_counts import estimated
+from haotuner.generate.online_counts import counted, estimated, of_one_point
 from haotuner.generate.online_schedule import OnlinePlan
 from haotuner.generate.schedule import Plan, merged_sizes, planned
 from haotuner.generate.tally import Loop, register_bytes, tally
@@ -64,7 +64,8 @@ def count(plan: AnyPlan, sizes: Mapping[str, int], levels: Levels) -> Count:
 
 
 def _estimate(plan: OnlinePlan, sizes: Mapping[str, int], levels: Levels) -> Count:
-    found, registers, moved = estimated(plan, sizes, (levels.l1, levels.l2, levels.l3), levels.vector)
+    point = _point(_Known(plan), tuple(sorted(of_one_point(plan, sizes).items())), levels.vector)
+    found, registers, moved = estimated(plan, sizes, (levels.l1, levels.l2, levels.l3), point)
     return Count(found, registers, *moved)
 
 
@@ -81,6 +82,12 @@ class _Known:
         return (
             isinstance(other, _Known) and self.plan.graph is other.plan.graph and self.plan.schedule == other.plan.schedule
         )
+
+
+@lru_cache(maxsize=KNOWN)
+def _point(known: _Known, sizes: tuple[tuple[str, int], ...], vector: int) -> tuple[float, int]:
+    assert isinstance(known.plan, OnlinePlan)
+    return counted(known.plan, dict(sizes), vector)
 
 
 @lru_cache(maxsize=KNOWN)

@@ -18,7 +18,7 @@ from haotuner.generate.counted import run
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.kinds import graph_of, has_graph
 from haotuner.generate.online import Online, online
-from haotuner.generate.online_counts import estimated
+from haotuner.generate.online_counts import counted, estimated, of_one_point
 from haotuner.generate.online_schedule import DEPTH, ROWS, OnlineSchedule, online_plan, schedules
 from haotuner.generate.tally import register_bytes, tally
 from haotuner.graph.composites import softmax
@@ -98,7 +98,8 @@ def test_an_estimate_is_near_what_is_counted() -> None:
         sums = sums_of(attention({"d": "16", "causal": causal}))
         for schedule in list(schedules(sums, 8))[::7]:
             plan = online_plan(sums, schedule)
-            estimate, registers, (least, *_) = estimated(plan, sizes, (16_000, 1 << 20), 32)
+            point = counted(plan, of_one_point(plan, sizes), 32)
+            estimate, registers, (least, *_) = estimated(plan, sizes, (16_000, 1 << 20), point)
             top = tally(plan, sizes)
             loaded, stored = register_bytes(top)
             assert abs(estimate / cycles(top, Core(32)) - 1) < 0.02
