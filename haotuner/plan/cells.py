@@ -16,6 +16,7 @@ from haotuner.words.shape import Shape
 MOST_CELLS = 1024  # of a table, 4 bytes each
 NARROW_CELLS = 400  # of a table whose cells are narrow: manifests and tunes stay short
 NEAR = 4  # timed shapes that have a say in a cell, the nearer the more
+MIDDLE = 0.5
 TIE = 0.015  # a gain under it is noise: fewer micro-kernels win
 
 Places: TypeAlias = NDArray[np.float64]  # logarithms of extents, a row a shape
@@ -84,11 +85,13 @@ class Carried:
     """What is expected of compositions at any shape, where times are carried from shape to shape by it.
 
     ``ranges``: the least and the largest extent of each axis; ``expected``: microseconds, ``(compositions, shapes)``.
+    ``places``: where in a cell that is asked, the share of each axis' extents in log space that lie before it.
     """
 
     ranges: Mapping[str, tuple[int, int]]
     expected: Callable[[Sequence[Composition], Sequence[Shape]], NDArray[np.float64]]
     cells: int = NARROW_CELLS  # at most
+    places: Sequence[Sequence[float]] = ((MIDDLE,) * 8,)
 
 
 def cell_table(
@@ -119,9 +122,13 @@ def cell_table(
     centres = np.array(list(product(*(_centres(bounds[axis], begin.get(axis)) for axis in axes))))
     there = np.zeros((len(centres), len(compositions)))
     if carried is not None and len(compositions) > 1:
-        middles = [Shape.of(dict(zip(axes, np.rint(np.exp(one)).astype(int).tolist(), strict=True))) for one in centres]
         slower -= np.log(carried.expected(compositions, shapes)).T
-        there = np.log(carried.expected(compositions, middles)).T
+        for place in carried.places:
+            ends = (_centres(bounds[axis], begin[axis], share) for axis, share in zip(axes, place, strict=False))
+            asked = [
+                Shape.of(dict(zip(axes, np.rint(np.exp(one)).astype(int).tolist(), strict=True))) for one in product(*ends)
+            ]
+            there += np.log(carried.expected(compositions, asked)).T / len(carried.places)
     if sharing is not None:
         slower -= sharing.parts(compositions, axes, places)
         there = there + sharing.parts(compositions, axes, centres)
@@ -182,10 +189,10 @@ def _merged(bounds: Mapping[str, tuple[int, ...]], chosen: Sequence[int]) -> tup
     return found, entries.reshape(-1).tolist()
 
 
-def _centres(bounds: Sequence[int], begin: float | None) -> list[float]:
-    """Logarithm of the middle of each cell; of the first one, where nothing says its ``begin``, from half its end on."""
+def _centres(bounds: Sequence[int], begin: float | None, share: float = MIDDLE) -> list[float]:
+    """Logarithm of the middle of each cell, or of another place; unless a ``begin`` is said, the first is half its end on."""
     lower = [begin or max(1.0, bounds[0] / 2), *(bound + 1.0 for bound in bounds[:-1])]
-    return [float(np.log(np.sqrt(low * high))) for low, high in zip(lower, bounds, strict=True)]
+    return [float((1 - share) * np.log(low) + share * np.log(high)) for low, high in zip(lower, bounds, strict=True)]
 
 
 def nearest(places: Places, centre: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

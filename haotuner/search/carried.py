@@ -29,6 +29,8 @@ from haotuner.words.shape import Shape
 # Cells of a plan that is predicted cell by cell, each of which costs a count of every kept program: of up to two axes, and
 # of more, where 144 would be five an axis and the middle of one says little of its ends.
 PREDICTED_CELLS, PREDICTED_CELLS_OF_MANY = 144, 512
+# Of such a wide cell the middle alone may be where a kernel's last wave is all but empty.
+PLACES_OF_MANY = ((0.25, 0.25, 0.25), (0.25, 0.75, 0.5), (0.75, 0.25, 0.5), (0.75, 0.75, 0.75), (0.9, 0.9, 0.9))
 
 
 def analysis_us(task: Task, pairs: Sequence[tuple[MicroKernel, Shape]], device: Device) -> NDArray[np.float64]:
@@ -80,8 +82,9 @@ def _predicted(task: Task, device: Device, families: Sequence[Family], model: Co
         )
         return found
 
-    cells = PREDICTED_CELLS if len(task.op.dynamic) < 3 else PREDICTED_CELLS_OF_MANY
-    return Carried(_ranges(task), expected, cells)
+    if len(task.op.dynamic) != len(PLACES_OF_MANY[0]):
+        return Carried(_ranges(task), expected, PREDICTED_CELLS)
+    return Carried(_ranges(task), expected, PREDICTED_CELLS_OF_MANY, PLACES_OF_MANY)
 
 
 def _ranges(task: Task) -> dict[str, tuple[int, int]]:
