@@ -190,7 +190,7 @@ def _merged(bounds: Mapping[str, tuple[int, ...]], chosen: Sequence[int]) -> tup
 
 
 def _centres(bounds: Sequence[int], begin: float | None, share: float = MIDDLE) -> list[float]:
-    """Logarithm of the middle of each cell, or of another place; of the first one from half its end on without a ``begin``."""
+    """Logarithm of the middle of each cell, or of another place; without a ``begin`` the first is from half its end on."""
     lower = [begin or max(1.0, bounds[0] / 2), *(bound + 1.0 for bound in bounds[:-1])]
     return [float((1 - share) * np.log(low) + share * np.log(high)) for low, high in zip(lower, bounds, strict=True)]
 
