@@ -175,7 +175,7 @@ def tolerance_of(graph: Graph, given: Mapping[str, Any]) -> float:
         return TOLERANCE
     plain, moved = (interpret(one, given, SEED) for one in (graph, rounded_apart(graph, MOVED)))
     far = [difference(moved[one], plain[one]) for one in graph.outputs]
-    return min(max(TOLERANCE_OF_BYTES, *(one for one in far if np.isfinite(one))), MOST_OF_BYTES)
+    return min(max([TOLERANCE_OF_BYTES, *(one for one in far if np.isfinite(one))]), MOST_OF_BYTES)
 
 
 def _check_part(part: Model, values: Mapping[str, Any], sizes: Mapping[str, int], most: float) -> None:
