@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -29,9 +30,10 @@ TIMING_INCLUDES = (RUNTIME_SOURCES, TIMING_SOURCES, _PACKAGE / "hw_profiles" / "
 # TVM's merging of buffers mixes up vectors of one element, which generated programs keep their variables in.
 PASSES = {"tirx.disable_storage_rewrite": True}
 # LLVM's loop strength reduction makes chains of the addresses of a tile's rows, and loads of all rows come before the first
-# product: of 12 x 32 sums with two terms at a time 36 went to memory, and the kernel took 1.75 times as long.
-TILES = ("cpu_dense_", "cpu_conv_")  # what symbols of such programs begin with
-TILE_OPTIONS = ("-disable-lsr:bool=1",)
+# product: of 12 x 32 sums with two terms at a time 36 went to memory, and the kernel took 1.75 times as long. Lower tiles
+# have registers for that, and are a few percent faster so.
+TALL = re.compile(r"cpu_(dense|conv)_.*_mr1[2-9]_nr(3[2-9]|[4-9][0-9]|[1-9][0-9]{2,})(_|$)")  # symbols of such programs
+TALL_OPTIONS = ("-disable-lsr:bool=1",)
 KERNELS = "kernels"  # folder of kept micro-kernels, beside those of the runtime
 MOST_KEPT = 256 << 20  # bytes of it; a kernel has some ten thousand, a tune some hundred kernels
 
@@ -67,16 +69,16 @@ def object_code(
 
 def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, objects: Path | None) -> None:
     found = _programs(kernels)
-    tiles = {name: program for name, program in found.items() if name.startswith(TILES)}
-    others = {name: program for name, program in found.items() if name not in tiles}
-    if not found or (objects is None and not (tiles and others)):
+    tall = {name: program for name, program in found.items() if TALL.match(name)}
+    others = {name: program for name, program in found.items() if name not in tall}
+    if not found or (objects is None and not (tall and others)):
         _compile(found, mcpu, out)
         return
     parts: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
         if objects is None:
-            parts = [Path(scratch) / "tiles.o", Path(scratch) / "others.o"]
-            _compile(tiles, mcpu, parts[0])
+            parts = [Path(scratch) / "tall.o", Path(scratch) / "others.o"]
+            _compile(tall, mcpu, parts[0])
             _compile(others, mcpu, parts[1])
             Toolchain.find().merge(parts, out)
             return
@@ -101,11 +103,11 @@ def _programs(kernels: Sequence[MicroKernel]) -> dict[str, Any]:
 
 
 def built(programs: Mapping[str, Any], mcpu: str) -> Any:
-    """TVM's compiled module of programs that are all tiles or none."""
+    """TVM's compiled module of programs that are all tall tiles or none."""
     import tvm
     from tvm.target import Target
 
-    options = {"cl-opt": list(TILE_OPTIONS)} if any(name.startswith(TILES) for name in programs) else {}
+    options = {"cl-opt": list(TALL_OPTIONS)} if any(map(TALL.match, programs)) else {}
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
         return tvm.compile(tvm.IRModule(programs), target=Target({"kind": "llvm", "mcpu": mcpu, **options})).mod
 
@@ -119,7 +121,7 @@ def _key(program: Any, mcpu: str) -> str:
     import tvm
 
     versions = [importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")]
-    words = repr((versions, PASSES, TILE_OPTIONS, mcpu))
+    words = repr((versions, PASSES, TALL_OPTIONS, TALL.pattern, mcpu))
     return hashlib.sha256(f"{words}\0{tvm.ir.save_json(program)}".encode()).hexdigest()[:32]
 
 
