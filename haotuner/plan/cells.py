@@ -91,7 +91,7 @@ class Carried:
     ranges: Mapping[str, tuple[int, int]]
     expected: Callable[[Sequence[Composition], Sequence[Shape]], NDArray[np.float64]]
     cells: int = NARROW_CELLS  # at most
-    places: Sequence[Sequence[float]] = ((MIDDLE,) * 8,)
+    places: Sequence[Sequence[float]] = ()  # none: in its middle
 
 
 def cell_table(
@@ -123,12 +123,13 @@ def cell_table(
     there = np.zeros((len(centres), len(compositions)))
     if carried is not None and len(compositions) > 1:
         slower -= np.log(carried.expected(compositions, shapes)).T
-        for place in carried.places:
-            ends = (_centres(bounds[axis], begin[axis], share) for axis, share in zip(axes, place, strict=False))
+        inside = carried.places or [[MIDDLE] * len(axes)]
+        for place in inside:
+            ends = (_centres(bounds[axis], begin[axis], share) for axis, share in zip(axes, place, strict=True))
             asked = [
                 Shape.of(dict(zip(axes, np.rint(np.exp(one)).astype(int).tolist(), strict=True))) for one in product(*ends)
             ]
-            there += np.log(carried.expected(compositions, asked)).T / len(carried.places)
+            there += np.log(carried.expected(compositions, asked)).T / len(inside)
     if sharing is not None:
         slower -= sharing.parts(compositions, axes, places)
         there = there + sharing.parts(compositions, axes, centres)

@@ -29,7 +29,7 @@ from haotuner.words.shape import Shape
 # Cells of a plan that is predicted cell by cell, each of which costs a count of every kept program: of up to two axes, and
 # of more, where 144 would be five an axis and the middle of one says little of its ends.
 PREDICTED_CELLS, PREDICTED_CELLS_OF_MANY = 144, 512
-# Of such a wide cell the middle alone may be where a kernel's last wave is all but empty.
+# Of such a wide cell the middle alone may be where a kernel's last wave is all but empty. Beyond three axes it begins again.
 PLACES_OF_MANY = ((0.25, 0.25, 0.25), (0.25, 0.75, 0.5), (0.75, 0.25, 0.5), (0.75, 0.75, 0.75), (0.9, 0.9, 0.9))
 
 
@@ -82,9 +82,11 @@ def _predicted(task: Task, device: Device, families: Sequence[Family], model: Co
         )
         return found
 
-    if len(task.op.dynamic) != len(PLACES_OF_MANY[0]):
+    axes = len(task.op.dynamic)
+    if axes < 3:
         return Carried(_ranges(task), expected, PREDICTED_CELLS)
-    return Carried(_ranges(task), expected, PREDICTED_CELLS_OF_MANY, PLACES_OF_MANY)
+    places = [[place[at % len(place)] for at in range(axes)] for place in PLACES_OF_MANY]
+    return Carried(_ranges(task), expected, PREDICTED_CELLS_OF_MANY, places)
 
 
 def _ranges(task: Task) -> dict[str, tuple[int, int]]:

@@ -113,10 +113,17 @@ def test_pixels_that_end_beyond_a_tile_are_known_where_nothing_was_timed() -> No
 def test_three_axes_have_more_cells_of_predictions_than_two() -> None:
     device = find_device("h200")
     cells = {}
-    for text, shape in (("softmax:", Shape.of(m=8, n=64)), ("attention:d=64", Shape.of(b=2, t=9, s=30))):
+    asked = (
+        ("softmax:", Shape.of(m=8, n=64)),
+        ("attention:d=64", Shape.of(b=2, t=9, s=30)),
+        ("batch_matmul:layout=nn", Shape.of(b=2, m=9, n=30, k=8)),
+    )
+    for text, shape in asked:
         op = Op.parse(text)
         task = Task(op=op, traffic=Traffic.of([(shape, 1.0)]), budget_s=0.0)
         found = carried(task, device, families_for(op, "cuda"), None)
         assert found is not None
         cells[text] = found.cells
+        assert all(len(place) == len(op.dynamic) for place in found.places)
     assert cells["attention:d=64"] >= 8**3 and cells["softmax:"] >= 8**2
+    assert cells["batch_matmul:layout=nn"] == cells["attention:d=64"]

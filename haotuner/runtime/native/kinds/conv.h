@@ -139,6 +139,8 @@ typedef struct {
   int64_t b, f, p, q, features, pixels, step;
 } ht_conv_part;
 int ht_conv_finish(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_conv_part* part);
+/* conv_finish.c: adds a bias, `bias` of the first feature, to results that lie as a kernel writes them, rows `stride` apart. */
+void ht_conv_add_bias(const ht_conv* conv, float* results, int64_t stride, const float* bias, int64_t features, int64_t pixels);
 
 int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 

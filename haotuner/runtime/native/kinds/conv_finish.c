@@ -22,6 +22,15 @@ static int finish_apart(const ht_kernel* k, float* y, int64_t gap, const ht_extr
   return rc;
 }
 
+void ht_conv_add_bias(const ht_conv* conv, float* results, int64_t stride, const float* bias, int64_t features, int64_t pixels) {
+  if (conv->last)
+    for (int64_t i = 0; i < pixels; ++i)
+      for (int64_t f = 0; f < features; ++f) results[i * stride + f] += bias[f];
+  else
+    for (int64_t f = 0; f < features; ++f)
+      for (int64_t i = 0; i < pixels; ++i) results[f * stride + i] += bias[f];
+}
+
 int ht_conv_finish(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_conv_part* part) {
   if (kernel->epilogue == NULL) return 0;
   ht_extra extra[HT_MAX_EXTRA];

@@ -120,16 +120,6 @@ static int finish_here(const job* j, float* results, int64_t stride, int64_t fea
                          j->conv->last ? features : pixels);
 }
 
-static void add_bias(const job* j, float* y, int64_t stride, int64_t feature, int64_t features, int64_t pixels) {
-  const float* bias = j->call->bias + feature;
-  if (j->conv->last)
-    for (int64_t i = 0; i < pixels; ++i)
-      for (int64_t f = 0; f < features; ++f) y[i * stride + f] += bias[f];
-  else
-    for (int64_t f = 0; f < features; ++f)
-      for (int64_t i = 0; i < pixels; ++i) y[f * stride + i] += bias[f];
-}
-
 /* Results of pixels [first, first + count) of a block, the line's that are outputs, into y. */
 static int put(const job* j, const box* at, const float* from, int64_t stride, int64_t feature, int64_t features, int64_t first, int64_t count) {
   const ht_conv_call* call = j->call;
@@ -173,7 +163,7 @@ static int multiply(const job* j, const box* at) {
         c.w = ht_conv_image_memory + first, c.w_stride = unit, c.groups = count / unit;
         rc = ht_conv_down(k, c, weight, j->phase.stride, features, results, stride);
       }
-      if (j->call->bias != NULL) add_bias(j, results, stride, all, features, count);
+      if (j->call->bias != NULL) ht_conv_add_bias(j->conv, results, stride, j->call->bias + all, features, count);
       if (rc == 0 && j->here && k->epilogue != NULL) rc = finish_here(j, results, stride, all, features, count);
       if (rc == 0) rc = put(j, at, results, stride, all, features, first, count);
     }

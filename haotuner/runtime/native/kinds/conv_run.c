@@ -72,16 +72,6 @@ static int finish(const job* j, int64_t feature, int64_t features, int64_t pixel
   return rc;
 }
 
-static void add_bias(const job* j, float* y, int64_t stride, int64_t feature, int64_t features, int64_t pixels) {
-  const float* bias = j->call->bias + feature;
-  if (j->conv->last)
-    for (int64_t i = 0; i < pixels; ++i)
-      for (int64_t f = 0; f < features; ++f) y[i * stride + f] += bias[f];
-  else
-    for (int64_t f = 0; f < features; ++f)
-      for (int64_t i = 0; i < pixels; ++i) y[f * stride + i] += bias[f];
-}
-
 static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
   const ht_kernel* k = j->kernel;
   int64_t panels = up(pixels, k->nr), all = group * j->features;
@@ -105,7 +95,7 @@ static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int
     }
     if (j->phase.depth == 0)
       for (int64_t i = 0; i < last - f; ++i) memset(y + i * ldy, 0, (size_t)pixels * sizeof *y);
-    if (j->call->bias != NULL) add_bias(j, y, ldy, all + f, last - f, pixels);
+    if (j->call->bias != NULL) ht_conv_add_bias(j->conv, y, ldy, j->call->bias + all + f, last - f, pixels);
     if (!direct) put(j, y, ldy, all + f, last - f, pixel, pixels);
     if (rc == 0) rc = finish(j, all + f, last - f, pixel, pixels);
   }
@@ -183,7 +173,7 @@ static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64
       rc = ht_conv_across(j->kernel, j->conv->lanes, c, count);
     }
     for (int64_t i = 0; i < rows && empty; ++i) memset(y + i * ldy, 0, (size_t)count * sizeof *y);
-    if (j->call->bias != NULL) add_bias(j, y, ldy, all + first, count, rows);
+    if (j->call->bias != NULL) ht_conv_add_bias(j->conv, y, ldy, j->call->bias + all + first, count, rows);
     if (!direct) put(j, y, ldy, all + first, count, row, rows);
     if (rc == 0) rc = finish(j, all + first, count, row, rows);
   }

@@ -77,7 +77,7 @@ int ht_product_is_few(const ht_product* product, const ht_call* call) {
   return product->lanes == LANES && k > 1 && views[HT_PRODUCT_X].strides[1] == 1 && views[HT_PRODUCT_W].strides[0] == 1 && least(m, n) <= HT_PRODUCT_FEW;
 }
 
-void ht_product_few(const ht_call* call, const int64_t* offsets, ht_product_box at) {
+int ht_product_few(const ht_product* product, const ht_call* call, const int64_t* offsets, ht_product_box at, int beside) {
   const ht_view *x = &call->product.views[HT_PRODUCT_X], *w = &call->product.views[HT_PRODUCT_W], *y = &call->product.views[HT_PRODUCT_Y];
   const float* rows = (const float*)x->data + offsets[HT_PRODUCT_X] + at.row * x->strides[0];
   const float* columns = (const float*)w->data + offsets[HT_PRODUCT_W] + at.column * w->strides[1];
@@ -96,4 +96,7 @@ void ht_product_few(const ht_call* call, const int64_t* offsets, ht_product_box 
     sums_of[few - 1](rows + i * down, down, count, columns, other_down, k, turned, LANES);
     ht_square(LANES, turned, LANES, few, count, to + i * y->strides[0], y->strides[0], few);
   }
+  if (!beside) return 0;
+  const ht_product_beside more = ht_product_beside_of(call, offsets, at.row, at.column);
+  return ht_product_after(to, y->strides[0], at.rows, at.columns, &more, product);
 }

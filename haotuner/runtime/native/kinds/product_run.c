@@ -320,22 +320,14 @@ static void run_chunk(void* arg, int64_t index) {
       if (rows) all.row = first, all.rows = last - first;
       else all.column = first, all.columns = last - first;
     }
-    if (typed != NULL) {
-      if (ht_product_run_typed(j->product, typed, j->call, offsets, all, j->beside) != 0)
-        atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
-      continue;
+    int rc;
+    if (typed != NULL) rc = ht_product_run_typed(j->product, typed, j->call, offsets, all, j->beside);
+    else if (j->few) rc = ht_product_few(j->product, j->call, offsets, all, j->beside);
+    else {
+      if (j->pieces > 1) cuts_of(j, all.rows, all.columns, own);
+      rc = run_box(j, offsets, all, own);
     }
-    if (j->few) {
-      ht_product_few(j->call, offsets, all);
-      const ht_product_beside beside = ht_product_beside_of(j->call, offsets, all.row, all.column);
-      const ht_view* y = &j->call->product.views[HT_PRODUCT_Y];
-      float* to = (float*)y->data + offsets[HT_PRODUCT_Y] + all.row * y->strides[0] + all.column;
-      if (j->beside && ht_product_after(to, y->strides[0], all.rows, all.columns, &beside, j->product) != 0)
-        atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
-      continue;
-    }
-    if (j->pieces > 1) cuts_of(j, all.rows, all.columns, own);
-    if (run_box(j, offsets, all, own) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+    if (rc != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
   }
 }
 
