@@ -47,19 +47,14 @@ def _common(g: Folding, node: Node, sources: Mapping[str, list[str]]) -> list[st
 
 
 def _between(made: Mapping[str, Node], output: str, source: str) -> list[Node]:
-    """The nodes that lead from one tensor to another, in order."""
-    found: dict[str, Node] = {}
-
-    def visit(name: str) -> None:
-        node = made.get(name)
-        if node is None or name == source or name in found:
-            return
-        for one in node.inputs:
-            visit(one)
-        found[name] = node
-
-    visit(output)
-    return list(found.values())
+    """The nodes that lead from one tensor to another, in the order of the model's; ``made`` has those of all tensors."""
+    needed, waiting = set[str](), [output]
+    while waiting:
+        name = waiting.pop()
+        if name != source and name in made and name not in needed:
+            needed.add(name)
+            waiting.extend(made[name].inputs)
+    return [node for name, node in made.items() if name in needed]
 
 
 def _takes_long(nodes: list[Node]) -> bool:

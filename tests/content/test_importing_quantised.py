@@ -127,6 +127,17 @@ def test_a_dear_function_of_one_byte_is_a_table(dtype: type) -> None:
     assert (found != want).mean() < 0.02 and np.abs(found - want).max() < 0.031  # erf of another library
 
 
+def test_a_chain_of_any_length_is_a_table() -> None:
+    between = [
+        n("Sqrt", ["a"], ["c0"]),
+        *(n("Abs", [f"c{i}"], [f"c{i + 1}"]) for i in range(1500)),
+        n("Abs", ["c1500"], ["b"]),
+    ]
+    nodes, weights = around(between, 0.03)
+    graph = graph_of(model(nodes, {"x": ["rows", 4]}, ["y"], {**weights, "z": np.uint8(7)}), None, {})
+    assert len(graph.nodes) < 20 and any(node.primitive == "gather" for node in graph.nodes)
+
+
 @pytest.mark.parametrize("op", ["Relu", "Add"])
 def test_a_cheap_function_of_one_byte_and_one_of_two_are_none(op: str) -> None:
     more = [
