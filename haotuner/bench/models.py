@@ -6,7 +6,8 @@ import csv
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,40 @@ def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
     return found
 
 
+@contextmanager
+def contenders(
+    model: Model | Chain,
+    files: Sequence[Path],
+    requests: Sequence[Mapping[str, int]],
+    peers: Sequence[str],
+    *,
+    threads: int,
+    environment: Mapping[str, str],
+    given: Mapping[str, Sequence[str]] | None = None,
+    watch: Callable[[str], None] = lambda _: None,
+) -> Iterator[tuple[dict[str, Child], dict[str, float]]]:
+    """Ours and each peer that has a file (`files_of`), loaded, in processes of their own; and milliseconds of each load.
+
+    Peers that cannot load are left out; HaotunerError with its words where ours cannot.
+    """
+    inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
+    told = {"pack": str(model.pack.path), "model": model.name, "inputs": inputs, "threads": threads,
+            "requests": [dict(one) for one in requests], "given": dict(given or {})}  # fmt: skip
+    read = {OURS: "", **{peer: str(file) for peer, file in files_of(files, peers).items()}}
+    surroundings = child_environment(environment, Setting(threads=threads))
+    children = {
+        name: Child(PROGRAM, {**told, "contender": name, "file": file}, environment=surroundings, rests=True)
+        for name, file in read.items()
+    }
+    try:
+        watch(f"loading {', '.join(read)}")
+        loads = {name: float(said["load_ms"]) for name, said in greetings(children, watch).items()}
+        yield {name: children[name] for name in loads}, loads
+    finally:
+        for child in children.values():
+            child.close()
+
+
 def race(
     model: Model | Chain,
     files: Sequence[Path],
@@ -124,24 +159,13 @@ def race(
 
     ``given``: what ``given_of`` read. ``seconds``: of each contender at each request.
     """
-    inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
-    told = {"pack": str(model.pack.path), "model": model.name, "inputs": inputs, "threads": threads,
-            "requests": [dict(one) for one in requests], "given": dict(given or {})}  # fmt: skip
-    read = {OURS: "", **{peer: str(file) for peer, file in files_of(files, peers).items()}}
-    surroundings = child_environment(environment, Setting(threads=threads))
-    children = {
-        name: Child(PROGRAM, {**told, "contender": name, "file": file}, environment=surroundings, rests=True)
-        for name, file in read.items()
-    }
-    try:
-        watch(f"loading {', '.join(read)}")
-        loads = {name: float(said["load_ms"]) for name, said in greetings(children, watch).items()}
+    with contenders(model, files, requests, peers, threads=threads, environment=environment, given=given, watch=watch) as (
+        racing,
+        loads,
+    ):
         about = f"{len(requests)} requests, some {len(requests) * len(loads) * seconds:.0f} s"
         watch(f"racing {', '.join(loads)} in turns: {about}")
-        found = in_turns({name: children[name] for name in loads}, len(requests), seconds, watch)
-    finally:
-        for child in children.values():
-            child.close()
+        found = in_turns(racing, len(requests), seconds, watch)
     for name, one in found.items():
         one["load_ms"] = loads[name]
     return _document(model.name, requests, found, [one for one in peers if one not in found], threads)

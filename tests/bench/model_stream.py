@@ -1,0 +1,99 @@
+"""A model under a stream of requests, beside peers; appends a table to a page.
+
+    python -m tests.bench.model_stream PACK NAME FILE.onnx [--torch FILE.pt2] [--page FILE]
+
+Requests are single sentences of lengths as in GLUE, or those of ``--shapes``. Each contender answers each once, in the order
+of the stream, one running, the others stopped; who is first changes from request to request. torch compiles for every size
+while it loads; the others see most sizes for the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.bench.contender import OURS
+from haotuner.bench.models import MODEL_PEERS, contenders, dims_of, requests_of
+from haotuner.bench.turns import Turns
+from haotuner.runtime.pack import load
+from tests.bench.encoder import lengths
+
+BATCH = "batch"
+RESAMPLED = 1000  # streams drawn for the interval of a ratio
+
+
+def main() -> None:
+    """Race and write."""
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("pack", type=Path)
+    words.add_argument("name")
+    words.add_argument("file", type=Path)
+    words.add_argument("--torch", type=Path, help="the same model as torch.export.save wrote it")
+    words.add_argument("--shapes", help="ranges or a trace [default: sentences, for a model of batch and tokens]")
+    words.add_argument("--requests", type=int, default=1000)
+    words.add_argument("--threads", type=int, default=1)
+    words.add_argument("--page", type=Path)
+    asked = words.parse_args()
+    files = [one for one in (asked.file, asked.torch) if one is not None]
+    with load(asked.pack, threads=asked.threads) as pack:
+        model = pack.model(asked.name)
+        requests = _requests(asked, dims_of(model))
+        with contenders(
+            model, files, requests, MODEL_PEERS, threads=asked.threads, environment=dict(os.environ), watch=print
+        ) as (racing, _):
+            times = streamed(racing, len(requests))
+    text = "\n".join(table(asked.name, times, len({tuple(one.items()) for one in requests}), asked.threads)) + "\n"
+    print(text)
+    if asked.page:
+        with asked.page.open("a", encoding="utf-8") as page:
+            page.write(text)
+
+
+def streamed(racing: Mapping[str, Any], count: int) -> dict[str, list[float]]:
+    """Milliseconds of each request, by each contender that answered all."""
+    turns, times = Turns(racing, print), dict[str, list[float]]()
+    for place in range(count):
+        for name, told in turns.round(place, {"do": "answer", "place": place, "calls": 1, "seconds": 0.0}).items():
+            times.setdefault(name, []).append(told["us"][0] / 1e3)
+    return {name: some for name, some in times.items() if len(some) == count}
+
+
+def table(model: str, times: Mapping[str, Sequence[float]], sizes: int, threads: int) -> list[str]:
+    """Markdown: a row a contender, and the ratio of each peer's time to ours with its 95 % interval."""
+    count = len(times[OURS])
+    lines = [f"\n## {model}: a stream of {count} requests of {sizes} sizes, threads: {threads}\n"]
+    lines += ["| contender | p50 ms | p99 ms | requests/s | time over ours, paired (95 %) |", "|---|---|---|---|---|"]
+    for name, some in times.items():
+        low, mean, high = ratio(some, times[OURS])
+        beside = "-" if name == OURS else f"{mean:.2f} ({low:.2f} to {high:.2f})"
+        rate = 1e3 * count / sum(some)
+        lines.append(f"| {name} | {statistics.median(some):.1f} | {np.quantile(some, 0.99):.1f} | {rate:.1f} | {beside} |")
+    return lines
+
+
+def ratio(peer: Sequence[float], ours: Sequence[float]) -> tuple[float, float, float]:
+    """Geometric mean of a peer's time over ours, request by request, between the ends of its 95 % interval (bootstrap)."""
+    logs = np.log(np.asarray(peer) / np.asarray(ours))
+    draws = np.random.default_rng(0).choice(logs, (RESAMPLED, len(logs))).mean(1)
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return math.exp(low), math.exp(logs.mean()), math.exp(high)
+
+
+def _requests(asked: argparse.Namespace, dims: Sequence[str]) -> list[dict[str, int]]:
+    """The stream: rows of a trace, draws of ranges, or sentences, one a request."""
+    if asked.shapes is None:
+        return [{name: 1 if name == BATCH else tokens for name in dims} for tokens in lengths(asked.requests)]
+    found = requests_of(asked.shapes, dims)
+    draw = np.random.default_rng(0)
+    return found if len(found) >= asked.requests else [found[at] for at in draw.choice(len(found), asked.requests)]
+
+
+if __name__ == "__main__":
+    main()
