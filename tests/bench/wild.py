@@ -1,0 +1,218 @@
+"""Models that nobody tuned haotuner for, beside ONNX Runtime: are they served, rightly, fast, and small?
+
+    python -m tests.bench.wild --cache FOLDER [--only NAME …] [--page docs/results/wild.md]
+    python -m tests.bench.wild FILE_OR_FOLDER … --shapes "x=1..8x3x224x224"
+
+The first form has models of wheels (`tests.bench.wild_models`), which pip downloads into a folder that keeps them. Each is
+tuned with ``--zero-measure`` (or for ``--budget``), then answers sizes drawn of its range: held against ONNX Runtime's
+answers, and raced in turns, one thread, each contender alone in its process. A model that is refused, crashes or is wrong
+is a row of the table, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from haotuner.bench.models import given_of, race
+from haotuner.errors import HaotunerError
+from haotuner.orchestrate.spans import spans_of
+from haotuner.runtime.pack import load
+from haotuner.whole_model import graph_of, name_of
+from haotuner.words.shape import Span
+from tests.bench.wild_models import EVERY, Wild, fetched
+
+SIZES, NEAR, PEERS = 7, 1e-3, ("onnxruntime",)
+TUNE_LIMIT_S, JUDGE_LIMIT_S = 1800.0, 600.0
+HEAD = """# Models that nobody tuned haotuner for
+
+Made by `python -m tests.bench.wild --cache FOLDER --page docs/results/wild.md`. Each model is the file of a wheel on PyPI,
+its ranges what a user of it would ask for. *right*: the largest difference from ONNX Runtime's answers over their largest
+magnitude, over all sizes. *steady*: ONNX Runtime's time over ours (geometric mean; the worst size), one thread, in turns;
+*new*: the same of first answers. *pack*: megabytes, of which weights. *load*, *peak*: time to load and most memory, ours /
+ONNX Runtime's.
+
+| model | wheel | nodes | sizes | right | steady | worst | new | load, ms | pack, MB | peak, MB | tuned in, s |
+|---|---|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tune, judge, race; a line each. Exit 1 if a model is refused, fails or is wrong."""
+    asked = _parser().parse_args(arguments)
+    failed = 0
+    for file, model in _models(asked):
+        row = _row(file, model, asked)
+        failed += "**" in row
+        print(row, flush=True)
+        if asked.page:
+            _put(asked.page, row)
+    return int(failed > 0)
+
+
+def drawn(spans: Mapping[str, Span], count: int) -> list[dict[str, int]]:
+    """Different requests of the ranges: both ends, and odd ones between, each dimension drawn log-uniformly."""
+    draw = random.Random(0)
+    found: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+    ends = [{name: one.first for name, one in spans.items()}, {name: one.last for name, one in spans.items()}]
+    for at in range(8 * count):
+        one = ends[at] if at < 2 else {name: draw.choice(span.sample(400)) for name, span in spans.items()}
+        found.setdefault(tuple(one.items()), one)
+    return list(found.values())[:count]
+
+
+def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]], given: str) -> list[float]:
+    """How far our answers are from ONNX Runtime's at each request, as a share of the largest number of an output."""
+    import onnxruntime
+
+    from haotuner.bench.model_child import feeds_of
+    from haotuner.whole_model import difference
+
+    peer, far = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]), []
+    with load(pack, threads=1) as opened:
+        model = opened.model(name)
+        inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
+        names = [end.name for end in peer.get_outputs()]
+        for seed, sizes in enumerate(requests):
+            feeds = feeds_of(inputs, sizes, seed, given_of(given, [end.name for end in model.inputs], list(sizes)))
+            ours, theirs = model.run(feeds), peer.run(names, feeds)
+            far.append(max(difference(ours[one], want) for one, want in zip(names, theirs, strict=True)))
+    return far
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="ONNX files, or folders of them, all of the same --shapes")
+    parser.add_argument("--shapes", default="")
+    parser.add_argument("--given", default="", help="inputs whose elements matter: sr=16000;lengths=seq")
+    parser.add_argument("--cache", type=Path, help="keeps the ONNX files of wheels")
+    parser.add_argument("--only", nargs="*", default=[], help=f"of {', '.join(one.name for one in EVERY)}")
+    parser.add_argument("--packs", type=Path, default=Path("wild-packs"), help="keeps packs; one that is there is taken")
+    parser.add_argument("--budget", default="", help="tune for so long instead of --zero-measure")
+    parser.add_argument("--sizes", type=int, default=SIZES)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each contender at each size")
+    parser.add_argument("--against", default=",".join(PEERS), help="onnxruntime,openvino")
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--judge", type=json.loads, help=argparse.SUPPRESS)
+    return parser
+
+
+def _models(asked: argparse.Namespace) -> Iterator[tuple[Path, Wild]]:
+    for given in asked.files:
+        for file in sorted(given.rglob("*.onnx")) if given.is_dir() else [given]:
+            yield file, Wild(name_of(file), "", file.name, asked.shapes, asked.given)
+    unknown = set(asked.only) - {one.name for one in EVERY}
+    if unknown or not (asked.files or asked.cache):
+        sys.exit(f"no model {', '.join(unknown)}" if unknown else "give files with --shapes, or --cache FOLDER")
+    if asked.cache:
+        for model in EVERY:
+            if not asked.only or model.name in asked.only:
+                yield fetched(model, asked.cache), model
+
+
+def _row(file: Path, model: Wild, asked: argparse.Namespace) -> str:
+    """The line of a model. Whatever goes wrong is said in it, in bold."""
+    pack = asked.packs / model.name
+    about = f"| {model.name} | {model.wheel.replace('==', ' ')} | {_nodes(file)} | {model.shapes} "
+    begin = time.perf_counter()
+    try:
+        if not pack.exists():
+            _tune(file, model, pack, asked.budget)
+        took = f"{time.perf_counter() - begin:.0f}" if time.perf_counter() - begin > 1 else "kept"
+        return f"{about}| {_raced(file, model, pack, asked)} | {took} |"
+    except (HaotunerError, RuntimeError, subprocess.TimeoutExpired) as error:
+        words = " ".join(str(error).split()).replace("|", "/")[-300:]
+        return f"{about}| **{words}** | | | | | | | {time.perf_counter() - begin:.0f} |"
+
+
+def _nodes(file: Path) -> int:
+    import onnx
+
+    return len(onnx.load(str(file), load_external_data=False).graph.node)
+
+
+def _tune(file: Path, model: Wild, pack: Path, budget: str) -> None:
+    how = ["--budget", budget] if budget else ["--zero-measure"]
+    command = ["tune", str(file), "--shapes", model.shapes, "--threads", "1", *how, "--out", str(pack), "-q"]
+    _run(["haotuner", *command], TUNE_LIMIT_S, good=(0, 3))
+
+
+def _raced(file: Path, model: Wild, pack: Path, asked: argparse.Namespace) -> str:
+    spans, name = spans_of(graph_of(file), model.shapes), name_of(file)
+    given, peers = model.given, asked.against.split(",")
+    with load(pack, threads=1) as opened:
+        served = opened.model(name)
+        dims = {one for end in served.inputs for one in end.shape if isinstance(one, str)}
+        requests = drawn({one: span for one, span in spans.items() if one in dims}, asked.sizes)
+        judge = json.dumps([str(pack), name, str(file), requests, given])
+        far = json.loads(_run(["tests.bench.wild", "--judge", judge], JUDGE_LIMIT_S).splitlines()[-1])
+        found = race(
+            served, [file], requests, peers, threads=1, seconds=asked.seconds, environment=dict(os.environ),
+            given=given_of(given, [end.name for end in served.inputs], list(dims)),
+        )  # fmt: skip
+    _tell(found, far)
+    wrong, summary = max(far), found["summary"]
+    ratios = [[row["peers"][peer]["ratio"] for row in found["rows"]] for peer in peers]
+    cells = [
+        f"**{wrong:.0e}**" if wrong > NEAR else f"{wrong:.0e}",
+        " / ".join(f"{math.exp(statistics.fmean(map(math.log, one))):.2f}" for one in ratios),
+        " / ".join(f"{min(one):.2f}" for one in ratios),
+        " / ".join(f"{summary['stream_vs'][peer]:.2f}" for peer in peers),
+        " / ".join(f"{value:.0f}" for value in summary["load_ms"].values()),
+        _megabytes(pack),
+        " / ".join(f"{value / 1e6:.0f}" for value in summary["peak_bytes"].values()),
+    ]
+    return " | ".join(cells)
+
+
+def _tell(found: Mapping[str, Any], far: Sequence[float]) -> None:
+    """Each size, on stderr."""
+    for row, away in zip(found["rows"], far, strict=True):
+        sizes = "x".join(map(str, row["shape"].values()))
+        beside = ", ".join(f"{p} {one['steady_us'] / 1e3:.2f} ({one['ratio']:.2f})" for p, one in row["peers"].items())
+        times = f"new {row['first_us'] / 1e3:.2f} steady {row['steady_us'] / 1e3:.2f} ms, {beside}"
+        print(f"  {sizes}: {times}, {away:.1e} away", file=sys.stderr, flush=True)
+
+
+def _megabytes(pack: Path) -> str:
+    whole = sum(path.stat().st_size for path in pack.rglob("*") if path.is_file())
+    weights = sum(path.stat().st_size for path in pack.glob("models/*.weights"))
+    return f"{whole / 1e6:.1f} of {weights / 1e6:.1f}"
+
+
+def _run(command: Sequence[str], limit_s: float, good: Sequence[int] = (0,)) -> str:
+    """What a module of Python says. RuntimeError with its last words where it fails."""
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=limit_s, check=False)
+    if done.returncode not in good:
+        raise RuntimeError(f"{command[0]} exits with {done.returncode}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def _put(page: Path, row: str) -> None:
+    """The row in its page, in place of an earlier one of the same model."""
+    where = f"{platform.machine()}, {datetime.now(UTC):%Y-%m-%d}"
+    text = page.read_text(encoding="utf-8") if page.exists() else f"{HEAD}\n{where}\n"
+    name = row.split("|")[1]
+    rows = [line for line in text[text.index("|---") :].splitlines()[1:] if line.startswith("|")]
+    kept = [line for line in rows if line.split("|")[1] != name]
+    page.write_text(HEAD + "\n".join([*kept, row]) + f"\n\n{where}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parsed = _parser().parse_args()
+    if parsed.judge:
+        print(json.dumps(judged(*parsed.judge)))
+        sys.exit(0)
+    sys.exit(main())

