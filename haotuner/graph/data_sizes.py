@@ -1,6 +1,6 @@
 """Primitives whose results' sizes depend on data, and random numbers. A model is cut there; the host computes them.
 
-The first two make a new dimension, ``attributes["extent"]``, which is the last extent of their result.
+Those of ``MAKING`` make a new dimension, ``attributes["extent"]``, which is the last extent of their result.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from haotuner.graph.extents import Extent
 from haotuner.graph.types import TensorType, numpy_dtype
 from haotuner.ops.host_steps import counted, nonzero, random_numbers
 
-MAKING = ("nonzero", "counted")  # a dimension each
-HOST = (*MAKING, "random")
+MAKING = ("nonzero", "counted", "turns")  # a dimension each
+HOST = (*MAKING, "random", "loop", "loop_result")
 LAWS = ("normal", "uniform")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,8 +74,72 @@ class Graph:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a loop runs each turn: ``graph``, whose tensors have names that no other tensor of the model has.
+
+    ``turn``: which turn it is, int64; ``carried``: values before and after a turn; ``rows``: what it gets of its own;
+    ``shared``: what all turns read; ``made``: what becomes a row of a result; ``goes_on``: whether another turn follows,
+    None where this is always so. The graph's inputs are those of them that it reads.
+    """
+
+    graph: Graph
+    turn: str
+    carried: tuple[tuple[str, str], ...]
+    rows: tuple[str, ...]
+    shared: tuple[str, ...]
+    made: tuple[str, ...]
+    goes_on: str | None
+
+    @property
+    def sizes(self) -> set[str]:
+        """Names of the dimensions that it needs and does not make."""
+        found: set[str] = set()
+        for node in self.graph.nodes:
+            found |= sizes_of(node, self.graph.types)
+        for name in (*self.graph.inputs, *self.rows, *(one for pair in self.carried for one in pair)):
+            found |= set().union(*map(dimensions, self.graph.types[name].shape))
+        return found - {str(one.attributes["extent"]) for one in self.graph.nodes if one.primitive in MAKING}
+
+    def renamed(self, of: Callable[[str], str]) -> Body:
+        """The same with other names of tensors."""
+        return Body(
+            graph=renamed(self.graph, of),
+            turn=of(self.turn),
+            carried=tuple((of(before), of(after)) for before, after in self.carried),
+            rows=tuple(map(of, self.rows)),
+            shared=tuple(map(of, self.shared)),
+            made=tuple(map(of, self.made)),
+            goes_on=None if self.goes_on is None else of(self.goes_on),
+        )
+
+
+def renamed(graph: Graph, of: Callable[[str], str]) -> Graph:
+    """The graph with other names of tensors, those of bodies of loops among them."""
+
+    def told(node: Node) -> Mapping[str, Any]:
+        body = node.attributes.get("body")
+        return {**node.attributes, "body": body.renamed(of)} if isinstance(body, Body) else node.attributes
+
+    return Graph(
+        inputs=tuple(map(of, graph.inputs)),
+        outputs=tuple(map(of, graph.outputs)),
+        nodes=tuple(Node(one.primitive, tuple(map(of, one.inputs)), of(one.output), told(one)) for one in graph.nodes),
+        types={of(name): kind for name, kind in graph.types.items()},
+        constants={of(name): value for name, value in graph.constants.items()},
+    )
+
+
+def bodies(graph: Graph) -> Iterator[Body]:
+    """The bodies of a graph's loops, those inside of them behind each."""
+    for node in graph.nodes:
+        if node.primitive == "loop":
+            yield node.attributes["body"]
+            yield from bodies(node.attributes["body"].graph)
+
+
 def sizes_of(node: Node, types: Mapping[str, TensorType]) -> set[str]:
-    """Names of the dimensions that a primitive needs: those of its result, and of its attributes."""
+    """Names of the dimensions that a primitive needs: those of its result, of its attributes, and of a loop's body."""
     found: set[str] = set()
     told: list[Any] = [types[node.output].shape, *node.attributes.values()]
     while told:
@@ -84,6 +148,8 @@ def sizes_of(node: Node, types: Mapping[str, TensorType]) -> set[str]:
             told.extend(one)
         elif is_symbolic(one):
             found |= dimensions(one)
+        elif isinstance(one, Body):
+            found |= one.sizes
     return found
 
 

@@ -11,6 +11,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.data_sizes import MAKING
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph
+from haotuner.graph.loops import run_loop
 from haotuner.graph.primitives import PRIMITIVES
 
 
@@ -33,11 +34,13 @@ def interpret(
     wanted = dict.fromkeys((*graph.outputs, *keep))
     last_use = {name: place for place, node in enumerate(graph.nodes) for name in node.inputs}
     for place, node in enumerate(graph.nodes):
-        values[node.output] = PRIMITIVES[node.primitive].compute(
-            [values[name] for name in node.inputs],
-            node.attributes if seed is None else {"seed": seed, **node.attributes},
-            sizes,
-        )
+        given = [values[name] for name in node.inputs]
+        if node.primitive == "loop":
+            values[node.output] = run_loop(node.attributes, given, lambda body, told: interpret(body, told, seed))
+        else:
+            values[node.output] = PRIMITIVES[node.primitive].compute(
+                given, node.attributes if seed is None else {"seed": seed, **node.attributes}, sizes
+            )
         if node.primitive in MAKING:
             known[str(node.attributes["extent"])] = values[node.output].shape[-1]
         for name in node.inputs:

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimension
-from haotuner.graph.graph import Graph, GraphBuilder, Node
+from haotuner.graph.graph import Graph, GraphBuilder, renamed
 from haotuner.importing.call import Call
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
+from haotuner.importing.loops import loop_results, scan_results
 from haotuner.importing.table import MAIN, rule_of
 from haotuner.importing.tables import tables_of_bytes
 from haotuner.importing.types import dtype_of_onnx
@@ -28,6 +29,7 @@ MOST_NODES = 200_000
 LARGEST_RANK = 12
 MOST_ELEMENTS = 1 << 36  # of a tensor whose extents are fixed: a minute of a core, and no machine's memory
 SHOWN = 3  # places named of each unknown operator
+_LOOPS: Mapping[str, Any] = {"Loop": loop_results, "Scan": scan_results}
 _CONSTANTS = ("value", "value_float", "value_floats", "value_int", "value_ints")
 
 
@@ -114,13 +116,13 @@ def _refuse_unknown(graph: Any, opset: int, own: Mapping[tuple[str, str], Any]) 
         if depth > DEEPEST:
             raise UsageError(f"graphs nested more than {DEEPEST} deep")
         for number, node in enumerate(nodes):
-            known = node.domain in MAIN and node.op_type in ("Constant", "If")
+            known = node.domain in MAIN and node.op_type in ("Constant", "If", *_LOOPS)
             if not known and rule_of(node.domain, node.op_type) is None and not can_be_taken_apart(node, version, own):
                 name = f"{node.domain}.{node.op_type}" if node.domain not in MAIN else node.op_type
                 count[name] += 1
                 where[name].append(node.name or f"node {number}")
             for one in node.attribute:
-                if one.HasField("g") and node.op_type == "If":
+                if one.HasField("g") and known:
                     visit(one.g.node, version, depth + 1)
 
     visit(graph.node, opset, 0)
@@ -183,6 +185,8 @@ class Reader:
             return [self._constant(node)]
         if node.domain in MAIN and node.op_type == "If":
             return self._branch(node, inputs, names, opset, depth)
+        if node.domain in MAIN and node.op_type in _LOOPS:
+            return list(_LOOPS[node.op_type](self, node, inputs, names, opset, depth))
         asked = max((place + 1 for place, one in enumerate(node.output) if one), default=0)
         odd = misfit(node, opset) if node.domain in MAIN and (node.domain, node.op_type) not in self.own else ""
         if odd:
@@ -260,20 +264,4 @@ def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
         extents = [one for one in graph.types[node.output].shape if isinstance(one, int)]
         if node.primitive != "window" and math.prod(extents) > MOST_ELEMENTS:  # windows are views
             raise UsageError(f"tensor {node.output}: {extents} are more than {MOST_ELEMENTS} elements at any request")
-    return _renamed(graph, new)
-
-
-def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
-    def of(name: str) -> str:
-        return new.get(name, name)
-
-    def node_of(node: Node) -> Node:
-        return Node(node.primitive, tuple(map(of, node.inputs)), of(node.output), node.attributes)
-
-    return replace(
-        graph,
-        outputs=tuple(map(of, graph.outputs)),
-        nodes=tuple(map(node_of, graph.nodes)),
-        types={of(name): kind for name, kind in graph.types.items()},
-        constants={of(name): value for name, value in graph.constants.items()},
-    )
+    return renamed(graph, lambda name: new.get(name, name))

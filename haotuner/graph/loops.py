@@ -1,0 +1,94 @@
+"""Loops: a body that runs turn by turn, each turn on what the one before it made. A model is cut there; the host counts turns.
+
+``loop`` gives how many turns there were; ``loop_result`` what a carried value became or what the turns made, row upon row;
+``turns`` 0, 1, … up to the number of turns, where that is a dimension which data tell. Inputs of a loop: the most turns
+(attribute ``limited``), whether the first turn runs (``asked``), first carried values, what turns get a row each, and what
+all turns read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent
+from haotuner.graph.types import TensorType, numpy_dtype
+
+Attributes = Mapping[str, Any]
+Sizes = Callable[[Extent], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a loop made: the turns, then carried values and stacks of rows, in the order of the body."""
+
+    turns: int
+    results: tuple[Any, ...]
+
+
+def _infer_loop(types: Sequence[TensorType], attributes: Attributes) -> TensorType:
+    return TensorType((), "int64")
+
+
+def _compute_loop(arrays: Sequence[Any], attributes: Attributes, sizes: Sizes) -> Any:
+    raise UsageError("a loop is no step of a group")
+
+
+def _infer_result(types: Sequence[TensorType], attributes: Attributes) -> TensorType:
+    return TensorType(tuple(attributes["shape"]), attributes["dtype"])
+
+
+def _compute_result(arrays: Sequence[Any], attributes: Attributes, sizes: Sizes) -> Any:
+    found = arrays[0].results[attributes["place"]]
+    if found is None:  # no turn said what a row is like
+        shape = [sizes(one) for one in attributes["shape"]]
+        return np.zeros([0, *shape[1:]], numpy_dtype(attributes["dtype"]))
+    return found
+
+
+def _infer_turns(types: Sequence[TensorType], attributes: Attributes) -> TensorType:
+    return TensorType((attributes["extent"],), "int64")
+
+
+def _compute_turns(arrays: Sequence[Any], attributes: Attributes, sizes: Sizes) -> Any:
+    return np.arange(arrays[0].turns, dtype=np.int64)
+
+
+def run_loop(
+    attributes: Attributes, arrays: Sequence[Any], run: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
+) -> Ran:
+    """All turns of a loop; ``run``: interprets a graph. UsageError where a carried value changes its shape."""
+    body, left = attributes["body"], list(arrays)
+    limit = int(np.asarray(left.pop(0)).reshape(-1)[0]) if attributes["limited"] else None
+    goes_on = bool(np.asarray(left.pop(0)).reshape(-1)[0]) if attributes["asked"] else True
+    states, left = left[: len(body.carried)], left[len(body.carried) :]
+    rows, shared = left[: len(body.rows)], dict(zip(body.shared, left[len(body.rows) :], strict=True))
+    if rows:
+        limit = min([len(one) for one in rows] + ([] if limit is None else [limit]))
+    made: list[list[Any]] = [[] for _ in body.made]
+    turn = 0
+    while goes_on and (limit is None or turn < limit):
+        given = {**shared, body.turn: np.int64(turn)}
+        given |= {name: state for (name, _), state in zip(body.carried, states, strict=True)}
+        given |= {name: one[turn] for name, one in zip(body.rows, rows, strict=True)}
+        found = run(body.graph, {name: given[name] for name in body.graph.inputs})
+        after = [found[name] for _, name in body.carried]
+        if any(np.shape(one) != np.shape(other) for one, other in zip(after, states, strict=True)):
+            raise UsageError(f"a value that a loop carries changes its shape in turn {turn}")
+        states = after
+        for stack, name in zip(made, body.made, strict=True):
+            stack.append(found[name])
+        goes_on = bool(np.asarray(found[body.goes_on]).reshape(-1)[0]) if body.goes_on else True
+        turn += 1
+    return Ran(turn, (*states, *(np.stack(stack) if stack else None for stack in made)))
+
+
+LOOPS = (
+    ("loop", _infer_loop, _compute_loop),
+    ("loop_result", _infer_result, _compute_result),
+    ("turns", _infer_turns, _compute_turns),
+)

@@ -1,0 +1,375 @@
+"""ONNX's Loop and Scan: a body read once, whose nodes become the body of the graph's loop.
+
+What of a body depends on no turn joins the graph around it, so it is computed once. A carried value that no turn changes is
+none. Loops of few turns, known now, are written out turn by turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.data_sizes import MAKING
+from haotuner.graph.extents import Extent, canonical, dimensions, same, smallest, text
+from haotuner.graph.graph import Body, GraphBuilder, Node, sizes_of
+from haotuner.importing.call import Call
+from haotuner.importing.folding import Folding
+from haotuner.importing.layout import cut, reshaped, transposed
+from haotuner.importing.lengths import new_dimension
+from haotuner.importing.turns import always, counted
+
+if TYPE_CHECKING:
+    from haotuner.importing.read import Reader
+
+UNROLLED = 16  # turns that are written out; more make a model that takes long to compile for a gain of a microsecond a turn
+UNROLLED_NODES = 512  # that they may come to
+
+
+@dataclass(slots=True)
+class Turned:
+    """A Loop or Scan: ``places`` of its body's inputs and outputs."""
+
+    reader: Reader
+    graph: Any  # the body
+    names: Mapping[str, str]
+    opset: int
+    depth: int
+    states: list[str]
+    rows: list[str]  # along their first axis
+    counts: bool  # Loop: the body's first inputs are the turn and the condition, its first output is the condition
+    limit: str | None = None
+    asked: str | None = None
+    fixed: dict[int, str] = field(default_factory=dict)  # states that no turn changes
+
+    @property
+    def g(self) -> Folding:
+        """The builder of the graph."""
+        return self.reader.g
+
+    def turn(self, turn: str, states: Sequence[str], rows: Sequence[str]) -> list[str]:
+        """The body's outputs, one turn added to the graph."""
+        inner, given = dict(self.names), [*states, *rows]
+        if self.counts:
+            given = [turn, self.g.constant(True, "bool"), *given]
+        if len(given) != len(self.graph.input):
+            raise UsageError(f"its body takes {len(self.graph.input)} inputs, and {len(given)} are given")
+        inner |= zip((one.name for one in self.graph.input), given, strict=True)
+        self.reader.run(self.graph, inner, self.opset, self.depth + 1)
+        missing = [one.name for one in self.graph.output if one.name not in inner]
+        if missing:
+            raise UsageError(f"its body's output {missing[0]!r} is made by no node")
+        return [inner[one.name] for one in self.graph.output]
+
+    def parted(self, found: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
+        """Of a turn's outputs: the condition, the states, what becomes rows."""
+        goes_on, rest = (found[0], list(found[1:])) if self.counts else (None, list(found))
+        if len(rest) < len(self.states):
+            raise UsageError(f"its body gives {len(rest)} of {len(self.states)} carried values")
+        return goes_on, rest[: len(self.states)], rest[len(self.states) :]
+
+
+def loop_results(
+    reader: Reader, node: Any, inputs: Sequence[str | None], names: Mapping[str, str], opset: int, depth: int
+) -> list[str]:
+    """Results of a Loop. UsageError for carried values that change their shape."""
+    g = reader.g
+    states = [one for one in inputs[2:] if one is not None]
+    if len(states) != len(inputs[2:]):
+        raise UsageError("a first value that is carried is left out")
+    limit, asked = ([*inputs, None, None])[:2]
+    if asked is not None and always(g, asked):
+        asked = None
+    return _results(Turned(reader, _body(node), names, opset, depth, states, [], True, limit, asked))
+
+
+def scan_results(
+    reader: Reader, node: Any, inputs: Sequence[str | None], names: Mapping[str, str], opset: int, depth: int
+) -> list[str]:
+    """Results of a Scan, as opset 9 has it: every axis, both directions."""
+    g, told = reader.g, {one.name: reader._attribute(one) for one in node.attribute if not one.HasField("g")}
+    given = [one for one in inputs if one is not None]
+    count = int(told.get("num_scan_inputs", 0))
+    if opset < 9:
+        raise UsageError("Scan of opset 8 has another form; convert the model to opset 9 or later")
+    if not 1 <= count <= len(given) or len(given) != len(inputs):
+        raise UsageError(f"{count} of its {len(given)} inputs are told to be scanned")
+    states, scanned = given[: len(given) - count], given[len(given) - count :]
+    body = _body(node)
+    made = len(body.output) - len(states)
+    rows = []
+    for one, axis, back in zip(scanned, *_ways(told, "input", count), strict=True):
+        rows.append(_turned(g, _first(g, one, axis), back))
+    found = _results(Turned(reader, body, names, opset, depth, states, rows, False))
+    ends = found[len(states) :]
+    for place, (axis, back) in enumerate(zip(*_ways(told, "output", made), strict=True)):
+        ends[place] = _last(g, _turned(g, ends[place], back), axis)
+    return [*found[: len(states)], *ends]
+
+
+def _ways(told: Mapping[str, Any], end: str, count: int) -> tuple[list[int], list[bool]]:
+    axes, directions = (list(told.get(f"scan_{end}_{what}", [0] * count)) for what in ("axes", "directions"))
+    if len(axes) != count or len(directions) != count:
+        raise UsageError(f"scan_{end}_axes and scan_{end}_directions tell of {len(axes)} and {len(directions)} of {count}")
+    return axes, [bool(one) for one in directions]
+
+
+def _body(node: Any) -> Any:
+    found = next((one.g for one in node.attribute if one.name == "body"), None)
+    if found is None:
+        raise UsageError("attribute body is missing")
+    return found
+
+
+def _first(g: Folding, x: str, axis: int) -> str:
+    """The axis moved to the front."""
+    c, rank = Call(g, "Scan", (x,), {}, 9, 1), g.types[x].rank
+    axis = c.axis(axis)
+    return transposed(c, x, [axis, *(one for one in range(rank) if one != axis)])
+
+
+def _last(g: Folding, x: str, axis: int) -> str:
+    """The first axis moved to its place."""
+    c, rank = Call(g, "Scan", (x,), {}, 9, 1), g.types[x].rank
+    order = list(range(1, rank))
+    order.insert(c.axis(axis), 0)
+    return transposed(c, x, order)
+
+
+def _turned(g: Folding, x: str, back: bool) -> str:
+    if not back:
+        return x
+    return g.add("slice", x, axes=(0,), starts=(canonical(g.types[x].shape[0] - 1),), stops=(-1,), steps=(-1,))
+
+
+def _results(t: Turned) -> list[str]:
+    """Final states, then stacks of rows."""
+    count = _known_turns(t)
+    if count is not None and 0 < count <= UNROLLED and t.asked is None:
+        found = _written_out(t, count)
+        if found is not None:
+            return found
+    return _looped(t)
+
+
+def _known_turns(t: Turned) -> int | None:
+    """Turns at most, where that is a number known now."""
+    found = t.g.numbers(t.limit) if t.limit is not None else None
+    most = [] if found is None else [int(np.asarray(found).reshape(-1)[0])]
+    most += [one for one in (t.g.types[row].shape[0] for row in t.rows) if isinstance(one, int)]
+    return min(most) if most and len(most) == len(t.rows) + (t.limit is not None) else None
+
+
+def _written_out(t: Turned, count: int) -> list[str] | None:
+    """Turn after turn; None where a condition depends on data, or where that would be too much."""
+    g, before = t.g, _Before.of(t.g)
+    states, stacks = list(t.states), list[list[str]]()
+    c = Call(g, "Loop", (), {}, t.opset, 1)
+    for turn in range(count):
+        rows = [reshaped(c, cut(c, one, 0, turn, turn + 1), g.types[one].shape[1:]) for one in t.rows]
+        goes_on, states, made = t.parted(t.turn(g.constant(turn, "int64"), states, rows))
+        for place, one in enumerate(made):
+            stacks += [[]] if turn == 0 else []
+            stacks[place].append(reshaped(c, one, (1, *g.types[one].shape)))
+        known = True if goes_on is None else g.numbers(goes_on)
+        if known is None or (len(g.nodes) - before.nodes) * (count if turn == 0 else 1) > UNROLLED_NODES:
+            before.restore(g)
+            return None
+        if not np.asarray(known).reshape(-1)[0]:
+            break
+    return [*states, *(g.add("concat", *stack, axis=0) for stack in stacks)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """A builder before a body was read, to which it can be taken back."""
+
+    nodes: int
+    types: dict[str, Any]
+    constants: dict[str, Any]
+    lengths: dict[Any, Any]
+    written: dict[str, str]
+
+    @staticmethod
+    def of(g: Folding) -> _Before:
+        return _Before(len(g.nodes), dict(g.types), dict(g.constants), dict(g.lengths), dict(g.written))
+
+    def restore(self, g: Folding) -> None:
+        del g.nodes[self.nodes :]
+        g.types, g.constants, g.lengths, g.written = (
+            dict(one) for one in (self.types, self.constants, self.lengths, self.written)
+        )  # fmt: skip
+
+
+def _variable(g: Folding, stem: str, shape: Sequence[Extent], dtype: str) -> str:
+    """A tensor that a turn is given."""
+    found = GraphBuilder.add(g, "loop_result", name=stem, place=0, shape=tuple(shape), dtype=dtype)
+    g.nodes.pop()
+    return found
+
+
+def _looped(t: Turned) -> list[str]:
+    """The loop as one; read again until no carried value is left that no turn changes."""
+    g = t.g
+    while True:
+        before = _Before.of(g)
+        turn = _variable(g, "turn", (), "int64")
+        rows = [_variable(g, "row", g.types[one].shape[1:], g.types[one].dtype) for one in t.rows]
+        states = [
+            t.fixed.get(place) or _variable(g, "carried", g.types[one].shape, g.types[one].dtype)
+            for place, one in enumerate(t.states)
+        ]
+        goes_on, after, made = t.parted(t.turn(turn, states, rows))
+        same_ones = {place: t.states[place] for place, one in enumerate(after) if one in (states[place], t.states[place])}
+        if same_ones.keys() <= t.fixed.keys():
+            break
+        t.fixed |= same_ones
+        before.restore(g)
+    moving = [place for place in range(len(states)) if place not in t.fixed]
+    for place in moving:
+        _same_type(t, place, after[place])
+    pairs = [(states[place], after[place]) for place in moving]
+    firsts = [t.states[place] for place in moving]
+    told = _turns(t, goes_on, pairs, firsts)
+    loop = _Loop(g, before.nodes, turn, pairs, firsts, rows, made, None if goes_on is None or always(g, goes_on) else goes_on)
+    return loop.results(t, told, moving)
+
+
+def _same_type(t: Turned, place: int, after: str) -> None:
+    one, other = t.g.types[t.states[place]], t.g.types[after]
+    if one.dtype != other.dtype or one.rank != other.rank or not all(map(same, one.shape, other.shape)):
+        said = t.graph.output[place + t.counts].name
+        raise UsageError(
+            f"{said!r} is {one} before the first turn and {other} behind it; values that a loop carries keep their shape: "
+            "have the model make it of its last size before the loop, and write into it"
+        )
+
+
+def _turns(
+    t: Turned, goes_on: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]
+) -> Extent | None:
+    """How many turns there are, whatever the data are; None: they tell."""
+    g, most = t.g, [t.g.types[row].shape[0] for row in t.rows]
+    if t.limit is not None and (known := g.known(t.limit)) is not None:
+        (limit,) = (one if not isinstance(one, np.generic) else int(one) for one in np.asarray(known).reshape(-1))
+        most.append(limit if not isinstance(limit, int) else max(limit, 0))
+    elif t.limit is not None:
+        return None
+    if goes_on is not None and not always(g, goes_on):
+        by_count = counted(g, goes_on, t.asked, pairs, firsts)
+        if by_count is None:
+            return None
+        most.append(by_count)
+    elif t.asked is not None:
+        return None
+    if not most:
+        raise UsageError("it never ends: there is no limit, and its condition is always true")
+    return smallest(most) if len(most) > 1 else most[0]
+
+
+@dataclass(slots=True)
+class _Loop:
+    """Takes the nodes of a turn out of the graph and puts the loop there."""
+
+    g: Folding
+    start: int
+    turn: str
+    pairs: list[tuple[str, str]]
+    firsts: list[str]
+    rows: list[str]
+    made: list[str]
+    goes_on: str | None
+
+    def results(self, t: Turned, told: Extent | None, moving: Sequence[int]) -> list[str]:
+        """The loop's node and what it gives."""
+        g, body = self.g, self._body()
+        ends: dict[str, Any] = {"limited": t.limit is not None, "asked": t.asked is not None, "body": body}
+        given = [*([t.limit] if t.limit else []), *([t.asked] if t.asked else []), *self.firsts, *t.rows, *body.shared]
+        extent = told if told is not None else new_dimension(g, "turns")
+        if told is not None:
+            ends["turns"] = told
+        token = GraphBuilder.add(g, "loop", *(self._outside(one) for one in given), name="loop", **ends)
+        if told is None:
+            GraphBuilder.add(g, "turns", token, extent=extent)
+        found: list[str] = []
+        kinds = [g.types[one] for one in self.firsts]
+        kinds += [replace(g.types[one], shape=(extent, *g.types[one].shape)) for one in body.made]
+        for place, kind in enumerate(kinds):
+            found.append(
+                GraphBuilder.add(g, "loop_result", token, place=place, shape=kind.shape, dtype=kind.dtype)
+            )
+        after = iter(found)
+        every = {place: next(after) for place in moving} | t.fixed
+        return [*(every[place] for place in range(len(t.states))), *after]
+
+    def _outside(self, tensor: str) -> str:
+        """An operand of the loop, which a node or a request makes."""
+        plain = self.g._nodes_of(tensor)
+        if plain in self.g.constants:
+            return GraphBuilder.add(self.g, "reshape", plain, shape=self.g.types[plain].shape)
+        return plain
+
+    def _body(self) -> Body:
+        g = self.g
+        written = {one: g._nodes_of(one) for one in (*(pair[1] for pair in self.pairs), *self.made, self.goes_on or self.turn)}
+        own = {self.turn, *(pair[0] for pair in self.pairs), *self.rows}
+        inside, outside = list[Node](), list[Node]()
+        for node in g.nodes[self.start :]:
+            turned = any(one in own for one in node.inputs)
+            (inside if turned else outside).append(node)
+            own |= {node.output} if turned else set()
+        g.nodes[self.start :] = outside
+        ends: list[str] = []
+        plain = {node.output for node in inside if node.primitive not in ("loop_result", "random", "nonzero", "counted")}
+
+        def end(tensor: str) -> str:
+            """A tensor of memory of its own that a node makes each turn."""
+            found = written[tensor]
+            if found not in plain or found in ends:
+                found = GraphBuilder.add(g, "reshape", found, shape=g.types[found].shape)
+                inside.append(g.nodes.pop())
+            ends.append(found)
+            return found
+
+        pairs = tuple((before, end(after)) for before, after in self.pairs)
+        made = tuple(map(end, self.made))
+        goes_on = None if self.goes_on is None else end(self.goes_on)
+        if any(node.primitive == "random" for node in inside):
+            raise UsageError("random numbers in the body of a loop are not read; draw them before it")
+        graph = replace(_Builder(g, inside).finish(*ends), inputs=())
+        read = {one for node in graph.nodes for one in node.inputs} - graph.constants.keys()
+        read -= {node.output for node in graph.nodes}
+        own = {self.turn, *(pair[0] for pair in pairs), *self.rows}
+        shared = [one for one in g.types if one in read - own]
+        named = [one for one in (self.turn, *(pair[0] for pair in pairs), *self.rows) if one in read]
+        shared += self._tellers(graph.nodes, (*named, *shared))
+        types = {**graph.types, **{one: g.types[one] for one in (*own, *shared)}}
+        graph = replace(graph, inputs=(*named, *shared), types=types)
+        return Body(graph, self.turn, pairs, tuple(self.rows), tuple(shared), made, goes_on)
+
+    def _tellers(self, nodes: Sequence[Node], inputs: Sequence[str]) -> list[str]:
+        """Tensors from outside whose shapes tell dimensions that a turn needs and none of its inputs tells."""
+        g = self.g
+        wanted = set().union(*(sizes_of(node, g.types) for node in nodes))
+        wanted |= {str(one) for name in inputs for extent in g.types[name].shape for one in dimensions(extent)}
+        wanted -= {str(node.attributes["extent"]) for node in nodes if node.primitive in MAKING}
+        wanted -= {str(extent) for name in inputs for extent in g.types[name].shape if getattr(extent, "is_Symbol", False)}
+        found: list[str] = []
+        for name in (*g.inputs, *(node.output for node in g.nodes if node.primitive in MAKING)):
+            told = {str(extent) for extent in g.types[name].shape if getattr(extent, "is_Symbol", False)}
+            if told & wanted:
+                found.append(name)
+                wanted -= told
+        if wanted:
+            raise UsageError(f"a turn needs the sizes {', '.join(sorted(wanted))}, which no tensor outside of it has")
+        return found
+
+
+class _Builder(GraphBuilder):
+    """Of the nodes of a turn alone."""
+
+    def __init__(self, g: Folding, nodes: Sequence[Node]) -> None:
+        GraphBuilder.__init__(self, [], list(nodes), g.types, g.constants)

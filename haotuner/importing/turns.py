@@ -1,0 +1,106 @@
+"""How many turns a loop has, where its condition is that a counter lies below a limit: TensorFlow writes all loops so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from haotuner.graph.bounds import never_negative
+from haotuner.graph.extents import Extent, canonical, ceiling_division, largest, same
+from haotuner.graph.graph import Node
+from haotuner.importing.folding import Folding
+
+_PASSED = ("cast", "reshape")
+
+
+def always(g: Folding, condition: str) -> bool:
+    """Whether a condition is known to hold."""
+    found = g.numbers(condition)
+    return found is not None and bool(np.asarray(found).all())
+
+
+def counted(
+    g: Folding, goes_on: str, asked: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]
+) -> Extent | None:
+    """The turns, an extent, of a condition that is no more than ``counter < limit`` behind a turn; else None.
+
+    ``asked``: the condition of the first turn; ``pairs``: carried values before and behind a turn, of ``firsts`` at first.
+    """
+    made = {node.output: node for node in g.nodes}
+    sides = _less(g, made, goes_on)
+    if sides is None:
+        return None
+    value, limit = _plain(made, sides[0]), _number(g, made, sides[1])
+    place = next((at for at, (_, after) in enumerate(pairs) if _plain(made, after) == value), None)
+    if place is None or limit is None:
+        return None
+    step, first = _step(g, made, *pairs[place]), _number(g, made, firsts[place])
+    if step is None or first is None:
+        return None
+    turns = ceiling_division(canonical(limit - first), step)
+    if asked is None:
+        return largest([turns, 1])
+    before = _less(g, made, asked)
+    alike = before is not None and _alike(_number(g, made, before[0]), first) and _alike(_number(g, made, before[1]), limit)
+    return (turns if never_negative(turns) else largest([turns, 0])) if alike else None
+
+
+def _alike(one: Extent | None, other: Extent) -> bool:
+    return one is not None and same(one, other)
+
+
+def _less(g: Folding, made: dict[str, Node], tensor: str) -> tuple[str, str] | None:
+    """Both sides of ``one < other``, however it is written."""
+    node = made.get(_plain(made, tensor))
+    if node is None or node.primitive != "map":
+        return None
+    function = node.attributes["function"]
+    if function == "less":
+        return node.inputs[0], node.inputs[1]
+    if function == "greater":
+        return node.inputs[1], node.inputs[0]
+    if function == "and":
+        held = [one for one in node.inputs if not always(g, one)]
+        return _less(g, made, held[0]) if len(held) == 1 else None
+    return None
+
+
+def _plain(made: dict[str, Node], tensor: str) -> str:
+    """What a tensor is without other types and shapes."""
+    while (node := made.get(tensor)) is not None and node.primitive in _PASSED:
+        tensor = node.inputs[0]
+    return tensor
+
+
+def _number(g: Folding, made: dict[str, Node], tensor: str) -> Extent | None:
+    """The whole number, or expression of dimensions, that a tensor of one element holds."""
+    seen: Any = None
+    while seen is None and tensor is not None:
+        seen = g.known(tensor)
+        node = made.get(tensor)
+        if seen is not None or node is None:
+            break
+        if node.primitive == "size":
+            extent: Extent = node.attributes["extent"]
+            return extent
+        if node.primitive not in (*_PASSED, "concat") or len(node.inputs) != 1:
+            return None
+        tensor = node.inputs[0]
+    if seen is None or np.size(seen) != 1:
+        return None
+    (one,) = np.asarray(seen).reshape(-1)
+    if isinstance(one, np.generic):
+        return int(one) if float(one).is_integer() else None
+    return one  # type: ignore[no-any-return]
+
+
+def _step(g: Folding, made: dict[str, Node], before: str, after: str) -> int | None:
+    """What a turn adds to a counter."""
+    node = made.get(_plain(made, after))
+    if node is None or node.primitive != "map" or node.attributes["function"] != "add":
+        return None
+    others = [one for one in node.inputs if _plain(made, one) != before]
+    found = _number(g, made, others[0]) if len(others) == 1 else None
+    return found if isinstance(found, int) and found > 0 else None
