@@ -2,63 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from haotuner.graph.data_sizes import MAKING
-from haotuner.graph.graph import Graph
+from haotuner.graph.graph import Graph, Node, bodies
 from haotuner.graph.types import NUMPY_NAMES
-from haotuner.orchestrate.segments import Segment, data_dimensions
+from haotuner.orchestrate.segments import Segment, cut, data_dimensions
 from haotuner.orchestrate.sizes import SizeTable
 
 RANDOM = ("float32", "float64")  # that the library draws; others are drawn between calls of segments
 
 
-def chain_document(name: str, graph: Graph, segments: Iterable[tuple[Segment, str]]) -> Mapping[str, Any]:
-    """The segments with the names of their models, and what the host computes before each; read by runtime/chain.py."""
-    steps: list[dict[str, Any]] = []
-    for segment, model in segments:
-        for node in segment.host:
-            told: dict[str, Any] = {"do": node.primitive, "out": node.output}
-            if node.primitive in MAKING:
-                told |= {
-                    "of": node.inputs[0],
-                    "dim": str(node.attributes["extent"]),
-                    "place": node.attributes.get("place", 0),
-                }
-            else:
-                sizes = SizeTable()
-                told |= {"shape": sizes.places(node.attributes["shape"]), "sizes": sizes.lines}
-                told["attributes"] = {key: value for key, value in node.attributes.items() if key not in ("shape", "dtype")}
-                told["dtype"] = NUMPY_NAMES[node.attributes["dtype"]]
-            steps.append(told)
-        if segment.graph is not None:
-            ends = {"reads": list(segment.graph.inputs), "makes": list(segment.graph.outputs)}
-            steps.append({"do": "segment", "model": model, **ends})
+def chain_document(name: str, graph: Graph, segments: Iterable[Segment], models: Iterator[str]) -> Mapping[str, Any]:
+    """The segments with the names of their ``models``, and what the host computes before each; read by runtime/chain.py."""
+    steps = _steps(segments, models)
     every = {
-        kind: [{"name": one, "dtype": NUMPY_NAMES[graph.types[one].dtype], "shape": _shape(graph, one)} for one in names]
+        kind: [{"name": one, **_kind(graph, one)} for one in names]
         for kind, names in (("inputs", graph.inputs), ("outputs", graph.outputs))
     }
     found = {"chain": steps, "name": name, "dims": [*graph.dimensions, *data_dimensions(graph)], **every}
     return found | _tensors(graph, steps)
 
 
-def _tensors(graph: Graph, steps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _steps(segments: Iterable[Segment], models: Iterator[str]) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = []
+    for segment in segments:
+        for node in segment.host:
+            if node.primitive == "loop":
+                steps.append(_loop(node, segment.host, models))
+            elif node.primitive == "random":
+                steps.append(_random(node))
+            elif node.primitive in ("nonzero", "counted"):
+                told = {"of": node.inputs[0], "dim": str(node.attributes["extent"]), "place": node.attributes.get("place", 0)}
+                steps.append({"do": node.primitive, "out": node.output, **told})
+        if segment.graph is not None:
+            ends = {"reads": list(segment.graph.inputs), "makes": list(segment.graph.outputs)}
+            steps.append({"do": "segment", "model": next(models), **ends})
+    return steps
+
+
+def _random(node: Node) -> dict[str, Any]:
+    sizes = SizeTable()
+    return {
+        "do": node.primitive,
+        "out": node.output,
+        "shape": sizes.places(node.attributes["shape"]),
+        "sizes": sizes.lines,
+        "attributes": {key: value for key, value in node.attributes.items() if key not in ("shape", "dtype")},
+        "dtype": NUMPY_NAMES[node.attributes["dtype"]],
+    }
+
+
+def _loop(node: Node, host: Iterable[Node], models: Iterator[str]) -> dict[str, Any]:
+    """A loop with the steps of its body. What it carries: the first value, the value of a turn, what the turn makes of it, and
+    the last value; what it makes: a row, and the stack of all. What nobody reads has no name."""
+    body, given = node.attributes["body"], list(node.inputs)
+    limit = given.pop(0) if node.attributes["limited"] else None
+    asked = given.pop(0) if node.attributes["asked"] else None
+    read = {one.attributes["place"]: one.output for one in host if one.primitive == "loop_result" and one.inputs[0] == node.output}
+    turns = next((one for one in host if one.primitive == "turns" and one.inputs[0] == node.output), None)
+    first = len(body.carried)
+    return {
+        "do": "loop",
+        "limit": limit,
+        "asked": asked,
+        "turn": body.turn,
+        "goes_on": body.goes_on,
+        "dim": None if turns is None else str(turns.attributes["extent"]),
+        "turns": None if turns is None else turns.output,
+        "carried": [[given[at], *pair, read.get(at)] for at, pair in enumerate(body.carried)],
+        "rows": [list(pair) for pair in zip(given[first:], body.rows, strict=False)],
+        "made": [[one, read[first + at]] for at, one in enumerate(body.made) if first + at in read],
+        "kinds": [_kind(body.graph, one) for at, one in enumerate(body.made) if first + at in read],
+        "steps": _steps(cut(body.graph), models),
+    }
+
+
+def _made(steps: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Every tensor that a step makes, those of bodies among them."""
+    for step in steps:
+        if step["do"] == "segment":
+            yield from step["makes"]
+        elif step["do"] != "loop":
+            yield step["out"]
+        else:
+            yield step["turn"]
+            yield from (one for _, *ends in step["carried"] for one in ends if one is not None)
+            yield from (row for _, row in step["rows"])
+            yield from (one for pair in step["made"] for one in pair)
+            yield from _made(step["steps"])
+            if step["turns"] is not None:
+                yield step["turns"]
+
+
+def _all(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for step in steps:
+        yield step
+        yield from _all(step.get("steps", ()))
+
+
+def _tensors(graph: Graph, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Types and shapes of what lies between segments, for the library; none where it has no random numbers of that type."""
-    if any(step["do"] == "random" and step["dtype"] not in RANDOM for step in steps):
+    if any(step["do"] == "random" and step["dtype"] not in RANDOM for step in _all(steps)):
         return {}
-    made = [one for step in steps for one in (step["makes"] if step["do"] == "segment" else [step["out"]])]
+    types = {name: kind for one in (graph, *(body.graph for body in bodies(graph))) for name, kind in one.types.items()}
     table = SizeTable()
     tensors = {
-        one: {"dtype": graph.types[one].dtype, "shape": table.places(graph.types[one].shape)}
-        for one in dict.fromkeys((*graph.inputs, *made))
+        one: {"dtype": types[one].dtype, "shape": table.places(types[one].shape)}
+        for one in dict.fromkeys((*graph.inputs, *_made(steps)))
     }
     return {"tensors": tensors, "sizes": table.lines} if all(one in tensors for one in graph.outputs) else {}
 
 
-def _shape(graph: Graph, tensor: str) -> list[int | str | None]:
-    """A number, the name of a dimension, or None for what follows from others."""
-    return [
-        one if isinstance(one, int) else str(one) if getattr(one, "is_Symbol", False) else None
-        for one in graph.types[tensor].shape
+def _kind(graph: Graph, tensor: str) -> dict[str, Any]:
+    """Its type, and its shape: a number, the name of a dimension, or None for what follows from others."""
+    kind = graph.types[tensor]
+    shape = [
+        one if isinstance(one, int) else str(one) if getattr(one, "is_Symbol", False) else None for one in kind.shape
     ]
+    return {"dtype": NUMPY_NAMES[kind.dtype], "shape": shape}

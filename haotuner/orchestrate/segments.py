@@ -1,8 +1,8 @@
 """A model cut where a size is known only from data: segments that are planned like whole models, and what lies between.
 
 A segment holds what can run once the same sizes are known. Between two of them the host finds the places of what is not 0,
-counts up to a number, or draws random numbers (haotuner/graph/data_sizes.py); their results' shapes tell the next segment's
-dimensions.
+counts up to a number, draws random numbers (haotuner/graph/data_sizes.py), or runs the segments of a loop's body turn by turn
+(haotuner/graph/loops.py); their results' shapes tell the next segment's dimensions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from haotuner.graph.data_sizes import HOST, MAKING
 from haotuner.graph.extents import dimensions, evaluate, product
-from haotuner.graph.graph import Graph, Node, sizes_of
+from haotuner.graph.graph import Graph, Node, bodies, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,18 @@ class Segment:
 
 
 def data_dimensions(graph: Graph) -> tuple[str, ...]:
-    """Dimensions that the data decide, in the order in which they are known."""
-    return tuple(str(node.attributes["extent"]) for node in graph.nodes if node.primitive in MAKING)
+    """Dimensions that the data decide, in the order in which they are known, those of bodies of loops behind the others."""
+    every = [node for one in (graph, *(body.graph for body in bodies(graph))) for node in one.nodes]
+    return tuple(str(node.attributes["extent"]) for node in every if node.primitive in MAKING)
+
+
+def flattened(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Segments with those of bodies of loops, in the order in which a chain names them: a body before what follows its loop."""
+    for segment in segments:
+        for node in segment.host:
+            if node.primitive == "loop":
+                yield from flattened(cut(node.attributes["body"].graph))
+        yield segment
 
 
 def cut(graph: Graph) -> tuple[Segment, ...]:
@@ -55,7 +65,11 @@ class _Levels:
         found = _Levels()
         for node in graph.nodes:
             before = [found.nodes.get(one, 0) for one in node.inputs]
-            if node.primitive in MAKING:
+            if node.primitive == "turns":  # known with the loop
+                own = found.dims[str(node.attributes["extent"])] = max(before)
+            elif node.primitive == "loop":
+                own = max([*before, *(found.dims.get(one, 0) for one in sizes_of(node, graph.types))], default=0) + 1
+            elif node.primitive in MAKING:
                 own = found.dims[str(node.attributes["extent"])] = max(before, default=0) + 1
             else:
                 own = max([*before, *(found.dims.get(one, 0) for one in sizes_of(node, graph.types))], default=0)
@@ -129,7 +143,11 @@ def origins(graph: Graph, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     for node in graph.nodes:
         if node.primitive in MAKING and str(node.attributes["extent"]) in names:
             tensor = node.inputs[0]
-            of = (
-                "how many elements are not 0 in" if node.primitive == "nonzero" else f"element {node.attributes['place']} of"
-            )
-            yield str(node.attributes["extent"]), f"{of} {tensor} {graph.types[tensor]}"
+            said = {"nonzero": "how many elements are not 0 in {}", "turns": "how many turns the loop makes whose results are {}"}
+            of = said.get(node.primitive, f"element {node.attributes.get('place')} of {{}}")
+            made = [one.output for one in graph.nodes if one.primitive == "loop_result" and one.inputs == node.inputs]
+            told = ", ".join(made) if node.primitive == "turns" else f"{tensor} {graph.types[tensor]}"
+            yield str(node.attributes["extent"]), of.format(told)
+    for node in graph.nodes:
+        if node.primitive == "loop":
+            yield from origins(node.attributes["body"].graph, names)

@@ -18,7 +18,7 @@ from haotuner.orchestrate.lacking import check_sizes, check_steps
 from haotuner.orchestrate.layout import LAYOUTS
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.segments import chained, cut
+from haotuner.orchestrate.segments import chained, cut, flattened
 from haotuner.orchestrate.spans import requests, spans_of
 from haotuner.orchestrate.ways import ways_of
 from haotuner.orchestrate.written import WrittenModel, written_chain, written_ways
@@ -82,7 +82,9 @@ def asked_model(
     prices = Measured(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
     kinds: dict[Hashable, Any] = {}
     plans = tuple(
-        LAYOUTS[layout](Exact(one.graph, prices, serves=serves, kinds=kinds)) for one in cut(graph) if one.graph is not None
+        LAYOUTS[layout](Exact(one.graph, prices, serves=serves, kinds=kinds))
+        for one in flattened(cut(graph))
+        if one.graph is not None
     )
     if not plans:
         raise UsageError(f"{name} computes nothing but places or numbers that data decide; there is nothing to tune")
@@ -126,7 +128,7 @@ def _assembled(
     """The model of these plans, one for each segment that runs anything."""
     ways = tuple(ways_of(plan) for plan in plans)
     segments, parts, left = cut(graph), list[WrittenModel](), iter(zip(plans, ways, strict=True))
-    for place, segment in enumerate(segments):
+    for place, segment in enumerate(flattened(segments)):
         if segment.graph is not None:
             called = f"{name}.{place}" if chained(segments) else name
             groups = first_group + sum(len(one.functions) for one in parts)

@@ -214,10 +214,9 @@ def _way(writer: _Writer, way: Way, told: Sequence[object], first: int) -> dict[
 
 def written_chain(name: str, graph: Graph, segments: Sequence[Segment], parts: Sequence[WrittenModel]) -> WrittenModel:
     """A model of several segments, which are models of their own; ``functions``: those of all."""
-    names = iter(one.name for one in parts)
-    called = [(one, next(names) if one.graph is not None else "") for one in segments]
     functions = tuple(one for part in parts for one in part.functions)
-    return WrittenModel(name=name, document=chain_document(name, graph, called), weights=b"", functions=functions)
+    document = chain_document(name, graph, segments, iter([one.name for one in parts]))
+    return WrittenModel(name=name, document=document, weights=b"", functions=functions)
 
 
 def device_source_of(models: Sequence[WrittenModel]) -> str:

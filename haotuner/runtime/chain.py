@@ -7,7 +7,7 @@ what the document says: places of what is not 0, counts, random numbers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.ops.host_steps import counted, nonzero, random_numbers
+from haotuner.runtime.chain_loop import turned
 from haotuner.runtime.schedule import sizes_of
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Chain:
                 [ChainEnd(one["name"], np.dtype(one["dtype"]), tuple(one["shape"])) for one in document[kind]]
                 for kind in ("inputs", "outputs")
             )
-            names = [one["model"] for one in self._steps if one["do"] == "segment"]
+            names = list(_models(self._steps))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PackInvalid(f"{where} is not a model's chain: {error!r}; restore the pack or tune again") from error
         self.document: Mapping[str, Any] = document
@@ -143,11 +144,26 @@ class Chain:
     ) -> dict[str, Any]:
         """The chain from its first step to its last; ``run`` carries a segment out."""
         tensors, dims = self._given(inputs)
-        for step in self._steps:
+        self._steps_of(self._steps, tensors, dims, out, seed, run)
+        return {end.name: _delivered(tensors[end.name], end, out) for end in self._outputs}
+
+    def _steps_of(
+        self,
+        steps: Sequence[Mapping[str, Any]],
+        tensors: dict[str, Any],
+        dims: dict[str, int],
+        out: Mapping[str, Any] | None,
+        seed: int | None,
+        run: _Run,
+    ) -> None:
+        """Some steps one after the other, which put what they make into ``tensors`` and ``dims``."""
+        for step in steps:
             if step["do"] == "segment":
                 model = self.segments[step["model"]]
                 placed = {end.name: out[end.name] for end in model.outputs if end.name in out} if out else {}
                 tensors |= run(model, {end.name: tensors[end.name] for end in model.inputs}, placed or None)
+            elif step["do"] == "loop":
+                turned(step, tensors, dims, lambda inner, own: self._steps_of(inner, own, dims, None, seed, run))
             elif step["do"] == "random":
                 sizes, told = sizes_of(step["sizes"], dims), step["attributes"]
                 shape = [sizes[place] for place in step["shape"]]
@@ -156,7 +172,6 @@ class Chain:
                 of = tensors[step["of"]]
                 found = nonzero(of) if step["do"] == "nonzero" else counted(of, step["place"])
                 tensors[step["out"]], dims[step["dim"]] = found, found.shape[-1]
-        return {end.name: _delivered(tensors[end.name], end, out) for end in self._outputs}
 
     def memory_bytes(self, **dims: int) -> int:
         """Bytes of working memory of a call with these dimensions, those of the data among them."""
@@ -197,6 +212,14 @@ class Chain:
                 raise UsageError(f"{self.name}: input {end.name} must have {len(end.shape)} axes, got the shape {shape}")
             dims |= {said: size for said, size in zip(end.shape, shape, strict=True) if isinstance(said, str)}
         return tensors, dims
+
+
+def _models(steps: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Names of segments in the order of the library's."""
+    for step in steps:
+        if step["do"] == "segment":
+            yield step["model"]
+        yield from _models(step.get("steps", ()))
 
 
 def _delivered(found: Any, end: ChainEnd, out: Mapping[str, Any] | None) -> Any:

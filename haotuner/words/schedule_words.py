@@ -17,7 +17,7 @@ TYPES: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 
 
-_SEGMENT, _RANDOM = 3, 6
+_SEGMENT, _RANDOM, _LOOP = 3, 6, 7
 _BETWEEN = {"nonzero": 4, "counted": 5}
 _LAWS = ("normal", "uniform")
 
@@ -91,6 +91,8 @@ def _of_chain(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[
     if step["do"] == "segment":
         ends = [_counted([places[one] for one in step[kind]]) for kind in ("reads", "makes")]
         return [_SEGMENT, *_text(step["model"]), *ends[0], *ends[1]]
+    if step["do"] == "loop":
+        return _of_loop(step, places, dims)
     out = places[step["out"]]
     if step["do"] == "random":
         law = step["attributes"]
@@ -98,6 +100,17 @@ def _of_chain(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[
         return [_RANDOM, out, _LAWS.index(law["law"]), law["number"], int("seed" in law), law.get("seed", 0), *bits]
     of, place = places[step["of"]], [step["place"]] if step["do"] == "counted" else []
     return [_BETWEEN[step["do"]], of, *place, dims[step["dim"]], out]
+
+
+def _of_loop(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[str, int]) -> list[int]:
+    def at(tensor: str | None) -> int:
+        return -1 if tensor is None else places[tensor]
+
+    words = [_LOOP, *(at(step[one]) for one in ("limit", "asked", "turn", "goes_on"))]
+    words += [-1, -1] if step["dim"] is None else [dims[step["dim"]], at(step["turns"])]
+    for kind in ("carried", "rows", "made"):
+        words += [len(step[kind]), *(at(one) for ends in step[kind] for one in ends)]
+    return [*words, len(step["steps"]), *(word for one in step["steps"] for word in _of_chain(one, places, dims))]
 
 
 def _layer(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:

@@ -12,7 +12,7 @@ from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Way
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.segments import chained, cut, data_dimensions
+from haotuner.orchestrate.segments import chained, cut, data_dimensions, flattened
 from haotuner.orchestrate.written import WrittenModel, source_of, written_chain, written_ways
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
@@ -37,7 +37,7 @@ def planned(
     for name, graph in graphs.items():
         segments, parts = cut(graph), list[WrittenModel]()
         names = (*graph.dimensions, *data_dimensions(graph))
-        for place, segment in enumerate(segments):
+        for place, segment in enumerate(flattened(segments)):
             if segment.graph is None:
                 continue
             prices = Prices([dict.fromkeys(names, size) for size in (3, 60)])

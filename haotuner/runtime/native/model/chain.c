@@ -7,27 +7,14 @@
 #include <sys/random.h>
 
 #include "model/between.h"
-#include "model/where.h"
+#include "model/chain.h"
 
 #define UNKNOWN INT64_MIN /* a size whose dimension the data have not told yet */
-#define EXTERNAL (-1)     /* offset of what does not lie in the arena */
+#define EXTERNAL HT_CHAIN_EXTERNAL
 
-typedef struct {
-  ht_model* m;
-  ht_model_context* c;
-  const ht_model_queue* q;
-  ht_model_place_fn place;
-  void* arg;
-  ht_error* error;
-  DLTensor *tensors, *given, *made; /* tensors: by their number */
-  void** placed;                    /* of outputs */
-  char* asked;
-  int64_t* shapes;
-  int64_t used; /* bytes of the arena */
-  uint64_t seed;
-} call;
+typedef ht_chain_call call;
 
-static int64_t bytes_of(const DLTensor* t) {
+int64_t ht_chain_bytes(const DLTensor* t) {
   int64_t bytes = t->dtype.bits / 8;
   for (int a = 0; a < t->ndim; ++a) bytes *= t->shape[a];
   return bytes;
@@ -50,13 +37,12 @@ static int resize(call* k) {
 static int place_output(call* k, int32_t output, const DLTensor* wanted) {
   k->asked[output] = 1;
   k->placed[output] = k->place(k->arg, output, wanted);
-  if (k->placed[output] == NULL && bytes_of(wanted) > 0)
-    return ht_refuse(k->error, "RuntimeError", "%s: there is no memory for the output %s of %lld bytes", k->m->name, k->m->outputs[output].name, (long long)bytes_of(wanted));
+  if (k->placed[output] == NULL && ht_chain_bytes(wanted) > 0)
+    return ht_refuse(k->error, "RuntimeError", "%s: there is no memory for the output %s of %lld bytes", k->m->name, k->m->outputs[output].name, (long long)ht_chain_bytes(wanted));
   return 0;
 }
 
-/* Room for a tensor: where the caller wants it if it is an output, else in the arena. */
-static int make(call* k, int32_t tensor) {
+int ht_chain_make(call* k, int32_t tensor) {
   const ht_model_tensor* t = &k->m->tensors[tensor];
   DLTensor* out = &k->tensors[tensor];
   int64_t* shape = k->shapes + (size_t)tensor * HT_MODEL_AXES;
@@ -75,13 +61,12 @@ static int make(call* k, int32_t tensor) {
   return 0;
 }
 
-static int grow(call* k) {
+int ht_chain_grow(call* k) {
   if ((size_t)k->used <= k->c->arena_bytes) return 0;
   return ht_where_grow(k->m, k->c, k->used, k->q, k->error);
 }
 
-/* The tensor as it lies now. */
-static DLTensor* at(call* k, int32_t tensor) {
+DLTensor* ht_chain_at(call* k, int32_t tensor) {
   DLTensor* t = &k->tensors[tensor];
   if (k->c->offsets[tensor] != EXTERNAL) t->data = k->c->arena + k->c->offsets[tensor];
   return t;
@@ -91,18 +76,22 @@ static int segment(call* k, const ht_model_step* step) {
   ht_model* of = k->m->segments[step->at];
   const int32_t* tensors = k->m->loops + step->first;
   for (int32_t i = step->given; i < step->count; ++i)
-    if (make(k, tensors[i]) != 0) return -1;
-  if (grow(k) != 0) return -1;
-  for (int32_t i = 0; i < step->given; ++i) k->given[i] = *at(k, tensors[i]);
-  for (int32_t i = step->given; i < step->count; ++i) k->made[i - step->given] = *at(k, tensors[i]);
+    if (ht_chain_make(k, tensors[i]) != 0) return -1;
+  if (ht_chain_grow(k) != 0) return -1;
+  for (int32_t i = 0; i < step->given; ++i) k->given[i] = *ht_chain_at(k, tensors[i]);
+  for (int32_t i = step->given; i < step->count; ++i) k->made[i - step->given] = *ht_chain_at(k, tensors[i]);
   return ht_model_run(of, k->given, k->made, NULL, k->error);
+}
+
+int ht_chain_told(call* k, int32_t dim, int64_t size) {
+  k->c->dims[dim] = size;
+  return resize(k);
 }
 
 /* A dimension that the data tell, and the tensor that has so many elements along its last axis. */
 static int told(call* k, const ht_model_step* step, int64_t count) {
-  k->c->dims[step->index] = count;
-  if (resize(k) != 0 || make(k, step->out) != 0 || grow(k) != 0) return -1;
-  const DLTensor* out = at(k, step->out);
+  if (ht_chain_told(k, step->index, count) != 0 || ht_chain_make(k, step->out) != 0 || ht_chain_grow(k) != 0) return -1;
+  const DLTensor* out = ht_chain_at(k, step->out);
   int64_t axes = out->ndim == 2 ? (k->tensors[step->first].ndim == 0 ? 1 : k->tensors[step->first].ndim) : 1;
   if (out->shape[out->ndim - 1] != count || (out->ndim == 2 && out->shape[0] != axes))
     return ht_refuse(k->error, "RuntimeError", "%s: the model's schedule is damaged; restore the pack or tune again", k->m->name);
@@ -110,36 +99,50 @@ static int told(call* k, const ht_model_step* step, int64_t count) {
 }
 
 static int counted(call* k, const ht_model_step* step) {
-  const DLTensor* of = at(k, step->first);
+  const DLTensor* of = ht_chain_at(k, step->first);
   int64_t count;
   if (ht_between_element(of, step->setting, &count) != 0) return ht_refuse(k->error, "ValueError", "%s: the tensor that tells a size has no element %lld", k->m->name, (long long)step->setting);
   if (count < 0) return ht_refuse(k->error, "ValueError", "%s: the data make a size of %lld; the model takes no such request", k->m->name, (long long)count);
   if (count > HT_MODEL_EXTENT) return ht_refuse(k->error, "ValueError", "%s: the data make a size of %lld, more than any memory", k->m->name, (long long)count);
   if (told(k, step, count) != 0) return -1;
-  int64_t* out = at(k, step->out)->data;
+  int64_t* out = ht_chain_at(k, step->out)->data;
   for (int64_t i = 0; i < count; ++i) out[i] = i;
   return 0;
 }
 
 static int nonzero(call* k, const ht_model_step* step) {
-  if (told(k, step, ht_between_nonzero(at(k, step->first), NULL)) != 0) return -1;
-  DLTensor* out = at(k, step->out);
-  ht_between_nonzero(at(k, step->first), out->data);
+  if (told(k, step, ht_between_nonzero(ht_chain_at(k, step->first), NULL)) != 0) return -1;
+  DLTensor* out = ht_chain_at(k, step->out);
+  ht_between_nonzero(ht_chain_at(k, step->first), out->data);
   return 0;
 }
 
 static int drawn(call* k, const ht_model_step* step) {
-  if (make(k, step->out) != 0 || grow(k) != 0) return -1;
-  ht_between_random(at(k, step->out), step->more, k->seed);
+  if (ht_chain_make(k, step->out) != 0 || ht_chain_grow(k) != 0) return -1;
+  ht_between_random(ht_chain_at(k, step->out), step->more, k->seed);
   return 0;
 }
 
 /* Outputs that are inputs, or that another output is already. */
 static int deliver(call* k, int32_t output) {
   if (k->asked[output]) return 0;
-  const DLTensor* from = at(k, k->m->outputs[output].tensor);
+  const DLTensor* from = ht_chain_at(k, k->m->outputs[output].tensor);
   if (place_output(k, output, from) != 0) return -1;
-  if (bytes_of(from) > 0) memcpy(k->placed[output], from->data, (size_t)bytes_of(from));
+  if (ht_chain_bytes(from) > 0) memcpy(k->placed[output], from->data, (size_t)ht_chain_bytes(from));
+  return 0;
+}
+
+int ht_chain_steps(call* k, int32_t first, int32_t end) {
+  for (int32_t s = first; s < end; ++s) {
+    const ht_model_step* step = &k->m->steps[s];
+    int rc = step->kind == STEP_SEGMENT   ? segment(k, step)
+             : step->kind == STEP_NONZERO ? nonzero(k, step)
+             : step->kind == STEP_COUNTED ? counted(k, step)
+             : step->kind == STEP_TURNS   ? ht_chain_turns(k, step, s + 1)
+                                          : drawn(k, step);
+    if (rc != 0) return -1;
+    if (step->kind == STEP_TURNS) s = step->at - 1; /* its body's steps were run */
+  }
   return 0;
 }
 
@@ -153,14 +156,7 @@ static int walk(call* k, const DLTensor* inputs) {
     k->tensors[tensor].byte_offset = 0;
     k->c->offsets[tensor] = EXTERNAL;
   }
-  for (int32_t s = 0; s < m->step_count; ++s) {
-    const ht_model_step* step = &m->steps[s];
-    int rc = step->kind == STEP_SEGMENT   ? segment(k, step)
-             : step->kind == STEP_NONZERO ? nonzero(k, step)
-             : step->kind == STEP_COUNTED ? counted(k, step)
-                                          : drawn(k, step);
-    if (rc != 0) return -1;
-  }
+  if (ht_chain_steps(k, 0, m->step_count) != 0) return -1;
   for (int32_t i = 0; i < m->output_count; ++i)
     if (deliver(k, i) != 0) return -1;
   return 0;
@@ -241,6 +237,41 @@ const char* ht_chain_segment(ht_model* m, int index, ht_model* given) {
   return NULL;
 }
 
+/* What a tensor takes of the arena. */
+static int takes(const ht_model* m, int32_t tensor, const int64_t* sizes, int64_t* bytes, ht_error* error) {
+  const ht_model_tensor* t = &m->tensors[tensor];
+  int64_t shape[HT_MODEL_AXES], count;
+  if (ht_model_extents(m, t, sizes, shape, &count, error) != 0) return -1;
+  *bytes += (count * (t->bits / 8) + HT_MODEL_ALIGNMENT - 1) / HT_MODEL_ALIGNMENT * HT_MODEL_ALIGNMENT;
+  return 0;
+}
+
+/* The same of a segment's own arena. `theirs`: room for its dimensions. */
+static int segment_takes(const ht_model* m, ht_model* of, const int64_t* dims, int64_t* theirs, int64_t* bytes, ht_error* error) {
+  int64_t need = 0;
+  if (of == NULL || of->dim_count > m->dim_count) return 0;
+  memset(theirs, 0, (size_t)m->dim_count * sizeof *theirs);
+  for (int32_t d = 0; d < of->dim_count; ++d)
+    for (int32_t e = 0; e < m->dim_count; ++e)
+      if (strcmp(of->dims[d], m->dims[e]) == 0) theirs[d] = dims[e];
+  if (ht_model_memory(of, theirs, &need, error) != 0) return -1;
+  *bytes += need;
+  return 0;
+}
+
+/* What a loop keeps beside what its body makes: values of a turn and the last ones, stacks of rows. */
+static int loop_takes(const ht_model* m, const ht_model_step* step, const int64_t* sizes, int64_t* bytes, ht_error* error) {
+  const ht_chain_loop loop = ht_chain_loop_of(step);
+  int rc = 0;
+  for (int32_t i = 0; i < loop.carried && rc == 0; ++i) {
+    const int64_t* end = loop.carried_ends + (ptrdiff_t)4 * i;
+    rc = takes(m, (int32_t)end[1], sizes, bytes, error);
+    if (rc == 0 && end[3] >= 0) rc = takes(m, (int32_t)end[3], sizes, bytes, error);
+  }
+  for (int32_t i = 0; i < loop.made && rc == 0; ++i) rc = takes(m, (int32_t)loop.made_ends[2 * i + 1], sizes, bytes, error);
+  return rc;
+}
+
 /* The arenas of all segments, and what lies between them. */
 int ht_chain_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* error) {
   int64_t* own = malloc(((size_t)m->dim_count + (size_t)m->size_count + 1) * sizeof *own);
@@ -249,23 +280,10 @@ int ht_chain_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* 
   *bytes = 0;
   for (int32_t s = 0; s < m->step_count && rc == 0; ++s) {
     const ht_model_step* step = &m->steps[s];
-    int loops = step->kind == STEP_SEGMENT;
-    for (int32_t i = loops ? step->given : 0; i < (loops ? step->count : 1) && rc == 0; ++i) {
-      const ht_model_tensor* t = &m->tensors[loops ? m->loops[step->first + i] : step->out];
-      int64_t shape[HT_MODEL_AXES], count;
-      rc = ht_model_extents(m, t, own, shape, &count, error);
-      if (rc == 0) *bytes += (count * (t->bits / 8) + HT_MODEL_ALIGNMENT - 1) / HT_MODEL_ALIGNMENT * HT_MODEL_ALIGNMENT;
-    }
-    ht_model* of = loops ? m->segments[step->at] : NULL;
-    if (of == NULL || rc != 0) continue;
-    int64_t* theirs = own + m->size_count;
-    int64_t need = 0;
-    memset(theirs, 0, (size_t)m->dim_count * sizeof *theirs);
-    for (int32_t d = 0; d < of->dim_count && d < m->dim_count; ++d)
-      for (int32_t e = 0; e < m->dim_count; ++e)
-        if (strcmp(of->dims[d], m->dims[e]) == 0) theirs[d] = dims[e];
-    if (of->dim_count <= m->dim_count) rc = ht_model_memory(of, theirs, &need, error);
-    *bytes += need;
+    if (step->kind == STEP_TURNS) rc = loop_takes(m, step, own, bytes, error);
+    else if (step->kind != STEP_SEGMENT) rc = takes(m, step->out, own, bytes, error);
+    for (int32_t i = step->given; step->kind == STEP_SEGMENT && i < step->count && rc == 0; ++i) rc = takes(m, m->loops[step->first + i], own, bytes, error);
+    if (step->kind == STEP_SEGMENT && rc == 0) rc = segment_takes(m, m->segments[step->at], dims, own + m->size_count, bytes, error);
   }
   free(own);
   return rc;

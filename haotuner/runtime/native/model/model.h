@@ -62,11 +62,11 @@ typedef struct {
   int32_t index;        /* of the op or of the group */
   int32_t first, count; /* its operands; of a group its tensors, the outputs last */
   int32_t given;        /* tensors of the op's call, those left out included; inputs of a segment */
-  int32_t at;           /* its place among steps of its kind */
+  int32_t at;           /* its place among steps of its kind; of a loop where its body ends */
   int32_t out;          /* the tensor it makes */
   int64_t setting;
   const char* called;   /* of a segment: the model's name */
-  const int64_t* more;  /* of random numbers: words behind the tensor */
+  const int64_t* more;  /* of random numbers and loops: their words */
 } ht_model_step;
 
 typedef struct { /* the steps that serve requests of some sizes */

@@ -3,60 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/reader.h"
 #include "model/where.h"
 
-typedef struct {
-  const int64_t *first, *at, *end;
-  ht_error* error;
-  int bad;
-} reader;
-
-static int64_t fail(reader* r, const char* words) {
-  if (!r->bad) ht_refuse(r->error, "RuntimeError", "the model's schedule is damaged at word %lld: %s; restore the pack or tune again", (long long)(r->at - r->first), words);
-  r->bad = 1;
-  return 0;
-}
-
-static int64_t word(reader* r, int64_t low, int64_t high) {
-  if (r->bad) return 0;
-  if (r->at >= r->end) return fail(r, "it ends too early");
-  if (*r->at < low || *r->at > high) return fail(r, "a number is out of its range");
-  return *r->at++;
-}
-
-static int32_t below(reader* r, int32_t limit) { return (int32_t)word(r, 0, (int64_t)limit - 1); }
-
-/* How many of what takes `least` words each: never more than the rest can hold, so that no table is made for a damaged count. */
-static int32_t count_of(reader* r, int64_t least) {
-  int64_t rest = r->end - r->at;
-  return (int32_t)word(r, 0, rest / least < INT32_MAX / 4 ? rest / least : INT32_MAX / 4);
-}
-
-static const int64_t* many(reader* r, int64_t count, int64_t low, int64_t high) {
-  const int64_t* found = r->at;
-  for (int64_t i = 0; i < count && !r->bad; ++i) word(r, low, high);
-  return found;
-}
-
-static const char* text(reader* r) {
-  int64_t size = word(r, 0, 4096), words = size / 8 + 1;
-  if (r->bad || words > r->end - r->at) return fail(r, "a name is cut"), "";
-  const char* found = (const char*)r->at;
-  if (memchr(found, 0, (size_t)size + 1) != found + size) return fail(r, "a name is no text"), "";
-  r->at += words;
-  return found;
-}
-
-static void* table(reader* r, int64_t count, size_t size) { /* of one at least, so that NULL means no memory */
-  void* found = calloc((size_t)count + 1, size);
-  if (found == NULL && !r->bad) {
-    ht_refuse(r->error, "RuntimeError", "no memory to open a model");
-    r->bad = 1;
-  }
-  return found;
-}
-
-static void read_sizes(reader* r, ht_model* m) {
+static void read_sizes(ht_reader* r, ht_model* m) {
   m->dim_count = count_of(r, 2);
   if ((m->dims = table(r, m->dim_count, sizeof *m->dims)) == NULL) return;
   for (int32_t i = 0; i < m->dim_count; ++i) m->dims[i] = text(r);
@@ -88,7 +38,7 @@ static int sound_type(int code, int bits) {
   return (code == kDLInt || code == kDLUInt) && (bits == 8 || bits == 16 || bits == 32 || bits == 64);
 }
 
-static void read_weight(reader* r, const ht_model* m, ht_model_tensor* t) {
+static void read_weight(ht_reader* r, const ht_model* m, ht_model_tensor* t) {
   int64_t bytes = t->bits / 8, rest = m->weights_bytes - t->weight;
   t->shape = many(r, t->rank, 0, HT_MODEL_EXTENT);
   for (int32_t a = 0; a < t->rank && !r->bad; ++a)
@@ -96,7 +46,7 @@ static void read_weight(reader* r, const ht_model* m, ht_model_tensor* t) {
   if (!r->bad && (bytes > rest || t->weight % (t->bits / 8) != 0)) fail(r, "a weight lies outside the file of weights");
 }
 
-static void read_tensors(reader* r, ht_model* m) {
+static void read_tensors(ht_reader* r, ht_model* m) {
   m->tensor_count = count_of(r, 6);
   if ((m->tensors = table(r, m->tensor_count, sizeof *m->tensors)) == NULL) return;
   for (int32_t i = 0; i < m->tensor_count && !r->bad; ++i) {
@@ -114,10 +64,7 @@ static void read_tensors(reader* r, ht_model* m) {
   }
 }
 
-/* Whether a tensor is there to be read: a weight, an input (1), or made by the way whose steps are read. */
-static int there(const ht_model* m, const char* made, int32_t tensor) { return made[tensor] == 1 || made[tensor] == m->way_count + 2; }
-
-static ht_model_end* read_ends(reader* r, ht_model* m, int32_t* count, char* made) {
+static ht_model_end* read_ends(ht_reader* r, ht_model* m, int32_t* count, char* made) {
   *count = count_of(r, 3);
   if (*count > HT_MODEL_ENDS) fail(r, "more inputs or outputs than any model has");
   ht_model_end* ends = table(r, *count * (int64_t)(made == NULL ? HT_MODEL_WAYS : 1), sizeof *ends);
@@ -147,7 +94,7 @@ static int32_t place_of(const ht_op* op, int role, const char* name) {
   return found == last ? 2 : found + 1;
 }
 
-static void read_operand(reader* r, ht_model* m, ht_model_step* step, const ht_op* op, const char* made) {
+static void read_operand(ht_reader* r, ht_model* m, ht_model_step* step, const ht_op* op, const char* made) {
   ht_model_operand* o = &m->operands[m->operand_count];
   int role = below(r, ROLE_COUNT);
   o->place = place_of(op, role, role == ROLE_NAMED ? text(r) : "");
@@ -181,7 +128,7 @@ static void read_operand(reader* r, ht_model* m, ht_model_step* step, const ht_o
   ++m->operand_count;
 }
 
-static void read_op(reader* r, ht_model* m, ht_model_step* step, const char* made) {
+static void read_op(ht_reader* r, ht_model* m, ht_model_step* step, const char* made) {
   const char* name = text(r);
   int32_t count = (int32_t)word(r, 2, HT_MAX_OPERANDS);
   for (step->index = 0; !r->bad && step->index < ht_op_count; ++step->index)
@@ -203,7 +150,7 @@ static void read_op(reader* r, ht_model* m, ht_model_step* step, const char* mad
     if (!(places >> i & 1)) fail(r, "an op's call lacks an operand");
 }
 
-static void read_loops(reader* r, ht_model* m, ht_model_step* step, char* made) {
+static void read_loops(ht_reader* r, ht_model* m, ht_model_step* step, char* made) {
   step->index = below(r, ht_group_count);
   step->count = count_of(r, 1);
   step->first = m->loop_count;
@@ -231,67 +178,18 @@ static void read_loops(reader* r, ht_model* m, ht_model_step* step, char* made) 
   if (!same) fail(r, "a group makes a tensor of another shape");
 }
 
-/* What a step of a chain makes: int64 of so many axes; 0: anything. */
-static int32_t read_made(reader* r, ht_model* m, char* made, int32_t rank) {
-  int32_t out = below(r, m->tensor_count);
-  if (r->bad) return 0;
-  const ht_model_tensor* t = &m->tensors[out];
-  if (t->weight >= 0 || made[out]) fail(r, "a tensor is made twice");
-  else if (rank > 0 && (t->code != kDLInt || t->bits != 64 || t->rank != rank)) fail(r, "places and counts are int64");
-  else made[out] = (char)(m->way_count + 2);
-  return out;
-}
-
-static void read_segment(reader* r, ht_model* m, ht_model_step* step, char* made) {
-  step->called = text(r);
-  step->at = m->segment_count++;
-  step->first = m->loop_count;
-  step->given = count_of(r, 1);
-  for (int32_t i = 0; i < step->given && !r->bad; ++i) {
-    int32_t tensor = m->loops[m->loop_count++] = below(r, m->tensor_count);
-    if (!r->bad && !there(m, made, tensor)) fail(r, "a tensor is read before it is made");
-  }
-  int32_t count = count_of(r, 1);
-  step->count = step->given + count;
-  if (!r->bad && (step->count > m->tensor_count || count < 1)) fail(r, "a segment has other inputs or outputs than any");
-  for (int32_t i = 0; i < count && !r->bad; ++i) step->out = m->loops[m->loop_count++] = read_made(r, m, made, 0);
-}
-
-/* A step of a chain other than a segment. */
-static void read_between(reader* r, ht_model* m, ht_model_step* step, char* made) {
-  if (step->kind == STEP_RANDOM) {
-    step->out = read_made(r, m, made, 0);
-    step->more = r->at;
-    below(r, LAW_UNIFORM + 1);
-    many(r, 1, 0, INT32_MAX);
-    below(r, 2);
-    many(r, 3, INT64_MIN, INT64_MAX);
-    if (!r->bad && (m->tensors[step->out].code != kDLFloat || m->tensors[step->out].bits < 32)) fail(r, "random numbers are float32 or float64");
-    return;
-  }
-  step->first = below(r, m->tensor_count);
-  if (!r->bad && !there(m, made, step->first)) fail(r, "a tensor is read before it is made");
-  if (step->kind == STEP_COUNTED) step->setting = word(r, 0, HT_MODEL_EXTENT);
-  step->index = below(r, m->dim_count);
-  if (r->bad) return;
-  const ht_model_tensor* of = &m->tensors[step->first];
-  if (step->kind == STEP_COUNTED && of->code != kDLInt && of->code != kDLUInt) fail(r, "a size is a whole number");
-  step->out = read_made(r, m, made, step->kind == STEP_COUNTED ? 1 : 2); /* 2: (axes of the tensor, how many) */
-}
-
-static void read_steps(reader* r, ht_model* m, char* made) {
+static void read_steps(ht_reader* r, ht_model* m, char* made) {
+  const int64_t* begin = r->at;
   int32_t first = m->step_count, count = count_of(r, 3);
+  m->chained |= first == 0 && count > 0 && !r->bad && r->at < r->end && *r->at >= STEP_SEGMENT && *r->at < STEP_KINDS;
+  if (m->chained) {
+    r->at = begin;
+    return ht_read_chain(r, m, made, 0);
+  }
   m->step_count += count;
   for (int32_t i = first; i < first + count && !r->bad; ++i) {
     ht_model_step* step = &m->steps[i];
-    step->kind = below(r, STEP_KINDS);
-    if (i == 0) m->chained = step->kind >= STEP_SEGMENT;
-    if (!r->bad && m->chained != (step->kind >= STEP_SEGMENT)) return (void)fail(r, "a chain has steps of its own");
-    if (m->chained) {
-      if (step->kind == STEP_SEGMENT) read_segment(r, m, step, made);
-      else read_between(r, m, step, made);
-      continue;
-    }
+    step->kind = below(r, STEP_SEGMENT); /* a chain has steps of its own */
     if (step->kind == STEP_LOOPS) read_loops(r, m, step, made);
     if (step->kind == STEP_OP) read_op(r, m, step, made);
     if (step->kind == STEP_ALIAS) {
@@ -307,7 +205,7 @@ static void read_steps(reader* r, ht_model* m, char* made) {
 }
 
 /* The outputs of a way: of the same types and shapes as the first's, whose names they have. */
-static void read_outputs(reader* r, ht_model* m, ht_model_end* outputs) {
+static void read_outputs(ht_reader* r, ht_model* m, ht_model_end* outputs) {
   for (int32_t i = 0; i < m->output_count && !r->bad; ++i) {
     const ht_model_tensor* first = &m->tensors[m->outputs[i].tensor];
     outputs[i] = (ht_model_end){m->outputs[i].name, below(r, m->tensor_count), 0};
@@ -319,7 +217,7 @@ static void read_outputs(reader* r, ht_model* m, ht_model_end* outputs) {
   }
 }
 
-static void read_ways(reader* r, ht_model* m, char* made) {
+static void read_ways(ht_reader* r, ht_model* m, char* made) {
   int64_t rest = r->end - r->at; /* a step takes three words, an operand five, a tensor of a group one */
   int32_t count = (int32_t)word(r, 1, HT_MODEL_WAYS);
   m->ways = table(r, count, sizeof *m->ways);
@@ -341,7 +239,7 @@ static void read_ways(reader* r, ht_model* m, char* made) {
   }
 }
 
-static void read_indices(reader* r, ht_model* m) {
+static void read_indices(ht_reader* r, ht_model* m) {
   m->index_count = r->at == r->end ? 0 : count_of(r, 6);
   if ((m->indices = table(r, m->index_count, sizeof *m->indices)) == NULL) return;
   for (int32_t i = 0; i < m->index_count && !r->bad; ++i) {
@@ -364,7 +262,7 @@ static uint64_t checksum(const int64_t* words, int64_t count) {
 }
 
 int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* error) {
-  reader r = {words, words, words + count, error, 0};
+  ht_reader r = {words, words, words + count, error, 0};
   if (count < HT_MODEL_HEAD || words[0] != HT_MODEL_MAGIC || words[1] != HT_MODEL_VERSION || words[2] != count ||
       (uint64_t)words[3] != checksum(words + HT_MODEL_HEAD, count - HT_MODEL_HEAD))
     return fail(&r, "its head or its checksum is wrong"), -1;

@@ -23,6 +23,11 @@
  *            STEP_COUNTED: tensor, which element of it says how many, the dimension, tensor of 0, 1, ...
  *            STEP_RANDOM:  tensor, law (LAW_NORMAL, LAW_UNIFORM), number of the place, whether its seed is fixed, seed, bits of the
  *                          law's two doubles: mean and deviation, or both ends
+ *            STEP_TURNS:   a loop: tensors of the most turns, of whether the first one runs, of which turn it is, of whether another
+ *                          follows, the dimension that is the number of turns, tensor of 0, 1, ... up to it (each -1: none but the
+ *                          turn); count, of each carried value its first, that of a turn, what the turn makes of it, its last or -1;
+ *                          count, tensor and the row of it that a turn gets; count, row that a turn makes and the stack of all;
+ *                          count, the steps of a turn
  * A name is its bytes, then as many words as hold them and a zero behind. */
 #ifndef HT_MODEL_WORDS_H_
 #define HT_MODEL_WORDS_H_
@@ -34,7 +39,7 @@
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 
 enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, SIZE_MAXIMUM, SIZE_MINIMUM, SIZE_OPS };
-enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_SEGMENT, STEP_NONZERO, STEP_COUNTED, STEP_RANDOM, STEP_KINDS };
+enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_SEGMENT, STEP_NONZERO, STEP_COUNTED, STEP_RANDOM, STEP_TURNS, STEP_KINDS };
 enum { LAW_NORMAL, LAW_UNIFORM };
 enum { ROLE_X, ROLE_WEIGHT, ROLE_OUT, ROLE_NAMED, ROLE_COUNT };
 

@@ -1,0 +1,46 @@
+/* One call of a chain: what its steps share (chain.c, turns.c). */
+#ifndef HT_MODEL_CHAIN_H_
+#define HT_MODEL_CHAIN_H_
+
+#include "model/where.h"
+
+#define HT_CHAIN_EXTERNAL (-1) /* offset of what does not lie in the arena */
+#define HT_CHAIN_DEEPEST 32    /* loops inside loops */
+
+typedef struct {
+  ht_model* m;
+  ht_model_context* c;
+  const ht_model_queue* q;
+  void* (*place)(void* arg, int output, const DLTensor* wanted);
+  void* arg;
+  ht_error* error;
+  DLTensor *tensors, *given, *made; /* tensors: by their number */
+  void** placed;                    /* of outputs */
+  char* asked;
+  int64_t* shapes;
+  int64_t used; /* bytes of the arena */
+  uint64_t seed;
+} ht_chain_call;
+
+/* All steps from one to before another; 0, or -1 with *error filled; so all below. */
+int ht_chain_steps(ht_chain_call* k, int32_t first, int32_t end);
+/* A dimension is known now, and sizes that follow from it. */
+int ht_chain_told(ht_chain_call* k, int32_t dim, int64_t size);
+/* Room for a tensor: where the caller wants it if it is an output, else in the arena. */
+int ht_chain_make(ht_chain_call* k, int32_t tensor);
+int ht_chain_grow(ht_chain_call* k); /* the arena, to what was made */
+DLTensor* ht_chain_at(ht_chain_call* k, int32_t tensor); /* as it lies now; the arena may move when it grows */
+int64_t ht_chain_bytes(const DLTensor* t);
+
+/* turns.c: a loop's words, behind its kind. */
+typedef struct {
+  int32_t limit, asked, turn, goes_on, dim, turns; /* tensors, -1: none; dim: a dimension */
+  int32_t carried, rows, made;                     /* how many */
+  const int64_t* carried_ends;                     /* of each: the first value, that of a turn, what the turn makes of it, the last or -1 */
+  const int64_t *row_ends, *made_ends;             /* a tensor and its row of a turn; a row that a turn makes and the stack of all */
+} ht_chain_loop;
+
+ht_chain_loop ht_chain_loop_of(const ht_model_step* step);
+int ht_chain_turns(ht_chain_call* k, const ht_model_step* step, int32_t first);
+
+#endif /* HT_MODEL_CHAIN_H_ */
