@@ -1,4 +1,4 @@
-"""Loops: a body that runs turn by turn, each turn on what the one before it made. A model is cut there; the host counts turns.
+"""Loops: a body that runs turn by turn, each on what the one before it made. A model is cut there; the host counts turns.
 
 ``loop`` gives how many turns there were; ``loop_result`` what a carried value became or what the turns made, row upon row;
 ``turns`` 0, 1, … up to the number of turns, where that is a dimension which data tell. Inputs of a loop: the most turns

@@ -14,7 +14,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.data_sizes import MAKING
-from haotuner.graph.extents import Extent, canonical, dimensions, same, smallest, text
+from haotuner.graph.extents import Extent, canonical, dimensions, same, smallest
 from haotuner.graph.graph import Body, GraphBuilder, Node, sizes_of
 from haotuner.importing.call import Call
 from haotuner.importing.folding import Folding
@@ -234,7 +234,9 @@ def _looped(t: Turned) -> list[str]:
     pairs = [(states[place], after[place]) for place in moving]
     firsts = [t.states[place] for place in moving]
     told = _turns(t, goes_on, pairs, firsts)
-    loop = _Loop(g, before.nodes, turn, pairs, firsts, rows, made, None if goes_on is None or always(g, goes_on) else goes_on)
+    loop = _Loop(
+        g, before.nodes, turn, pairs, firsts, rows, made, None if goes_on is None or always(g, goes_on) else goes_on
+    )
     return loop.results(t, told, moving)
 
 
@@ -248,9 +250,7 @@ def _same_type(t: Turned, place: int, after: str) -> None:
         )
 
 
-def _turns(
-    t: Turned, goes_on: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]
-) -> Extent | None:
+def _turns(t: Turned, goes_on: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> Extent | None:
     """How many turns there are, whatever the data are; None: they tell."""
     g, most = t.g, [t.g.types[row].shape[0] for row in t.rows]
     if t.limit is not None and (known := g.known(t.limit)) is not None:
@@ -298,9 +298,7 @@ class _Loop:
         kinds = [g.types[one] for one in self.firsts]
         kinds += [replace(g.types[one], shape=(extent, *g.types[one].shape)) for one in body.made]
         for place, kind in enumerate(kinds):
-            found.append(
-                GraphBuilder.add(g, "loop_result", token, place=place, shape=kind.shape, dtype=kind.dtype)
-            )
+            found.append(GraphBuilder.add(g, "loop_result", token, place=place, shape=kind.shape, dtype=kind.dtype))
         after = iter(found)
         every = {place: next(after) for place in moving} | t.fixed
         return [*(every[place] for place in range(len(t.states))), *after]
@@ -314,7 +312,9 @@ class _Loop:
 
     def _body(self) -> Body:
         g = self.g
-        written = {one: g._nodes_of(one) for one in (*(pair[1] for pair in self.pairs), *self.made, self.goes_on or self.turn)}
+        written = {
+            one: g._nodes_of(one) for one in (*(pair[1] for pair in self.pairs), *self.made, self.goes_on or self.turn)
+        }
         own = {self.turn, *(pair[0] for pair in self.pairs), *self.rows}
         inside, outside = list[Node](), list[Node]()
         for node in g.nodes[self.start :]:

@@ -93,7 +93,7 @@ def _number(g: Folding, made: dict[str, Node], tensor: str) -> Extent | None:
     (one,) = np.asarray(seen).reshape(-1)
     if isinstance(one, np.generic):
         return int(one) if float(one).is_integer() else None
-    return one  # type: ignore[no-any-return]
+    return one
 
 
 def _step(g: Folding, made: dict[str, Node], before: str, after: str) -> int | None:

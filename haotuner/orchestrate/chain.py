@@ -33,7 +33,11 @@ def _steps(segments: Iterable[Segment], models: Iterator[str]) -> list[dict[str,
             elif node.primitive == "random":
                 steps.append(_random(node))
             elif node.primitive in ("nonzero", "counted"):
-                told = {"of": node.inputs[0], "dim": str(node.attributes["extent"]), "place": node.attributes.get("place", 0)}
+                told = {
+                    "of": node.inputs[0],
+                    "dim": str(node.attributes["extent"]),
+                    "place": node.attributes.get("place", 0),
+                }
                 steps.append({"do": node.primitive, "out": node.output, **told})
         if segment.graph is not None:
             ends = {"reads": list(segment.graph.inputs), "makes": list(segment.graph.outputs)}
@@ -54,12 +58,19 @@ def _random(node: Node) -> dict[str, Any]:
 
 
 def _loop(node: Node, host: Iterable[Node], models: Iterator[str]) -> dict[str, Any]:
-    """A loop with the steps of its body. What it carries: the first value, the value of a turn, what the turn makes of it, and
-    the last value; what it makes: a row, and the stack of all. What nobody reads has no name."""
+    """A loop with the steps of its body.
+
+    Of what it carries: the first value, that of a turn, what the turn makes of it, and the last one; of what it makes: a
+    row, and the stack of all. What nobody reads has no name.
+    """
     body, given = node.attributes["body"], list(node.inputs)
     limit = given.pop(0) if node.attributes["limited"] else None
     asked = given.pop(0) if node.attributes["asked"] else None
-    read = {one.attributes["place"]: one.output for one in host if one.primitive == "loop_result" and one.inputs[0] == node.output}
+    read = {
+        one.attributes["place"]: one.output
+        for one in host
+        if one.primitive == "loop_result" and one.inputs[0] == node.output
+    }
     turns = next((one for one in host if one.primitive == "turns" and one.inputs[0] == node.output), None)
     first = len(body.carried)
     return {
@@ -117,7 +128,5 @@ def _tensors(graph: Graph, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 def _kind(graph: Graph, tensor: str) -> dict[str, Any]:
     """Its type, and its shape: a number, the name of a dimension, or None for what follows from others."""
     kind = graph.types[tensor]
-    shape = [
-        one if isinstance(one, int) else str(one) if getattr(one, "is_Symbol", False) else None for one in kind.shape
-    ]
+    shape = [one if isinstance(one, int) else str(one) if getattr(one, "is_Symbol", False) else None for one in kind.shape]
     return {"dtype": NUMPY_NAMES[kind.dtype], "shape": shape}

@@ -1,8 +1,8 @@
 """A model cut where a size is known only from data: segments that are planned like whole models, and what lies between.
 
 A segment holds what can run once the same sizes are known. Between two of them the host finds the places of what is not 0,
-counts up to a number, draws random numbers (haotuner/graph/data_sizes.py), or runs the segments of a loop's body turn by turn
-(haotuner/graph/loops.py); their results' shapes tell the next segment's dimensions.
+counts up to a number, draws random numbers (haotuner/graph/data_sizes.py), or runs a loop's body, segments of its own, turn
+by turn (haotuner/graph/loops.py); their results' shapes tell the next segment's dimensions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def data_dimensions(graph: Graph) -> tuple[str, ...]:
 
 
 def flattened(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Segments with those of bodies of loops, in the order in which a chain names them: a body before what follows its loop."""
+    """Segments with those of bodies of loops, in the order in which a chain names them: a body before what is behind it."""
     for segment in segments:
         for node in segment.host:
             if node.primitive == "loop":
@@ -143,7 +143,10 @@ def origins(graph: Graph, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     for node in graph.nodes:
         if node.primitive in MAKING and str(node.attributes["extent"]) in names:
             tensor = node.inputs[0]
-            said = {"nonzero": "how many elements are not 0 in {}", "turns": "how many turns the loop makes whose results are {}"}
+            said = {
+                "nonzero": "how many elements are not 0 in {}",
+                "turns": "how many turns the loop makes whose results are {}",
+            }
             of = said.get(node.primitive, f"element {node.attributes.get('place')} of {{}}")
             made = [one.output for one in graph.nodes if one.primitive == "loop_result" and one.inputs == node.inputs]
             told = ", ".join(made) if node.primitive == "turns" else f"{tensor} {graph.types[tensor]}"

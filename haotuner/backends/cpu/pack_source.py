@@ -39,7 +39,21 @@ CONV = tuple(
 )
 PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_few", "_pack", "_run", "_single", "_small", "_typed"))
 KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c", *PRODUCT)
-MODEL = ("between", "chain", "entry", "host", "lives", "place", "plan", "read", "read_chain", "run", "sizes", "turns", "weights")
+MODEL = (
+    "between",
+    "chain",
+    "entry",
+    "host",
+    "lives",
+    "place",
+    "plan",
+    "read",
+    "read_chain",
+    "run",
+    "sizes",
+    "turns",
+    "weights",
+)
 MODEL_SOURCES = ("loops.c", *(f"model/{name}.c" for name in MODEL))  # of packs with whole models
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
