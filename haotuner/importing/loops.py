@@ -316,6 +316,8 @@ class _Loop:
             one: g._nodes_of(one) for one in (*(pair[1] for pair in self.pairs), *self.made, self.goes_on or self.turn)
         }
         own = {self.turn, *(pair[0] for pair in self.pairs), *self.rows}
+        if any(node.primitive == "random" for node in g.nodes[self.start :]):
+            raise UsageError("random numbers in the body of a loop are not read; draw them before it")
         inside, outside = list[Node](), list[Node]()
         for node in g.nodes[self.start :]:
             turned = any(one in own for one in node.inputs)
@@ -337,8 +339,6 @@ class _Loop:
         pairs = tuple((before, end(after)) for before, after in self.pairs)
         made = tuple(map(end, self.made))
         goes_on = None if self.goes_on is None else end(self.goes_on)
-        if any(node.primitive == "random" for node in inside):
-            raise UsageError("random numbers in the body of a loop are not read; draw them before it")
         graph = replace(_Builder(g, inside).finish(*ends), inputs=())
         read = {one for node in graph.nodes for one in node.inputs} - graph.constants.keys()
         read -= {node.output for node in graph.nodes}

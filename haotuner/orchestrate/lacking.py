@@ -18,7 +18,12 @@ def check_sizes(name: str, graph: Graph) -> None:
     """UsageError that names what the host does in the midst of a model: sizes that data tell, random numbers."""
     found = [f"{one} is known only from data: {origin}" for one, origin in origins(graph, data_dimensions(graph))]
     made = [node for node in graph.nodes if node.primitive in HOST and node.primitive not in MAKING]
-    _refuse(name, [*found, *(f"{node.output}: {node.primitive} is of the host" for node in made)])
+    told = [
+        f"{node.output}: {node.primitive} is of the host" for node in made if node.primitive not in ("loop", "loop_result")
+    ]
+    loops = [node.output for node in made if node.primitive == "loop"]
+    ends = {one: ", ".join(node.output for node in made if node.inputs[:1] == (one,)) for one in loops}
+    _refuse(name, [*found, *told, *(f"the loop that makes {end}: the host counts its turns" for end in ends.values())])
 
 
 def check_steps(name: str, steps: Sequence[Step]) -> None:

@@ -1,0 +1,126 @@
+"""Loop and Scan as they are read: what is written out, what is computed before a loop, how many turns, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, Node
+from haotuner.graph.interpret import interpret
+
+pytest.importorskip("onnx")
+from tests.content.onnx_loops import BOOL, FLOAT, GRAPHS, INT, body, helper, info, number, read  # noqa: E402, after the skip
+
+
+def node(op: str, *ends: list[str], **attributes: Any) -> Any:
+    return helper.make_node(op, ends[0], ends[1], **attributes)
+
+
+def loops(graph: Graph) -> list[Node]:
+    return [one for one in graph.nodes if one.primitive == "loop"]
+
+
+def repeated(turns: Any, nodes: list[Any], outputs: list[str], given: Any = None) -> Graph:
+    """A Loop of ``turns`` (None: an input says how many) that carries ``state``, x at first."""
+    inner = body(nodes, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], outputs)
+    first = [] if turns is None else [number("n", np.int64(turns))]
+    made = [f"out{place}" for place in range(len(outputs) - 1)]
+    inputs = [info("x", ["rows", 4]), *([info("n", [], INT)] if turns is None else []), *(given or [])]
+    return read([*first, node("Loop", ["n", "", "x"], made, body=inner, name="again")], inputs, made)
+
+
+DOUBLED = [node("Add", ["state", "state"], ["next"]), node("Identity", ["go"], ["more"])]
+
+
+def test_few_turns_are_written_out():
+    graph = repeated(3, DOUBLED, ["more", "next", "next"])
+    assert not loops(graph)
+    x = np.ones((2, 4), np.float32)
+    found = interpret(graph, {"x": x})
+    assert np.array_equal(found["out0"], 8 * x)
+    assert np.array_equal(found["out1"], np.stack([2 * x, 4 * x, 8 * x]))
+
+
+def test_values_that_grow_are_read_where_the_turns_are_written_out():
+    grown = [node("Concat", ["state", "state"], ["next"], axis=0), node("Identity", ["go"], ["more"])]
+    assert interpret(repeated(2, grown, ["more", "next"]), {"x": np.ones((1, 4), np.float32)})["out0"].shape == (4, 4)
+    with pytest.raises(UsageError, match=r"again \(Loop\): 'next' is fp32\[rows, 4\] before .* fp32\[2\*rows, 4\]"):
+        repeated(None, grown, ["more", "next"])
+
+
+@pytest.mark.parametrize("turns", [0, -1, 1000])
+def test_no_turn_and_many_are_a_loop(turns):
+    graph = repeated(turns, DOUBLED, ["more", "next", "next"])
+    assert len(loops(graph)) == 1
+    x = np.zeros((2, 4), np.float32)
+    assert interpret(graph, {"x": x})["out1"].shape == (max(turns, 0), 2, 4)
+
+
+def test_a_limit_that_is_data_makes_a_dimension():
+    graph = repeated(None, DOUBLED, ["more", "next", "next"])
+    assert str(graph.types["out1"].shape[0]) == "turns_0"
+    for turns in (-2, 0, 3):
+        found = interpret(graph, {"x": np.ones((2, 4), np.float32), "n": np.array(turns)})
+        assert found["out1"].shape == (max(turns, 0), 2, 4)
+        assert found["out0"][0, 0] == 2.0 ** max(turns, 0)
+
+
+def test_what_no_turn_changes_is_computed_before():
+    shared = [node("Exp", ["y"], ["same"]), node("Add", ["state", "same"], ["next"]), node("Identity", ["go"], ["more"])]
+    graph = repeated(100, shared, ["more", "next"], [info("y", [4])])
+    (loop,) = loops(graph)
+    inside = [one.attributes.get("function") for one in loop.attributes["body"].graph.nodes]
+    assert inside == ["add"]
+    assert "exp" in [one.attributes.get("function") for one in graph.nodes]
+
+
+def test_a_counter_below_a_limit_tells_the_turns():
+    graph = GRAPHS["tensorflow"]()
+    (loop,) = loops(graph)
+    assert loop.attributes["turns"] == dimension("seq")
+    assert len(loop.attributes["body"].carried) == 2  # the counter and the state; its limit is the same in all turns
+    assert graph.types["joined"].shape[0] == dimension("seq")
+
+
+def test_a_scan_backwards_along_another_axis():
+    graph = GRAPHS["scanned"]()
+    assert list(map(str, graph.types["every"].shape)) == ["batch", "seq", "8"]
+    x, h = np.zeros((1, 2, 8), np.float32), np.zeros((1, 8), np.float32)
+    x[0, 1] = 1  # the first row that it sees
+    found = interpret(graph, {"h": h, "x": x, "shift": np.zeros(8, np.float32)})
+    assert np.allclose(found["every"][0, 1], np.tanh(1.0))
+    assert np.array_equal(found["every"][0, 0], found["last"][0])
+
+
+RANDOM = [node("RandomNormalLike", ["state"], ["next"]), node("Identity", ["go"], ["more"])]
+BAD = {
+    "random": (RANDOM, ["more", "next"], "random numbers in the body"),
+    "few": (DOUBLED, ["more"], "gives 0 of 1 carried values"),
+    "type": ([*DOUBLED, node("Cast", ["next"], ["whole"], to=INT)], ["more", "whole"], r"'whole' is fp32\[rows, 4\] before"),
+    "lost": (DOUBLED, ["more", "nowhere"], "'nowhere' is made by no node"),
+    "ever": (DOUBLED, ["more", "next"], "never ends"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_a_loop_cannot_be_is_said(name):
+    nodes, outputs, words = BAD[name]
+    with pytest.raises(UsageError, match=rf"\(Loop\).*{words}"):
+        if name == "ever":
+            inner = body(nodes, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], outputs)
+            read([node("Loop", ["", "", "x"], ["y"], body=inner, name="again")], [info("x", ["rows", 4])], ["y"])
+        else:
+            repeated(None, nodes, outputs)
+
+
+def test_loops_that_nest_without_end_are_refused():
+    inner = body(DOUBLED, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], ["more", "next"])
+    for _ in range(20):
+        nodes = [node("Loop", ["turn", "", "state"], ["next"], body=inner), node("Identity", ["go"], ["more"])]
+        inner = body(nodes, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], ["more", "next"])
+    with pytest.raises(UsageError, match="nested more than 16 deep"):
+        read([node("Loop", ["n", "", "x"], ["y"], body=inner)], [info("x", ["rows", 4]), info("n", [], INT)], ["y"])
