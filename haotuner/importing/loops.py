@@ -20,7 +20,8 @@ from haotuner.importing.call import Call
 from haotuner.importing.folding import Folding
 from haotuner.importing.layout import cut, reshaped, transposed
 from haotuner.importing.lengths import new_dimension
-from haotuner.importing.turns import always, counted
+from haotuner.importing.sequences import Sequences
+from haotuner.importing.turns import always, counted, counters
 
 if TYPE_CHECKING:
     from haotuner.importing.read import Reader
@@ -234,9 +235,16 @@ def _looped(t: Turned) -> list[str]:
     pairs = [(states[place], after[place]) for place in moving]
     firsts = [t.states[place] for place in moving]
     told = _turns(t, goes_on, pairs, firsts)
-    loop = _Loop(
-        g, before.nodes, turn, pairs, firsts, rows, made, None if goes_on is None or always(g, goes_on) else goes_on
-    )
+    asks = None if goes_on is None or always(g, goes_on) else goes_on
+    if told is not None:
+        sequences = Sequences(
+            g, before.nodes, told, (turn, *counters(g, pairs, firsts)), dict(zip(rows, t.rows, strict=True))
+        )
+        kept = [*after, *made, *([asks] if asks else [])]
+        for stack, row in sequences.rows((turn, *(one for one, _ in pairs), *rows), kept):
+            t.rows.append(stack)
+            rows.append(row)
+    loop = _Loop(g, before.nodes, turn, pairs, firsts, rows, made, asks)
     return loop.results(t, told, moving)
 
 

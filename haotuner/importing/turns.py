@@ -32,8 +32,8 @@ def counted(
     sides = _less(g, made, goes_on)
     if sides is None:
         return None
-    value, limit = _plain(made, sides[0]), _number(g, made, sides[1])
-    place = next((at for at, (_, after) in enumerate(pairs) if _plain(made, after) == value), None)
+    value, limit = plain(made, sides[0]), _number(g, made, sides[1])
+    place = next((at for at, (_, after) in enumerate(pairs) if plain(made, after) == value), None)
     if place is None or limit is None:
         return None
     step, first = _step(g, made, *pairs[place]), _number(g, made, firsts[place])
@@ -53,7 +53,7 @@ def _alike(one: Extent | None, other: Extent) -> bool:
 
 def _less(g: Folding, made: dict[str, Node], tensor: str) -> tuple[str, str] | None:
     """Both sides of ``one < other``, however it is written."""
-    node = made.get(_plain(made, tensor))
+    node = made.get(plain(made, tensor))
     if node is None or node.primitive != "map":
         return None
     function = node.attributes["function"]
@@ -67,7 +67,7 @@ def _less(g: Folding, made: dict[str, Node], tensor: str) -> tuple[str, str] | N
     return None
 
 
-def _plain(made: dict[str, Node], tensor: str) -> str:
+def plain(made: dict[str, Node], tensor: str) -> str:
     """What a tensor is without other types and shapes."""
     while (node := made.get(tensor)) is not None and node.primitive in _PASSED:
         tensor = node.inputs[0]
@@ -98,9 +98,19 @@ def _number(g: Folding, made: dict[str, Node], tensor: str) -> Extent | None:
 
 def _step(g: Folding, made: dict[str, Node], before: str, after: str) -> int | None:
     """What a turn adds to a counter."""
-    node = made.get(_plain(made, after))
+    node = made.get(plain(made, after))
     if node is None or node.primitive != "map" or node.attributes["function"] != "add":
         return None
-    others = [one for one in node.inputs if _plain(made, one) != before]
+    others = [one for one in node.inputs if plain(made, one) != before]
     found = _number(g, made, others[0]) if len(others) == 1 else None
     return found if isinstance(found, int) and found > 0 else None
+
+
+def counters(g: Folding, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> list[str]:
+    """Carried values that hold the number of the turn."""
+    made = {node.output: node for node in g.nodes}
+    return [
+        before
+        for (before, after), first in zip(pairs, firsts, strict=True)
+        if _step(g, made, before, after) == 1 and _number(g, made, first) == 0
+    ]
