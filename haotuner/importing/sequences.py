@@ -1,4 +1,4 @@
-"""Products of a loop's rows, computed of the whole sequence before it: x W of a recurrent layer is one product, not one a turn.
+"""Products of a loop's rows, computed of the whole sequence before it: x W of a recurrent layer is one, not one a turn.
 
 A tensor of a turn that is the turn's row of a tensor outside, and what products with constants make of such rows, is read in
 place: the body has no node of it.

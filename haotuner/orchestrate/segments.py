@@ -11,16 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from haotuner.graph.data_sizes import HOST, MAKING
-from haotuner.graph.extents import dimensions, evaluate, product
+from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, product
 from haotuner.graph.graph import Graph, Node, bodies, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``host``: what the host computes before the ``graph`` runs."""
+    """``host``: what the host computes before the ``graph`` runs; ``turns``: how often a request runs it."""
 
     host: tuple[Node, ...]
     graph: Graph | None  # None: nothing is left to run
+    turns: Extent = 1
 
 
 def data_dimensions(graph: Graph) -> tuple[str, ...]:
@@ -29,13 +30,20 @@ def data_dimensions(graph: Graph) -> tuple[str, ...]:
     return tuple(str(node.attributes["extent"]) for node in every if node.primitive in MAKING)
 
 
-def flattened(segments: Iterable[Segment]) -> Iterator[Segment]:
+def flattened(segments: Iterable[Segment], turns: Extent = 1) -> Iterator[Segment]:
     """Segments with those of bodies of loops, in the order in which a chain names them: a body before what is behind it."""
     for segment in segments:
         for node in segment.host:
             if node.primitive == "loop":
-                yield from flattened(cut(node.attributes["body"].graph))
-        yield segment
+                yield from flattened(cut(node.attributes["body"].graph), turns * _turns(segment, node))
+        yield replace(segment, turns=canonical(turns))
+
+
+def _turns(segment: Segment, loop: Node) -> Extent:
+    """How many turns a loop makes; 1 where nothing tells."""
+    told = (one.attributes["extent"] for one in segment.host if one.primitive == "turns" and one.inputs[0] == loop.output)
+    found: Extent = loop.attributes.get("turns") or next(told, 1)
+    return found
 
 
 def cut(graph: Graph) -> tuple[Segment, ...]:

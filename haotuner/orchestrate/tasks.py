@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from haotuner.errors import UsageError
-from haotuner.graph.extents import dimensions, evaluate
+from haotuner.graph.extents import Extent, dimensions, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.exact import Exact, Told, together
@@ -43,6 +43,7 @@ class AskedModel:
     told: Told  # how the plan was found
     prices: Prices  # of its groups, at some requests
     plans: tuple[Exact, ...]  # of its segments
+    turns: tuple[Extent, ...]  # how often a request runs each
     file: Path
     shapes: str
     on_device: bool  # its groups are CUDA C++, its products those that a device has kernels for
@@ -51,6 +52,12 @@ class AskedModel:
     def held(self) -> dict[str, WrittenModel]:
         """By name what the pack holds of it: itself, and its segments where it has some."""
         return {one.name: one for one in (self.written, *self.parts)}
+
+    @property
+    def products(self) -> Iterator[tuple[Product, Extent]]:
+        """The steps that tuned kernels compute, and how often a request runs each."""
+        for own, turns in zip(self.ways, self.turns, strict=True):
+            yield from ((one, turns) for one in own[-1].steps if isinstance(one, Product))
 
     @property
     def uses(self) -> Counter[str]:
@@ -138,7 +145,7 @@ def _assembled(
         graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
         written=written_chain(name, graph, segments, parts) if chained(segments) else parts[0],
         told=together([plan.told for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
-        on_device=on_device,
+        on_device=on_device, turns=tuple(one.turns for one in flattened(segments) if one.graph is not None),
     )  # fmt: skip
 
 
@@ -150,14 +157,12 @@ def calls_of(model: AskedModel) -> dict[str, dict[Shape, float]]:
     rows: dict[str, dict[Shape, float]] = {}
     every = requests(model.spans)
     for sizes in every:
-        for step in model.steps:
-            if not isinstance(step, Product):
-                continue
+        for step, turns in model.products:
             extents = {axis: evaluate(extent, sizes) for axis, extent in step.extents.items()}
             if min(extents.values(), default=1) < 1 or _empty(model, step.output, sizes):
                 continue
             of_op, shape = rows.setdefault(Op.parse(step.op).name, {}), Shape.of(extents)
-            of_op[shape] = of_op.get(shape, 0.0) + 1.0 / len(every)
+            of_op[shape] = of_op.get(shape, 0.0) + evaluate(turns, sizes) / len(every)
     lacking = sorted(model.uses.keys() - rows.keys())
     if lacking:
         raise UsageError(

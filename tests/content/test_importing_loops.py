@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.interpret import interpret
+from haotuner.orchestrate.tasks import asked_model, calls_of
 
 pytest.importorskip("onnx")
-from tests.content.onnx_loops import BOOL, FLOAT, GRAPHS, INT, body, helper, info, number, read  # noqa: E402, after the skip
+from tests.content.onnx_loops import BOOL, FLOAT, GRAPHS, INT, WEIGHT, body, helper, info, number, read  # noqa: E402, after the skip
 
 
 def node(op: str, *ends: list[str], **attributes: Any) -> Any:
@@ -124,3 +126,45 @@ def test_loops_that_nest_without_end_are_refused():
         inner = body(nodes, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], ["more", "next"])
     with pytest.raises(UsageError, match="nested more than 16 deep"):
         read([node("Loop", ["n", "", "x"], ["y"], body=inner)], [info("x", ["rows", 4]), info("n", [], INT)], ["y"])
+
+
+@pytest.mark.parametrize("form", ["gather", "scan"])
+def test_products_of_rows_are_one_of_the_sequence(form):
+    layer = [
+        node("Tanh", ["row"], ["bent"]),
+        node("Cast", ["bent"], ["same"], to=FLOAT),
+        node("MatMul", ["same", "w"], ["of_row"]),
+        node("MatMul", ["state", "w"], ["of_state"]),
+        node("Add", ["of_row", "of_state"], ["sum"]),
+        node("Tanh", ["sum"], ["next"]),
+        node("Mul", ["next", "row"], ["out"]),
+    ]
+    inputs = [info("x", ["seq", "batch", 8]), info("h", ["batch", 8])]
+    if form == "scan":
+        inner = body(layer, [("state", None, FLOAT), ("row", None, FLOAT)], ["next", "out"])
+        graph = read([node("Scan", ["h", "x"], ["last", "all"], body=inner, num_scan_inputs=1)], inputs, ["last", "all"])
+    else:
+        layer = [node("Gather", ["x", "turn"], ["row"], axis=0), *layer, node("Identity", ["go"], ["more"])]
+        inner = body(layer, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], ["more", "next", "out"])
+        before = [number("none", np.int64(0)), node("Shape", ["x"], ["s"]), node("Gather", ["s", "none"], ["n"])]
+        graph = read([*before, node("Loop", ["n", "", "h"], ["last", "all"], body=inner)], inputs, ["last", "all"])
+    (loop,) = loops(graph)
+    inside = loop.attributes["body"]
+    assert [one.primitive for one in inside.graph.nodes if one.primitive != "map"] == ["contract"]
+    assert len(inside.rows) == 2  # the product's, and what multiplies the result
+    assert [graph.types[one.output].rank for one in graph.nodes if one.primitive == "contract"] == [3]
+    draw = np.random.default_rng(1)
+    x, h = draw.standard_normal((5, 3, 8)).astype(np.float32), draw.standard_normal((3, 8)).astype(np.float32)
+    found, state, rows = interpret(graph, {"x": x, "h": h}), h, []
+    for row in x:
+        state = np.tanh(np.tanh(row) @ WEIGHT + state @ WEIGHT)
+        rows.append(state * row)
+    assert np.allclose(found["last"], state, atol=1e-5)
+    assert np.allclose(found["all"], np.stack(rows), atol=1e-5)
+
+
+def test_products_of_a_turn_count_as_often_as_it_runs():
+    asked = asked_model("m", GRAPHS["scanned"](), "batch=2;seq=10", Path("m.onnx"))
+    ((name, calls),) = calls_of(asked).items()
+    assert name.startswith("dense_n8_k8")
+    assert list(calls.values()) == [10.0]
