@@ -258,6 +258,16 @@ def _same_type(t: Turned, place: int, after: str) -> None:
         )
 
 
+def _same_rows(g: Folding, body: Body) -> None:
+    """UsageError for rows whose sizes each turn tells anew."""
+    own = {str(node.attributes["extent"]) for node in body.graph.nodes if node.primitive in MAKING}
+    for one in body.made:
+        if own & set().union(*map(dimensions, g.types[one].shape)):
+            raise UsageError(
+                f"a turn makes {one} {g.types[one]}, of a size that its data tell; rows of one result are alike"
+            )
+
+
 def _turns(t: Turned, goes_on: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> Extent | None:
     """How many turns there are, whatever the data are; None: they tell."""
     g, most = t.g, [t.g.types[row].shape[0] for row in t.rows]
@@ -294,6 +304,7 @@ class _Loop:
     def results(self, t: Turned, told: Extent | None, moving: Sequence[int]) -> list[str]:
         """The loop's node and what it gives."""
         g, body = self.g, self._body()
+        _same_rows(g, body)
         ends: dict[str, Any] = {"limited": t.limit is not None, "asked": t.asked is not None, "body": body}
         given = [*([t.limit] if t.limit else []), *([t.asked] if t.asked else []), *self.firsts, *t.rows, *body.shared]
         extent = told if told is not None else new_dimension(g, "turns")

@@ -168,3 +168,9 @@ def test_products_of_a_turn_count_as_often_as_it_runs():
     ((name, calls),) = calls_of(asked).items()
     assert name.startswith("dense_n8_k8")
     assert list(calls.values()) == [10.0]
+
+
+def test_rows_whose_length_each_turn_tells_are_refused():
+    found = [node("NonZero", ["state"], ["places"]), node("Identity", ["go"], ["more"]), node("Neg", ["state"], ["next"])]
+    with pytest.raises(UsageError, match=r"\(Loop\): a turn makes .*count_0.* of a size that its data tell"):
+        repeated(None, found, ["more", "next", "places"])

@@ -12,14 +12,42 @@ import pytest
 
 import haotuner
 from haotuner.errors import PackInvalid
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Body, Graph, GraphBuilder
 from haotuner.ops.host_steps import random_numbers
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import planned
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run
-from tests.serving.test_models_segments import chosen, grown
+from tests.serving.test_models_segments import B, chosen, grown, product
 
 LANES = 4
-GRAPHS = {"chosen": chosen(), "grown": grown()}
+
+
+def looped() -> Graph:
+    """A layer for as many turns as the data say, while its result is small; a sum of rows; each turn's of both."""
+    g = GraphBuilder()
+    x, long = g.input("x", (B, 8)), g.input("long", (2,), "int64")
+    limit = g.add("reduce", long, axes=(0,), how="max", keepdims=False)
+    layer = GraphBuilder()
+    state, turn = layer.input("state", (B, 8)), layer.input("turn", (), "int64")
+    after = product(layer, state)
+    small = layer.map("less", layer.add("reduce", after, axes=(0, 1), how="sum", keepdims=False), 1e9)
+    made = layer.map("add", after, layer.add("cast", turn, dtype="fp32"))
+    turned = Body(layer.finish(after, small, made), turn, ((state, after),), (), (), (made,), small).renamed("a_{}".format)
+    many = g.add("loop", limit, g.map("mul", x, 1.0), body=turned, limited=True, asked=False)
+    g.add("turns", many, extent=TURNS)
+    rows = GraphBuilder()
+    before, row, at = rows.input("total", (8,)), rows.input("row", (8,)), rows.input("at", (), "int64")
+    total, more = rows.map("add", before, row), rows.map("mul", row, 2.0)
+    summed = Body(rows.finish(total, more), at, ((before, total),), (row,), (), (more,), None).renamed("b_{}".format)
+    first = g.add("reduce", x, axes=(0,), how="max", keepdims=False)
+    few = g.add("loop", first, x, body=summed, limited=False, asked=False, turns=B)
+    ends = [(many, 0, (B, 8)), (many, 1, (TURNS, B, 8)), (few, 0, (8,)), (few, 1, (B, 8))]
+    return g.finish(*(g.add("loop_result", of, place=at, shape=shape, dtype="fp32") for of, at, shape in ends))
+
+
+TURNS = dimension("turns_0")
+GRAPHS = {"chosen": chosen(), "grown": grown(), "looped": looped()}
 WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "mmap", "mremap"))
 
 
@@ -58,7 +86,7 @@ def test_c_answers_what_python_does(tmp_path):
             model = opened.model(name)
             for rows, length in ((5, 7), (1, 0), (0, 3)):
                 inputs: dict[str, Any] = {"x": ((np.arange(rows * 8) % 11 - 5) / 4).astype(np.float32).reshape(rows, 8)}
-                inputs |= {"long": np.full(2, length)} if name == "grown" else {}
+                inputs |= {"long": np.full(2, length)} if name != "chosen" else {}
                 found = model.run(inputs, seed=12)
                 said = run([built, pack, name, str(rows), str(length), "12", tmp_path / "out"], 40).stdout
                 assert said.startswith("run=-2 shapes=-2 memory=1 ") and "calls=2" in said
@@ -69,14 +97,15 @@ def test_c_answers_what_python_does(tmp_path):
 
 
 def test_two_chains_that_name_each_other_are_refused_when_they_are_opened(tmp_path):
-    segments, chains, ops = planned(GRAPHS, LANES, exact=False)
-    for place, (one, other) in enumerate((("chosen", "grown"), ("grown", "chosen"))):
+    pair = ("chosen", "grown")
+    segments, chains, ops = planned({one: GRAPHS[one] for one in pair}, LANES, exact=False)
+    for place, (one, other) in enumerate((pair, pair[::-1])):
         text = json.dumps(chains[place].document).replace(f'"{one}.0"', f'"{other}"')
         chains[place] = dataclasses.replace(chains[place], document=json.loads(text))
     pack = c_pack(tmp_path / "pack", ops, models=[*segments, *chains])
     built = cc([HERE / "drive_chain.c", *LIBRARY], tmp_path / "drive", "-O1")
     with haotuner.load(pack, threads=1) as opened:
-        for name in GRAPHS:
+        for name in pair:
             said = run(["sh", "-c", '"$0" "$@" || exit 0', built, pack, name, "1", "1", "1", tmp_path / "out"]).stdout
             assert "has segments itself; restore the pack" in said
             with pytest.raises(PackInvalid, match="has segments itself"):

@@ -268,7 +268,11 @@ static int loop_takes(const ht_model* m, const ht_model_step* step, const int64_
     rc = takes(m, (int32_t)end[1], sizes, bytes, error);
     if (rc == 0 && end[3] >= 0) rc = takes(m, (int32_t)end[3], sizes, bytes, error);
   }
-  for (int32_t i = 0; i < loop.made && rc == 0; ++i) rc = takes(m, (int32_t)loop.made_ends[2 * i + 1], sizes, bytes, error);
+  for (int32_t i = 0; i < loop.made && rc == 0; ++i) {
+    int64_t own = 0;
+    rc = takes(m, (int32_t)loop.made_ends[2 * i + 1], sizes, &own, error);
+    *bytes += loop.dim < 0 ? own : 3 * own; /* in pieces, before it is one */
+  }
   return rc;
 }
 

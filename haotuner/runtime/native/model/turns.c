@@ -1,15 +1,33 @@
 /* A loop of a chain: the steps of its body, turn by turn. What a turn makes lies in the arena behind what the loop keeps, where the
- * next turn's lies, too; carried values are copied to where the body reads them, rows to their stacks. */
-#include <stdlib.h>
+ * next turn's lies, too; carried values are copied to where the body reads them, rows to their stacks. A stack whose height nobody
+ * knows before lies in pieces, each twice the one before it, until its place is known. */
 #include <string.h>
 
 #include "model/between.h"
 #include "model/chain.h"
 
-typedef struct { /* rows of a loop whose turns nobody knows before */
-  char* data;
-  int64_t room;
+#define PIECES 48
+#define FIRST 4 /* rows of the first piece */
+
+typedef struct { /* where in the arena; `bytes` of a row */
+  int64_t bytes, pieces[PIECES];
 } stack;
+
+typedef struct {
+  ht_chain_loop is;
+  int64_t stacks, kept; /* where these lie in the arena, and where a turn's tensors begin */
+} loop;
+
+static stack* stack_of(ht_chain_call* k, const loop* l, int32_t place) { return (stack*)(void*)(k->c->arena + l->stacks) + place; }
+
+/* The piece of a row, whose first row is FIRST * (2^piece - 1), and how many rows lie before it there. */
+static int piece_of(int64_t row, int64_t* before) {
+  int piece = 63 - __builtin_clzll((uint64_t)(row / FIRST + 1));
+  *before = row - FIRST * (((int64_t)1 << piece) - 1);
+  return piece;
+}
+
+static int64_t aligned(int64_t bytes) { return (bytes + HT_MODEL_ALIGNMENT - 1) / HT_MODEL_ALIGNMENT * HT_MODEL_ALIGNMENT; }
 
 ht_chain_loop ht_chain_loop_of(const ht_model_step* step) {
   const int64_t *w = step->more, *carried = w + 6, *rows = carried + 1 + 4 * carried[0], *made = rows + 1 + 2 * rows[0];
@@ -44,19 +62,50 @@ static int copy(ht_chain_call* k, const DLTensor* to, const DLTensor* from) {
   return 0;
 }
 
-/* Where the body reads the turn, carried values and its own rows. */
-static int begin(ht_chain_call* k, const ht_chain_loop* loop) {
-  if (ht_chain_make(k, loop->turn) != 0) return -1;
-  for (int32_t i = 0; i < loop->carried; ++i)
-    if (ht_chain_make(k, (int32_t)loop->carried_ends[4 * i + 1]) != 0) return -1;
-  for (int32_t i = 0; i < loop->made && loop->dim < 0; ++i)
-    if (ht_chain_make(k, (int32_t)loop->made_ends[2 * i + 1]) != 0) return -1;
+/* What is known of stacks of unknown height. */
+static int begin_stacks(ht_chain_call* k, loop* l) {
+  l->stacks = k->used;
+  k->used += aligned(l->is.made * (int64_t)sizeof(stack));
   if (ht_chain_grow(k) != 0) return -1;
-  for (int32_t i = 0; i < loop->carried; ++i) {
-    const int64_t* end = loop->carried_ends + (ptrdiff_t)4 * i;
-    if (copy(k, ht_chain_at(k, (int32_t)end[1]), ht_chain_at(k, (int32_t)end[0])) != 0) return -1;
+  for (int32_t i = 0; i < l->is.made; ++i) {
+    const ht_model_tensor* row = &k->m->tensors[l->is.made_ends[2 * i]];
+    int64_t shape[HT_MODEL_AXES], count;
+    if (ht_model_extents(k->m, row, k->c->sizes, shape, &count, k->error) != 0) return -1;
+    stack_of(k, l, i)->bytes = count * (row->bits / 8);
   }
   return 0;
+}
+
+/* Where the body reads the turn and carried values, and where what it makes is kept. */
+static int begin(ht_chain_call* k, loop* l) {
+  if (ht_chain_make(k, l->is.turn) != 0) return -1;
+  for (int32_t i = 0; i < l->is.carried; ++i)
+    if (ht_chain_make(k, (int32_t)l->is.carried_ends[4 * i + 1]) != 0) return -1;
+  for (int32_t i = 0; i < l->is.made && l->is.dim < 0; ++i)
+    if (ht_chain_make(k, (int32_t)l->is.made_ends[2 * i + 1]) != 0) return -1;
+  if (ht_chain_grow(k) != 0 || (l->is.dim >= 0 && begin_stacks(k, l) != 0)) return -1;
+  for (int32_t i = 0; i < l->is.carried; ++i) {
+    const int64_t* end = l->is.carried_ends + (ptrdiff_t)4 * i;
+    if (copy(k, ht_chain_at(k, (int32_t)end[1]), ht_chain_at(k, (int32_t)end[0])) != 0) return -1;
+  }
+  l->kept = k->used;
+  return 0;
+}
+
+/* Pieces for the rows of a turn, before what the turn makes. */
+static int room(ht_chain_call* k, loop* l, int64_t turn) {
+  int64_t before;
+  int piece = piece_of(turn, &before);
+  k->used = l->kept;
+  if (l->is.dim < 0 || before != 0) return 0;
+  for (int32_t i = 0; i < l->is.made; ++i) {
+    stack* own = stack_of(k, l, i);
+    if (piece >= PIECES || own->bytes * ((int64_t)FIRST << piece) > HT_MODEL_BYTES) return ht_refuse(k->error, "ValueError", "%s: the results of %lld turns of a loop are larger than any memory", k->m->name, (long long)turn + 1);
+    own->pieces[piece] = k->used;
+    k->used += aligned(own->bytes * ((int64_t)FIRST << piece));
+  }
+  l->kept = k->used;
+  return ht_chain_grow(k);
 }
 
 /* The row of a tensor that a turn gets, in place. */
@@ -69,66 +118,77 @@ static void give(ht_chain_call* k, const int64_t* end, int64_t turn) {
   if (offset == HT_CHAIN_EXTERNAL) row->data = (char*)whole->data + at;
 }
 
+static int odd_row(ht_chain_call* k, int64_t turn) {
+  return ht_refuse(k->error, "ValueError", "%s: turn %lld of a loop makes a row that its sizes do not say", k->m->name, (long long)turn);
+}
+
 /* What a turn made of a row joins its stack. */
-static int keep(ht_chain_call* k, const ht_chain_loop* loop, int32_t place, stack* rows, int64_t turn) {
-  const DLTensor* row = ht_chain_at(k, (int32_t)loop->made_ends[2 * place]);
-  int64_t bytes = ht_chain_bytes(row), need = (turn + 1) * bytes;
-  if (loop->dim >= 0) {
-    if (need > rows->room) {
-      int64_t room = 2 * need;
-      char* found = need > HT_MODEL_BYTES ? NULL : realloc(rows->data, (size_t)room);
-      if (found == NULL) return ht_refuse(k->error, "RuntimeError", "%s: no memory for the results of %lld turns of a loop", k->m->name, (long long)turn + 1);
-      rows->data = found;
-      rows->room = room;
-    }
-    if (bytes > 0) memcpy(rows->data + turn * bytes, row->data, (size_t)bytes);
+static int keep(ht_chain_call* k, const loop* l, int32_t place, int64_t turn) {
+  const DLTensor* row = ht_chain_at(k, (int32_t)l->is.made_ends[2 * place]);
+  int64_t bytes = ht_chain_bytes(row), before;
+  if (l->is.dim >= 0) {
+    const stack* own = stack_of(k, l, place);
+    if (bytes != own->bytes) return odd_row(k, turn);
+    char* to = k->c->arena + own->pieces[piece_of(turn, &before)];
+    if (bytes > 0) memcpy(to + before * bytes, row->data, (size_t)bytes);
     return 0;
   }
-  const DLTensor* whole = ht_chain_at(k, (int32_t)loop->made_ends[2 * place + 1]);
+  const DLTensor* whole = ht_chain_at(k, (int32_t)l->is.made_ends[2 * place + 1]);
   int same = turn < whole->shape[0];
   for (int a = 0; same && a < row->ndim; ++a) same = row->shape[a] == whole->shape[a + 1];
-  if (!same) return ht_refuse(k->error, "ValueError", "%s: turn %lld of a loop makes a row that its sizes do not say", k->m->name, (long long)turn);
+  if (!same) return odd_row(k, turn);
   if (bytes > 0) memcpy((char*)whole->data + turn * bytes, row->data, (size_t)bytes);
   return 0;
 }
 
-static int turn_of(ht_chain_call* k, const ht_chain_loop* loop, int32_t first, int32_t end, stack* stacks, int64_t turn) {
-  *(int64_t*)ht_chain_at(k, loop->turn)->data = turn;
-  for (int32_t i = 0; i < loop->rows; ++i) give(k, loop->row_ends + (ptrdiff_t)2 * i, turn);
+static int turn_of(ht_chain_call* k, loop* l, int32_t first, int32_t end, int64_t turn) {
+  if (room(k, l, turn) != 0) return -1;
+  *(int64_t*)ht_chain_at(k, l->is.turn)->data = turn;
+  for (int32_t i = 0; i < l->is.rows; ++i) give(k, l->is.row_ends + (ptrdiff_t)2 * i, turn);
   if (ht_chain_steps(k, first, end) != 0) return -1;
-  for (int32_t i = 0; i < loop->made; ++i)
-    if (keep(k, loop, i, &stacks[i], turn) != 0) return -1;
-  for (int32_t i = 0; i < loop->carried; ++i) {
-    const int64_t* ends = loop->carried_ends + (ptrdiff_t)4 * i;
+  for (int32_t i = 0; i < l->is.made; ++i)
+    if (keep(k, l, i, turn) != 0) return -1;
+  for (int32_t i = 0; i < l->is.carried; ++i) {
+    const int64_t* ends = l->is.carried_ends + (ptrdiff_t)4 * i;
     if (copy(k, ht_chain_at(k, (int32_t)ends[1]), ht_chain_at(k, (int32_t)ends[2])) != 0) return -1;
   }
   return 0;
 }
 
-/* The number of turns as a dimension, and the stacks where they belong. */
-static int told(ht_chain_call* k, const ht_chain_loop* loop, const stack* stacks, int64_t turns) {
-  if (ht_chain_told(k, loop->dim, turns) != 0 || ht_chain_make(k, loop->turns) != 0) return -1;
-  for (int32_t i = 0; i < loop->made; ++i)
-    if (ht_chain_make(k, (int32_t)loop->made_ends[2 * i + 1]) != 0) return -1;
-  if (ht_chain_grow(k) != 0) return -1;
-  const DLTensor* counts = ht_chain_at(k, loop->turns);
-  for (int64_t i = 0; i < turns && i < counts->shape[0]; ++i) ((int64_t*)counts->data)[i] = i;
-  for (int32_t i = 0; i < loop->made; ++i) {
-    const DLTensor* whole = ht_chain_at(k, (int32_t)loop->made_ends[2 * i + 1]);
-    int64_t bytes = turns == 0 ? 0 : turns * ht_chain_bytes(ht_chain_at(k, (int32_t)loop->made_ends[2 * i]));
-    if (bytes != ht_chain_bytes(whole)) return ht_refuse(k->error, "ValueError", "%s: a loop makes rows that its sizes do not say", k->m->name);
-    if (bytes > 0) memcpy(whole->data, stacks[i].data, (size_t)bytes);
+/* The pieces of a stack where it belongs. */
+static int joined(ht_chain_call* k, const loop* l, int32_t place, int64_t turns) {
+  const DLTensor* whole = ht_chain_at(k, (int32_t)l->is.made_ends[2 * place + 1]);
+  const stack* own = stack_of(k, l, place);
+  if (ht_chain_bytes(whole) != turns * own->bytes) return odd_row(k, turns - 1);
+  for (int64_t row = 0, rows = FIRST; row < turns; row += rows, rows *= 2) {
+    int64_t before, count = rows < turns - row ? rows : turns - row;
+    const char* from = k->c->arena + own->pieces[piece_of(row, &before)];
+    if (own->bytes > 0) memcpy((char*)whole->data + row * own->bytes, from, (size_t)(count * own->bytes));
   }
   return 0;
 }
 
-static int finish(ht_chain_call* k, const ht_chain_loop* loop, const stack* stacks, int64_t turns) {
-  if (loop->dim >= 0 && told(k, loop, stacks, turns) != 0) return -1;
-  for (int32_t i = 0; i < loop->made && loop->dim < 0; ++i)
-    if (ht_chain_at(k, (int32_t)loop->made_ends[2 * i + 1])->shape[0] != turns)
+/* The number of turns as a dimension, and the stacks. */
+static int told(ht_chain_call* k, const loop* l, int64_t turns) {
+  if (ht_chain_told(k, l->is.dim, turns) != 0 || ht_chain_make(k, l->is.turns) != 0) return -1;
+  for (int32_t i = 0; i < l->is.made; ++i)
+    if (ht_chain_make(k, (int32_t)l->is.made_ends[2 * i + 1]) != 0) return -1;
+  if (ht_chain_grow(k) != 0) return -1;
+  const DLTensor* counts = ht_chain_at(k, l->is.turns);
+  for (int64_t i = 0; i < turns && i < counts->shape[0]; ++i) ((int64_t*)counts->data)[i] = i;
+  for (int32_t i = 0; i < l->is.made; ++i)
+    if (joined(k, l, i, turns) != 0) return -1;
+  return 0;
+}
+
+static int finish(ht_chain_call* k, const loop* l, int64_t turns) {
+  k->used = l->kept;
+  if (l->is.dim >= 0 && told(k, l, turns) != 0) return -1;
+  for (int32_t i = 0; i < l->is.made && l->is.dim < 0; ++i)
+    if (ht_chain_at(k, (int32_t)l->is.made_ends[2 * i + 1])->shape[0] != turns)
       return ht_refuse(k->error, "ValueError", "%s: a loop ends after %lld turns, and its sizes say others", k->m->name, (long long)turns);
-  for (int32_t i = 0; i < loop->carried; ++i) {
-    const int64_t* end = loop->carried_ends + (ptrdiff_t)4 * i;
+  for (int32_t i = 0; i < l->is.carried; ++i) {
+    const int64_t* end = l->is.carried_ends + (ptrdiff_t)4 * i;
     if (end[3] < 0) continue;
     if (ht_chain_make(k, (int32_t)end[3]) != 0 || ht_chain_grow(k) != 0) return -1;
     if (copy(k, ht_chain_at(k, (int32_t)end[3]), ht_chain_at(k, (int32_t)end[1])) != 0) return -1;
@@ -137,22 +197,11 @@ static int finish(ht_chain_call* k, const ht_chain_loop* loop, const stack* stac
 }
 
 int ht_chain_turns(ht_chain_call* k, const ht_model_step* step, int32_t first) {
-  const ht_chain_loop loop = ht_chain_loop_of(step);
+  loop l = {.is = ht_chain_loop_of(step)};
   int64_t most, turn = 0;
   int goes_on;
-  if (most_turns(k, &loop, &most) != 0 || holds(k, loop.asked, &goes_on) != 0 || begin(k, &loop) != 0) return -1;
-  stack* stacks = calloc((size_t)loop.made + 1, sizeof *stacks);
-  if (stacks == NULL) return ht_refuse(k->error, "RuntimeError", "%s: no memory for a call", k->m->name);
-  int64_t kept = k->used;
-  int rc = 0;
-  for (; rc == 0 && goes_on && turn < most; ++turn) {
-    k->used = kept; /* what the turn before made is no longer read */
-    rc = turn_of(k, &loop, first, step->at, stacks, turn);
-    if (rc == 0) rc = holds(k, loop.goes_on, &goes_on);
-  }
-  k->used = kept;
-  if (rc == 0) rc = finish(k, &loop, stacks, turn);
-  for (int32_t i = 0; i < loop.made; ++i) free(stacks[i].data);
-  free(stacks);
-  return rc;
+  if (most_turns(k, &l.is, &most) != 0 || holds(k, l.is.asked, &goes_on) != 0 || begin(k, &l) != 0) return -1;
+  for (; goes_on && turn < most; ++turn)
+    if (turn_of(k, &l, first, step->at, turn) != 0 || holds(k, l.is.goes_on, &goes_on) != 0) return -1;
+  return finish(k, &l, turn);
 }
