@@ -270,9 +270,11 @@ def _plan_of(model: AskedModel, tuned: Sequence[Tuned], device: Device, threads:
 
 
 def _ranges_of(models: Sequence[AskedModel]) -> dict[str, dict[str, list[int]]]:
-    """Of each model and segment the first and last size that every dimension was tuned for."""
+    """Of each model and segment the first and last size that every dimension was tuned for; branches are none."""
     return {
-        part.name: {name: [one.spans[name].first, one.spans[name].last] for name in part.document["dims"]}
+        part.name: {
+            name: [one.spans[name].first, one.spans[name].last] for name in part.document["dims"] if name in one.spans
+        }
         for one in models
         for part in one.held.values()
     }

@@ -10,10 +10,10 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,10 @@ from haotuner.graph.rounding import rounded_apart
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
-from haotuner.orchestrate.agreements import agreements, unmet
+from haotuner.orchestrate.agreements import demands, unmet
 from haotuner.orchestrate.indexed import indexed
-from haotuner.orchestrate.spans import requests, spans_of
+from haotuner.orchestrate.segments import cut
+from haotuner.orchestrate.spans import ranges_of, requests, spans_of
 from haotuner.pack.device_models import answered
 from haotuner.pack.device_numbers import ordinal_for
 from haotuner.pack.manifest import read_manifest
@@ -67,8 +68,8 @@ def model_of(
     from haotuner.orchestrate.tasks import asked_model  # with solvers and more, which a check can do without
 
     place = Path(path)
-    graph = graph_of(place)
-    every, pairs = requests(spans_of(graph, shapes)), agreements(graph)
+    graph = graph_of(place, shapes)
+    every, pairs = requests(spans_of(graph, shapes)), demands(graph)
     told = [unmet(pairs, sizes) for sizes in every]
     if told and all(told[:2]):  # the smallest and the largest
         raise UsageError(
@@ -84,9 +85,9 @@ def name_of(file: Path) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:60].lstrip(".-") or "model"
 
 
-def graph_of(file: Path) -> Graph:
-    """The graph of a model's file, by the file's kind; errors as of the readers."""
-    return (read_exported if file.suffix == SUFFIX else read)(file)
+def graph_of(file: Path, shapes: str) -> Graph:
+    """The graph of a model's file, by the file's kind, for requests of these shapes; errors as of the readers."""
+    return read_exported(file) if file.suffix == SUFFIX else read(file, ranges=lambda inputs: ranges_of(inputs, shapes))
 
 
 def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str]) -> None:
@@ -124,33 +125,65 @@ def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[
 
 
 def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) -> None:
-    """PackInvalid unless the pack's model computes what the reference does, at the smallest requests of its range."""
-    pairs = agreements(graph)
-    agreed = (one for one in requests(spans) if not unmet(pairs, one))
+    """PackInvalid unless the pack's model computes what the reference does, at the smallest requests of its range.
+
+    Of a model with branches both sides are computed, each where its sizes allow.
+    """
+    pairs = demands(graph)
+    agreed = [one for one in requests(spans) if not unmet(pairs, one)]
+    guards = dict.fromkeys(one.guard for one in cut(graph))
+    sides = [pair for guard in guards for pair in demands(graph, dict(guard))]
+    agreed = [one for one in agreed if not unmet(sides, one)] or agreed  # of requests that all sides of branches can answer
     small = sorted(((_elements(graph, sizes), sizes) for sizes in agreed), key=lambda one: one[0])
     chosen = [sizes for elements, sizes in small if elements <= CHECKED_ELEMENTS][-CHECKS:] or [s for _, s in small[:1]]
     made = {node.output for node in graph.nodes}
-    whole = False
+    asked = whole = False
     for sizes in chosen:
         given = drawn_inputs(graph, sizes)
-        most = tolerance_of(graph, given)
-        values: dict[str, Any] = {}
+        references: list[_Reference] | None = None
         for opened in _opened(pack):
             with opened:
                 model = opened.model(name)
                 parts: list[Model] = list(model.segments.values()) if isinstance(model, Chain) else [model]
-                if not values:
+                if references is None:
                     ends = {end.name for part in parts for end in (*part.inputs, *part.outputs)}
-                    values = {**interpret(graph, given, SEED, ends & made), **given}
-                for part in parts:
-                    if any(end.name not in values for end in (*part.inputs, *part.outputs)):
-                        continue  # of a loop's body: the call below runs it
-                    _check_part(part, values, sizes, most)
-                if isinstance(model, Chain):
-                    found = model.run(given, seed=SEED)
-                    whole |= all(difference(found[one], values[one]) <= most for one in graph.outputs)
-    if not whole and isinstance(model, Chain):  # rounding may change a size that the data tell, but hardly always
+                    references = list(_references(graph, given, ends & made, sizes))
+                for one in references:
+                    for part in parts:
+                        _check_part(part, one.values, sizes, one.most)
+                    if isinstance(model, Chain) and one.own:
+                        found = model.run(given, seed=SEED)
+                        whole |= all(difference(found[end], one.values[end]) <= one.most for end in graph.outputs)
+                        asked = True
+    if asked and not whole:  # rounding may change a size that the data tell, but hardly always
         raise PackInvalid(f"model {name}: its segments together compute something else; the pack was not published")
+
+
+class _Reference(NamedTuple):
+    """``values`` of tensors, how far others may be from them, and whether the request takes its ``own`` branches there."""
+
+    values: Mapping[str, Any]
+    most: float
+    own: bool
+
+
+def _references(
+    graph: Graph, given: Mapping[str, Any], keep: Collection[str], sizes: Mapping[str, int]
+) -> Iterator[_Reference]:
+    """What the reference makes of a request, and of its branches taken otherwise, where sides have answers for its sizes."""
+    guards = dict.fromkeys(one.guard for one in cut(graph))
+    flags = {node.output: str(node.attributes["branch"]) for node in graph.nodes if node.primitive == "decided"}
+    for guard in guards:
+        try:
+            values = interpret(graph, given, SEED, {*keep, *flags}, dict(guard))
+            most = tolerance_of(graph, given, dict(guard))
+        except (HaotunerError, ValueError, IndexError):
+            if len(guards) == 1:
+                raise
+            continue
+        branches = {name: int(values[flag]) for flag, name in flags.items() if flag in values}
+        if not unmet(demands(graph, branches), sizes):
+            yield _Reference({**values, **given}, most, not guard)
 
 
 def _opened(pack: Path) -> Iterator[Pack]:
@@ -162,8 +195,8 @@ def _opened(pack: Path) -> Iterator[Pack]:
     yield from (Pack(pack, threads) for threads in (1, None))
 
 
-def tolerance_of(graph: Graph, given: Mapping[str, Any]) -> float:
-    """How far answers to a request may be from the reference, as a share of the largest.
+def tolerance_of(graph: Graph, given: Mapping[str, Any], branches: Mapping[str, int] | None = None) -> float:
+    """How far answers to a request may be from the reference, as a share of the largest; ``branches`` taken so.
 
     Of models that round to bytes: as far as other roundings of one byte in 500 take the reference itself.
     """
@@ -175,12 +208,14 @@ def tolerance_of(graph: Graph, given: Mapping[str, Any]) -> float:
     )
     if not rounds:
         return TOLERANCE
-    plain, moved = (interpret(one, given, SEED) for one in (graph, rounded_apart(graph, MOVED)))
+    plain, moved = (interpret(one, given, SEED, (), branches) for one in (graph, rounded_apart(graph, MOVED)))
     far = [difference(moved[one], plain[one]) for one in graph.outputs]
     return min(max([TOLERANCE_OF_BYTES, *(one for one in far if np.isfinite(one))]), MOST_OF_BYTES)
 
 
 def _check_part(part: Model, values: Mapping[str, Any], sizes: Mapping[str, int], most: float) -> None:
+    if not all(end.name in values for end in (*part.inputs, *part.outputs)):
+        return  # of a side of a branch that was not taken, or of a loop's body: the whole call runs it
     given = {end.name: values[end.name] for end in part.inputs}
     found = answered(part, given) if isinstance(part, PlacedModel) else part.run(given)
     for output, computed in found.items():
@@ -212,7 +247,7 @@ def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:
 def main(pack: str, file: str, shapes: str) -> int:
     """Check one pack's model; says what is wrong."""
     try:
-        graph = graph_of(Path(file))
+        graph = graph_of(Path(file), shapes)
         check_model(Path(pack), name_of(Path(file)), graph, spans_of(graph, shapes))
     except HaotunerError as error:
         print(error, file=sys.stderr)

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_sizes import MAKING
+from haotuner.graph.data_sizes import made_dimensions
 from haotuner.graph.extents import Extent, dimensions, is_symbolic
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import TensorType, dtype_named, numpy_dtype
+
+Guard: TypeAlias = tuple[tuple[str, int], ...]  # branches and what they must be, the outermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """An extent that must not be 0 at a request, what the caller is told otherwise, and where this holds."""
+
+    extent: Extent
+    words: str
+    guard: Guard = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +38,18 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """``types`` of every tensor by name; ``constants`` are known now; ``inputs`` and ``outputs`` in the order of a call."""
+    """``types`` of every tensor by name; ``constants`` are known now; ``inputs`` and ``outputs`` in the order of a call.
+
+    ``guards`` of the tensors that one side of a branch makes; ``required`` of requests.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Any]
+    guards: Mapping[str, Guard] = field(default_factory=dict)
+    required: tuple[Required, ...] = ()
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -99,7 +115,8 @@ class Body:
             found |= sizes_of(node, self.graph.types)
         for name in (*self.graph.inputs, *self.rows, *(one for pair in self.carried for one in pair)):
             found |= set().union(*map(dimensions, self.graph.types[name].shape))
-        return found - {str(one.attributes["extent"]) for one in self.graph.nodes if one.primitive in MAKING}
+        made = (made_dimensions(one.primitive, one.attributes) for one in self.graph.nodes)
+        return found.difference(*made)
 
     def renamed(self, of: Callable[[str], str]) -> Body:
         """The same with other names of tensors."""
@@ -127,6 +144,8 @@ def renamed(graph: Graph, of: Callable[[str], str]) -> Graph:
         nodes=tuple(Node(one.primitive, tuple(map(of, one.inputs)), of(one.output), told(one)) for one in graph.nodes),
         types={of(name): kind for name, kind in graph.types.items()},
         constants={of(name): value for name, value in graph.constants.items()},
+        guards={of(name): guard for name, guard in graph.guards.items()},
+        required=graph.required,
     )
 
 
@@ -136,6 +155,11 @@ def bodies(graph: Graph) -> Iterator[Body]:
         if node.primitive == "loop":
             yield node.attributes["body"]
             yield from bodies(node.attributes["body"].graph)
+
+
+def taken(guard: Guard, known: Mapping[str, int]) -> bool:
+    """Whether a request takes all these branches so."""
+    return all(known.get(branch) == value for branch, value in guard)
 
 
 def sizes_of(node: Node, types: Mapping[str, TensorType]) -> set[str]:
@@ -161,6 +185,9 @@ class GraphBuilder:
     nodes: list[Node] = field(default_factory=list)
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
+    guards: dict[str, Guard] = field(default_factory=dict)
+    required: list[Required] = field(default_factory=list)
+    guard: Guard = ()  # of what is added now
 
     def input(self, name: str, shape: Sequence[Extent], dtype: str = "fp32") -> str:
         """A tensor that comes with the call."""
@@ -183,7 +210,14 @@ class GraphBuilder:
         chosen = self._free(name or primitive)
         self.types[chosen] = inferred
         self.nodes.append(Node(primitive, tuple(inputs), chosen, attributes))
+        if self.guard:
+            self.guards[chosen] = self.guard
         return chosen
+
+    def seen(self, tensor: str) -> bool:
+        """Whether a tensor is there wherever what is added now runs."""
+        guard = self.guards.get(tensor, ())
+        return guard == self.guard[: len(guard)]
 
     def map(self, function: str, *inputs: str | float) -> str:
         """An element-wise function; numbers take the element type of the first tensor after a select's condition."""
@@ -199,7 +233,7 @@ class GraphBuilder:
         needed, kept = set(outputs), []
         sizes: set[str] = set().union(*(dimensions(one) for name in outputs for one in self.types[name].shape))
         for node in reversed(self.nodes):
-            if node.output in needed or (node.primitive in MAKING and str(node.attributes["extent"]) in sizes):
+            if node.output in needed or not sizes.isdisjoint(made_dimensions(node.primitive, node.attributes)):
                 kept.append(node)
                 needed.update(node.inputs)
                 sizes |= sizes_of(node, self.types)
@@ -210,6 +244,8 @@ class GraphBuilder:
             nodes=tuple(reversed(kept)),
             types={name: one for name, one in self.types.items() if name in used},
             constants={name: one for name, one in self.constants.items() if name in needed},
+            guards={name: one for name, one in self.guards.items() if name in used},
+            required=tuple(self.required),
         )
 
     def _free(self, stem: str) -> str:

@@ -8,19 +8,25 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_sizes import MAKING
-from haotuner.graph.extents import Extent, evaluate
-from haotuner.graph.graph import Graph
+from haotuner.graph.data_sizes import HOST, MAKING
+from haotuner.graph.extents import Extent, dimensions, evaluate
+from haotuner.graph.graph import Graph, taken
 from haotuner.graph.loops import run_loop
 from haotuner.graph.primitives import PRIMITIVES
 
 
 def interpret(
-    graph: Graph, inputs: Mapping[str, Any], seed: int | None = None, keep: Collection[str] = ()
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    seed: int | None = None,
+    keep: Collection[str] = (),
+    branches: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Outputs by name, as numpy arrays; each step is computed in its own element type. UsageError for a missing input.
 
-    ``seed``: of random numbers, which without one differ each time. ``keep``: tensors inside to give, too.
+    ``seed``: of random numbers, which without one differ each time. ``keep``: tensors inside to give, too, those left out
+    that lie on a side of a branch that was not taken. ``branches``: those that are taken so whatever their condition is.
+    UsageError for a request that the graph does not serve.
     """
     missing = [name for name in graph.inputs if name not in inputs]
     if missing:
@@ -32,18 +38,35 @@ def interpret(
 
     values: dict[str, Any] = {**graph.constants, **{name: np.asarray(inputs[name]) for name in graph.inputs}}
     wanted = dict.fromkeys((*graph.outputs, *keep))
+    _refuse_unserved(graph, known)
     last_use = {name: place for place, node in enumerate(graph.nodes) for name in node.inputs}
     for place, node in enumerate(graph.nodes):
-        given = [values[name] for name in node.inputs]
+        if not taken(graph.guards.get(node.output, ()), known):
+            continue
+        given = [values.get(name) for name in node.inputs]
         if node.primitive == "loop":
             values[node.output] = run_loop(node.attributes, given, lambda body, told: interpret(body, told, seed))
         else:
             values[node.output] = PRIMITIVES[node.primitive].compute(
                 given, node.attributes if seed is None else {"seed": seed, **node.attributes}, sizes
             )
+        if node.primitive == "decided":
+            branch = node.attributes["branch"]
+            known[branch] = (branches or {}).get(branch, int(values[node.output]))
+            values[node.output] = np.bool_(known[branch])
+        told = node.attributes["told"] if node.primitive == "chosen" else ()
+        known |= {str(extent): values[node.output].shape[axis] for axis, extent in told}
         if node.primitive in MAKING:
             known[str(node.attributes["extent"])] = values[node.output].shape[-1]
+        if node.primitive in HOST:
+            _refuse_unserved(graph, known)
         for name in node.inputs:
             if last_use[name] == place and name not in wanted:
                 values.pop(name, None)
-    return {name: np.ascontiguousarray(values[name]).reshape(np.shape(values[name])) for name in wanted}
+    return {name: np.ascontiguousarray(values[name]).reshape(np.shape(values[name])) for name in wanted if name in values}
+
+
+def _refuse_unserved(graph: Graph, known: Mapping[str, int]) -> None:
+    for one in graph.required:
+        if taken(one.guard, known) and dimensions(one.extent) <= known.keys() and not evaluate(one.extent, known):
+            raise UsageError(one.words)

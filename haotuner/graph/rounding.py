@@ -41,17 +41,18 @@ def wide(graph: Graph) -> Graph:
 def rounded_apart(graph: Graph, by: float) -> Graph:
     """The same graph whose fp32 numbers are moved by ``by`` before they are rounded to whole ones."""
     nodes: list[Node] = []
-    types, constants = dict(graph.types), dict(graph.constants)
+    types, constants, guards = dict(graph.types), dict(graph.constants), dict(graph.guards)
     moved = f"moved by {by}"
     for node in graph.nodes:
         kind = types[node.output]
         if node.primitive == "map" and node.attributes["function"] == "round" and kind.dtype == "fp32":
             types[moved], constants[moved] = TensorType((), "fp32"), np.float32(by)
             types[f"{node.output} moved"] = kind
+            guards[f"{node.output} moved"] = guards.get(node.output, ())
             nodes.append(Node("map", (node.inputs[0], moved), f"{node.output} moved", {"function": "add"}))
             node = replace(node, inputs=(f"{node.output} moved",))
         nodes.append(node)
-    return replace(graph, nodes=tuple(nodes), types=types, constants=constants)
+    return replace(graph, nodes=tuple(nodes), types=types, constants=constants, guards=guards)
 
 
 def bounded(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:

@@ -23,7 +23,8 @@ def places_of(c: Call) -> str:
     known = c.g.numbers(c.tensor(0))
     if known is not None:
         return c.g.constant(nonzero(known))
-    same = (one.output for one in c.g.nodes if one.primitive == "nonzero" and one.inputs == (c.tensor(0),))
+    alike = (one.output for one in c.g.nodes if one.primitive == "nonzero" and one.inputs == (c.tensor(0),))
+    same = filter(c.g.seen, alike)
     return next(same, None) or c.g.plain("nonzero", c.tensor(0), extent=new_dimension(c.g, "count"))
 
 

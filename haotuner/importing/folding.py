@@ -17,6 +17,7 @@ from haotuner.graph.types import FLOATS, TensorType, numpy_dtype
 from haotuner.importing.known import LARGEST, Undecided, applied
 from haotuner.importing.lengths import lengths_of
 
+_HELD = ("types", "constants", "guards", "extents", "lengths", "written", "stored", "joined")  # of a builder, by name
 FOLDED_BYTES = 1 << 20  # a larger result is computed now only where it is no larger than what it is made of
 
 
@@ -129,6 +130,26 @@ class Folding(GraphBuilder):
             raise UsageError(f"a whole number was expected, found {text(extent)}")
         parts = [GraphBuilder.add(self, "size", extent=canonical(one), dtype=dtype) for one in (numerator, denominator)]
         return GraphBuilder.add(self, "map", *parts, function="div")
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A builder before something was read, to which it can be taken back."""
+
+    nodes: int
+    required: int
+    held: Mapping[str, dict[Any, Any]]
+
+    @staticmethod
+    def of(g: Folding) -> Before:
+        """As it is now."""
+        return Before(len(g.nodes), len(g.required), {name: dict(getattr(g, name)) for name in _HELD})
+
+    def restore(self, g: Folding) -> None:
+        """Forget what was added since."""
+        del g.nodes[self.nodes :], g.required[self.required :]
+        for name, held in self.held.items():
+            setattr(g, name, dict(held))
 
 
 def number_of(extent: Extent) -> int:

@@ -5,6 +5,7 @@ Arithmetic on the way from the data to a size is done on extents, so that what a
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,9 +44,9 @@ def lengths_of(g: Folding, tensor: str) -> Any:
     return found.reshape(kind.shape)
 
 
-def new_dimension(g: Folding, stem: str) -> Extent:
-    """A dimension that no input and no data before have."""
-    taken = {str(s) for kind in g.types.values() for e in kind.shape for s in getattr(e, "free_symbols", ())}
+def new_dimension(g: Folding, stem: str, more: Collection[str] = ()) -> Extent:
+    """A dimension that no input and no data before have, nor ``more``."""
+    taken = set(more) | {str(s) for kind in g.types.values() for e in kind.shape for s in getattr(e, "free_symbols", ())}
     return dimension(next(name for name in (f"{stem}_{n}" for n in range(len(taken) + 1)) if name not in taken))
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_sizes import MAKING
+from haotuner.graph.data_sizes import HOST, MAKING
 from haotuner.graph.extents import Extent, canonical, dimensions, same, smallest
 from haotuner.graph.graph import Body, GraphBuilder, Node, sizes_of
 from haotuner.importing.call import Call
-from haotuner.importing.folding import Folding
+from haotuner.importing.folding import Before, Folding
 from haotuner.importing.layout import cut, reshaped, transposed
 from haotuner.importing.lengths import new_dimension
 from haotuner.importing.sequences import Sequences
@@ -166,7 +166,7 @@ def _known_turns(t: Turned) -> int | None:
 
 def _written_out(t: Turned, count: int) -> list[str] | None:
     """Turn after turn; None where a condition depends on data, or where that would be too much."""
-    g, before = t.g, _Before.of(t.g)
+    g, before = t.g, Before.of(t.g)
     states, stacks = list(t.states), list[list[str]]()
     c = Call(g, "Loop", (), {}, t.opset, 1)
     for turn in range(count):
@@ -184,27 +184,6 @@ def _written_out(t: Turned, count: int) -> list[str] | None:
     return [*states, *(g.add("concat", *stack, axis=0) for stack in stacks)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """A builder before a body was read, to which it can be taken back."""
-
-    nodes: int
-    types: dict[str, Any]
-    constants: dict[str, Any]
-    lengths: dict[Any, Any]
-    written: dict[str, str]
-
-    @staticmethod
-    def of(g: Folding) -> _Before:
-        return _Before(len(g.nodes), dict(g.types), dict(g.constants), dict(g.lengths), dict(g.written))
-
-    def restore(self, g: Folding) -> None:
-        del g.nodes[self.nodes :]
-        g.types, g.constants, g.lengths, g.written = (
-            dict(one) for one in (self.types, self.constants, self.lengths, self.written)
-        )  # fmt: skip
-
-
 def _variable(g: Folding, stem: str, shape: Sequence[Extent], dtype: str) -> str:
     """A tensor that a turn is given."""
     found = GraphBuilder.add(g, "loop_result", name=stem, place=0, shape=tuple(shape), dtype=dtype)
@@ -216,7 +195,7 @@ def _looped(t: Turned) -> list[str]:
     """The loop as one; read again until no carried value is left that no turn changes."""
     g = t.g
     while True:
-        before = _Before.of(g)
+        before = Before.of(g)
         turn = _variable(g, "turn", (), "int64")
         rows = [_variable(g, "row", g.types[one].shape[1:], g.types[one].dtype) for one in t.rows]
         states = [
@@ -338,13 +317,16 @@ class _Loop:
         if any(node.primitive == "random" for node in g.nodes[self.start :]):
             raise UsageError("random numbers in the body of a loop are not read; draw them before it")
         inside, outside = list[Node](), list[Node]()
+        branches = set[str]()  # whose side a turn takes
         for node in g.nodes[self.start :]:
-            turned = any(one in own for one in node.inputs)
+            sides = {name for name, _ in g.guards.get(node.output, ())}
+            turned = any(one in own for one in node.inputs) or not branches.isdisjoint(sides)
             (inside if turned else outside).append(node)
             own |= {node.output} if turned else set()
+            branches |= {node.attributes["branch"]} if turned and node.primitive == "decided" else set()
         g.nodes[self.start :] = outside
         ends: list[str] = []
-        plain = {node.output for node in inside if node.primitive not in ("loop_result", "random", "nonzero", "counted")}
+        plain = {node.output for node in inside if node.primitive not in HOST}
 
         def end(tensor: str) -> str:
             """A tensor of memory of its own that a node makes each turn."""
@@ -359,6 +341,12 @@ class _Loop:
         made = tuple(map(end, self.made))
         goes_on = None if self.goes_on is None else end(self.goes_on)
         graph = replace(_Builder(g, inside).finish(*ends), inputs=())
+        outer = len(g.guard)
+        guards = {one: g.guards[one][outer:] for one in graph.types if len(g.guards.get(one, ())) > outer}
+        required = [one for one in g.required if not branches.isdisjoint(name for name, _ in one.guard)]
+        g.required = [one for one in g.required if one not in required]
+        asked = tuple(replace(one, guard=one.guard[outer:]) for one in required)
+        graph = replace(graph, guards=guards, required=asked)
         read = {one for node in graph.nodes for one in node.inputs} - graph.constants.keys()
         read -= {node.output for node in graph.nodes}
         own = {self.turn, *(pair[0] for pair in pairs), *self.rows}

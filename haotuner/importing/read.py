@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
+from haotuner.graph.types import TensorType
+from haotuner.importing.branches import Rest, branched
 from haotuner.importing.call import Call
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
@@ -23,6 +25,7 @@ from haotuner.importing.loops import loop_results, scan_results
 from haotuner.importing.table import MAIN, rule_of
 from haotuner.importing.tables import tables_of_bytes
 from haotuner.importing.types import dtype_of_onnx
+from haotuner.words.shape import Span
 
 DEEPEST = 16  # bodies inside bodies
 MOST_NODES = 200_000
@@ -33,12 +36,16 @@ _LOOPS: Mapping[str, Any] = {"Loop": loop_results, "Scan": scan_results}
 _CONSTANTS = ("value", "value_float", "value_floats", "value_int", "value_ints")
 
 
-def read(path: str | Path, fixed: Mapping[str, Any] | None = None) -> Graph:
+Ranges: TypeAlias = Callable[[Mapping[str, TensorType]], Mapping[str, Span]]
+
+
+def read(path: str | Path, fixed: Mapping[str, Any] | None = None, ranges: Ranges | None = None) -> Graph:
     """The graph of an ONNX file.
 
     Args:
         path: the file; external data lie beside it.
         fixed: inputs whose contents are known now and no input of the graph (a shape, for instance).
+        ranges: sizes that requests may have, by dimension, once it knows the inputs; they settle branches.
 
     Raises:
         UsageError: not a model, damaged, or with operators or settings that have no rule; all unknown ones are listed.
@@ -47,7 +54,7 @@ def read(path: str | Path, fixed: Mapping[str, Any] | None = None) -> Graph:
     place = Path(path)
     model = open_model(place)
     try:
-        return graph_of(model, place.parent, fixed or {})
+        return graph_of(model, place.parent, fixed or {}, ranges)
     except (
         TypeError,
         ValueError,
@@ -61,7 +68,7 @@ def read(path: str | Path, fixed: Mapping[str, Any] | None = None) -> Graph:
         raise UsageError(f"{place} is damaged: {type(error).__name__}: {error}") from error
 
 
-def graph_of(model: Any, folder: Path | None, fixed: Mapping[str, Any]) -> Graph:
+def graph_of(model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: Ranges | None = None) -> Graph:
     """The graph of a ModelProto; errors as of ``read``."""
     own = {(one.domain, one.name): one for one in model.functions}
     opset = opset_of(model.opset_import, "model")
@@ -76,6 +83,8 @@ def graph_of(model: Any, folder: Path | None, fixed: Mapping[str, Any]) -> Graph
     for one in model.graph.input:
         if one.name not in fixed and one.name not in weights:
             names[one.name] = _input(reader.g, one)
+    if ranges is not None:
+        reader.ranges = ranges({name: reader.g.types[name] for name in reader.g.inputs})
     reader.run(model.graph, names, opset, 0)
     missing = [one.name for one in model.graph.output if one.name not in names]
     if missing:
@@ -144,17 +153,27 @@ class Reader:
     folder: Path | None
     own: Mapping[tuple[str, str], Any]
     nodes: int = 0
+    ranges: Mapping[str, Span] = field(default_factory=dict)
+    branches: dict[str, Any] = field(default_factory=dict)  # of those that a request decides, what is the same of equal ones
+    splits: int = 0
 
     def run(self, graph: Any, names: MutableMapping[str, str], opset: int, depth: int) -> None:
         """All nodes of a graph; ``names``: tensors of the file -> of the builder."""
         for one in graph.initializer:
             if one.name not in names:
                 names[one.name] = self.g.constant(array_of(one, self.folder), name=one.name)
-        for node in graph.node:
-            self.node(node, names, opset, depth)
+        self.walk(graph.node, names, [one.name for one in graph.output], opset, depth)
 
-    def node(self, node: Any, names: MutableMapping[str, str], opset: int, depth: int) -> None:
-        """One node. UsageError names it."""
+    def walk(
+        self, nodes: Sequence[Any], names: MutableMapping[str, str], wanted: Sequence[str], opset: int, depth: int
+    ) -> None:
+        """Nodes one after the other, up to the ``wanted`` results."""
+        for place, node in enumerate(nodes):
+            if self._node(node, names, Rest(nodes[place + 1 :], wanted), opset, depth):
+                return
+
+    def _node(self, node: Any, names: MutableMapping[str, str], rest: Rest, opset: int, depth: int) -> bool:
+        """One node; whether the rest was read, too. UsageError names it."""
         self.nodes += 1
         if depth > DEEPEST or self.nodes > MOST_NODES:
             raise UsageError(f"more than {DEEPEST} bodies inside each other, or than {MOST_NODES} nodes in all")
@@ -167,7 +186,15 @@ class Reader:
             raise UsageError(f"{what} makes {twice[0]!r}, which is made already")
         inputs = tuple(names[one] if one else None for one in node.input)
         try:
-            found = self._results(node, inputs, names, opset, depth)
+            if node.domain in MAIN and node.op_type == "If":
+                branches = branched(self, node, inputs, names, rest, opset, depth)
+                if branches is None:
+                    return True
+                found: Sequence[str] = branches
+            elif node.domain in MAIN and node.op_type in _LOOPS:
+                found = list(_LOOPS[node.op_type](self, node, inputs, names, opset, depth))
+            else:
+                found = self._results(node, inputs, opset, depth)
         except UsageError as error:
             raise (error if str(error).startswith("node ") else UsageError(f"{what}: {error}")) from error
         except (IndexError, KeyError, ValueError, TypeError, ZeroDivisionError, OverflowError, StopIteration) as error:
@@ -177,16 +204,11 @@ class Reader:
                 if place >= len(found) or not found[place]:
                     raise UsageError(f"{what}: output {one!r} has no rule")
                 names[one] = found[place]
+        return False
 
-    def _results(
-        self, node: Any, inputs: tuple[str | None, ...], names: MutableMapping[str, str], opset: int, depth: int
-    ) -> Sequence[str]:
+    def _results(self, node: Any, inputs: tuple[str | None, ...], opset: int, depth: int) -> Sequence[str]:
         if node.domain in MAIN and node.op_type == "Constant":
             return [self._constant(node)]
-        if node.domain in MAIN and node.op_type == "If":
-            return self._branch(node, inputs, names, opset, depth)
-        if node.domain in MAIN and node.op_type in _LOOPS:
-            return list(_LOOPS[node.op_type](self, node, inputs, names, opset, depth))
         asked = max((place + 1 for place, one in enumerate(node.output) if one), default=0)
         odd = misfit(node, opset) if node.domain in MAIN and (node.domain, node.op_type) not in self.own else ""
         if odd:
@@ -203,6 +225,7 @@ class Reader:
         inner = {name: one for name, one in zip(body.input, inputs, strict=False) if one is not None}
         version = opset_of(body.opset_import, f"function {body.name}") if body.opset_import else opset
         left_out = set(body.input) - set(inner)
+        nodes = []
         for one in body.node:
             whole = filled_in(one, given)
             if left_out & set(whole.input):
@@ -210,7 +233,8 @@ class Reader:
                 kept = ["" if name in left_out else name for name in whole.input]
                 del whole.input[:]
                 whole.input.extend(kept)
-            self.node(whole, inner, version, depth + 1)
+            nodes.append(whole)
+        self.walk(nodes, inner, list(body.output), version, depth + 1)
         return [inner.get(name, "") for name in body.output[:asked]]
 
     def _constant(self, node: Any) -> str:
@@ -220,19 +244,6 @@ class Reader:
         value = self._attribute(found)
         kind = None if found.name == "value" else np.float32 if "float" in found.name else np.int64
         return self.g.constant(np.asarray(value, kind), name=node.output[0])
-
-    def _branch(
-        self, node: Any, inputs: tuple[str | None, ...], names: MutableMapping[str, str], opset: int, depth: int
-    ) -> Sequence[str]:
-        """The branch that is taken, where that is known now."""
-        condition = self.g.numbers(inputs[0]) if inputs and inputs[0] else None
-        if condition is None:
-            raise UsageError("which branch is taken depends on data, or on dimensions; export the model for one of them")
-        name = "then_branch" if bool(np.asarray(condition).reshape(-1)[0]) else "else_branch"
-        branch = next(one.g for one in node.attribute if one.name == name)
-        inner = dict(names)
-        self.run(branch, inner, opset, depth + 1)
-        return [inner[one.name] for one in branch.output]
 
     def _attribute(self, one: Any) -> Any:
         value = onnx_library().helper.get_attribute_value(one)

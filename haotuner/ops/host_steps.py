@@ -24,6 +24,14 @@ def counted(array: Any, place: int) -> Any:
     return np.arange(value, dtype=np.int64)
 
 
+def holds(array: Any) -> bool:
+    """Whether a condition, a tensor of one element, holds. UsageError where it has none."""
+    flat = np.asarray(array).reshape(-1)
+    if flat.size != 1:
+        raise UsageError(f"the condition of a branch has {flat.size} elements; the model takes no such request")
+    return bool(flat[0])
+
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
 
 

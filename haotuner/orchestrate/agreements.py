@@ -6,22 +6,33 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, largest, product, same, text
-from haotuner.graph.graph import Graph, Node
+from haotuner.graph.graph import Graph, Node, taken
 from haotuner.graph.recurrent import GATES, operands
 
 
-def agreements(graph: Graph) -> list[tuple[Extent, Extent]]:
-    """Pairs of extents, each once; a request that makes one differ would read outside of a tensor."""
+def agreements(graph: Graph, branches: Mapping[str, int] | None = None) -> list[tuple[Extent, Extent]]:
+    """Pairs of extents, each once; a request that makes one differ would read outside of a tensor.
+
+    ``branches``: those that are taken so; sides that are not taken may be impossible.
+    """
     found: dict[tuple[str, str], tuple[Extent, Extent]] = {}
     for node in graph.nodes:
+        if not taken(graph.guards.get(node.output, ()), branches or {}):
+            continue
         for one, other in _pairs(graph, node):
             if one != 1 and not same(one, other):
                 found[(text(one), text(other))] = (one, other)
     return list(found.values())
 
 
+def demands(graph: Graph, branches: Mapping[str, int] | None = None) -> list[tuple[Extent, Extent]]:
+    """``agreements``, and with 1 what requests that take the ``branches`` so are required to make so."""
+    required = [(one.extent, 1) for one in graph.required if taken(one.guard, branches or {})]
+    return [*agreements(graph, branches), *required]
+
+
 def unmet(pairs: Iterable[tuple[Extent, Extent]], sizes: Mapping[str, int]) -> str:
-    """What of ``agreements`` a request makes differ, in words; empty where all agrees.
+    """What of ``agreements`` or ``demands`` a request makes differ, in words; empty where all agrees.
 
     Sizes of the data are not looked at.
     """

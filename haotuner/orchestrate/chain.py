@@ -5,44 +5,70 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph, Node, bodies
 from haotuner.graph.types import NUMPY_NAMES
-from haotuner.orchestrate.segments import Segment, cut, data_dimensions
+from haotuner.orchestrate.segments import Segment, branches, cut, data_dimensions
 from haotuner.orchestrate.sizes import SizeTable
 
 RANDOM = ("float32", "float64")  # that the library draws; others are drawn between calls of segments
 
 
 def chain_document(name: str, graph: Graph, segments: Iterable[Segment], models: Iterator[str]) -> Mapping[str, Any]:
-    """The segments with the names of their ``models``, and what the host computes before each; read by runtime/chain.py."""
-    steps = _steps(segments, models)
+    """The segments with the names of their ``models``, and what the host computes before each; read by runtime/chain.py.
+
+    What one side of a branch does stands behind a step ``when``, which skips it where the other side is taken.
+    """
+    table = SizeTable()
+    steps = _steps(segments, models, table)
     every = {
         kind: [{"name": one, **_kind(graph, one)} for one in names]
         for kind, names in (("inputs", graph.inputs), ("outputs", graph.outputs))
     }
-    found = {"chain": steps, "name": name, "dims": [*graph.dimensions, *data_dimensions(graph)], **every}
-    return found | _tensors(graph, steps)
+    dims = dict.fromkeys((*graph.dimensions, *data_dimensions(graph), *branches(graph)))
+    return {"chain": steps, "name": name, "dims": list(dims), **every} | _tensors(graph, steps, table)
 
 
-def _steps(segments: Iterable[Segment], models: Iterator[str]) -> list[dict[str, Any]]:
+def _steps(segments: Iterable[Segment], models: Iterator[str], table: SizeTable) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     for segment in segments:
+        own: list[dict[str, Any]] = []
+        for one in segment.required:
+            own.append({"do": "required", "words": one.words, **_asked(one.extent, table)})
         for node in segment.host:
             if node.primitive == "loop":
-                steps.append(_loop(node, segment.host, models))
-            elif node.primitive == "random":
-                steps.append(_random(node))
-            elif node.primitive in ("nonzero", "counted"):
-                told = {
-                    "of": node.inputs[0],
-                    "dim": str(node.attributes["extent"]),
-                    "place": node.attributes.get("place", 0),
-                }
-                steps.append({"do": node.primitive, "out": node.output, **told})
+                own.append(_loop(node, segment.host, models, table))
+            elif node.primitive not in ("loop_result", "turns"):
+                own.append(_host(node, table))
         if segment.graph is not None:
             ends = {"reads": list(segment.graph.inputs), "makes": list(segment.graph.outputs)}
-            steps.append({"do": "segment", "model": next(models), **ends})
+            own.append({"do": "segment", "model": next(models), **ends})
+        for place, (branch, value) in enumerate(segment.guard if own else ()):
+            rest = len(segment.guard) - place - 1 + len(own)
+            steps.append({"do": "when", "dim": branch, "is": value, "skip": rest})
+        steps += own
     return steps
+
+
+def _host(node: Node, table: SizeTable) -> dict[str, Any]:
+    if node.primitive == "random":
+        return _random(node)
+    told: dict[str, Any] = {"do": node.primitive, "out": node.output}
+    if node.primitive == "decided":
+        by = {"of": node.inputs[0]} if node.inputs else _asked(node.attributes["extent"], table)
+        return {"do": "decided", "dim": node.attributes["branch"], **by}
+    if node.primitive == "chosen":
+        dims = [[axis, str(extent)] for axis, extent in node.attributes["told"]]
+        return told | {"of": list(node.inputs[1:]), "dim": node.attributes["branch"], "told": dims}
+    dim, place = str(node.attributes["extent"]), node.attributes.get("place", 0)
+    return told | {"of": node.inputs[0], "dim": dim, "place": place}
+
+
+def _asked(extent: Extent, table: SizeTable) -> dict[str, Any]:
+    """An extent: ``sizes`` by themselves, whose last one it is, and its line in the whole model's table."""
+    own = SizeTable()
+    place = own.place(extent)
+    return {"sizes": own.lines[: place + 1], "line": table.place(extent)}
 
 
 def _random(node: Node) -> dict[str, Any]:
@@ -57,7 +83,7 @@ def _random(node: Node) -> dict[str, Any]:
     }
 
 
-def _loop(node: Node, host: Iterable[Node], models: Iterator[str]) -> dict[str, Any]:
+def _loop(node: Node, host: Iterable[Node], models: Iterator[str], table: SizeTable) -> dict[str, Any]:
     """A loop with the steps of its body.
 
     Of what it carries: the first value, that of a turn, what the turn makes of it, and the last one; of what it makes: a
@@ -85,7 +111,7 @@ def _loop(node: Node, host: Iterable[Node], models: Iterator[str]) -> dict[str, 
         "rows": [list(pair) for pair in zip(given[first:], body.rows, strict=False)],
         "made": [[one, read[first + at]] for at, one in enumerate(body.made) if first + at in read],
         "kinds": [_kind(body.graph, one) for at, one in enumerate(body.made) if first + at in read],
-        "steps": _steps(cut(body.graph), models),
+        "steps": _steps(cut(body.graph), models, table),
     }
 
 
@@ -94,9 +120,9 @@ def _made(steps: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for step in steps:
         if step["do"] == "segment":
             yield from step["makes"]
-        elif step["do"] != "loop":
+        elif "out" in step:
             yield step["out"]
-        else:
+        elif step["do"] == "loop":
             yield step["turn"]
             yield from (one for _, *ends in step["carried"] for one in ends if one is not None)
             yield from (row for _, row in step["rows"])
@@ -112,12 +138,11 @@ def _all(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         yield from _all(step.get("steps", ()))
 
 
-def _tensors(graph: Graph, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _tensors(graph: Graph, steps: Sequence[Mapping[str, Any]], table: SizeTable) -> dict[str, Any]:
     """Types and shapes of what lies between segments, for the library; none where it has no random numbers of that type."""
     if any(step["do"] == "random" and step["dtype"] not in RANDOM for step in _all(steps)):
         return {}
     types = {name: kind for one in (graph, *(body.graph for body in bodies(graph))) for name, kind in one.types.items()}
-    table = SizeTable()
     tensors = {
         one: {"dtype": types[one].dtype, "shape": table.places(types[one].shape)}
         for one in dict.fromkeys((*graph.inputs, *_made(steps)))

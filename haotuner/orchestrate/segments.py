@@ -1,8 +1,9 @@
-"""A model cut where a size is known only from data: segments that are planned like whole models, and what lies between.
+"""A model cut where a size or a branch is known only from data: segments planned like whole models, and what lies between.
 
-A segment holds what can run once the same sizes are known. Between two of them the host finds the places of what is not 0,
-counts up to a number, draws random numbers (haotuner/graph/data_sizes.py), or runs a loop's body, segments of its own, turn
-by turn (haotuner/graph/loops.py); their results' shapes tell the next segment's dimensions.
+A segment holds what can run once the same sizes are known, of one side of a branch. Between two of them the host finds the
+places of what is not 0, counts up to a number, draws random numbers, asks which side of a branch is taken
+(haotuner/graph/data_sizes.py), or runs a loop's body, segments of its own, turn by turn (haotuner/graph/loops.py); their
+results' shapes tell the next segment's dimensions.
 """
 
 from __future__ import annotations
@@ -10,24 +11,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from haotuner.graph.data_sizes import HOST, MAKING
+from haotuner.graph.data_sizes import BRANCHING, HOST, made_dimensions
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, product
-from haotuner.graph.graph import Graph, Node, bodies, sizes_of
+from haotuner.graph.graph import Graph, Guard, Node, Required, bodies, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``host``: what the host computes before the ``graph`` runs; ``turns``: how often a request runs it."""
+    """``host``: what the host computes before the ``graph`` runs; both where the branches of ``guard`` are taken so.
+
+    ``turns``: how often a request runs it.
+    """
 
     host: tuple[Node, ...]
     graph: Graph | None  # None: nothing is left to run
+    guard: Guard = ()
+    required: tuple[Required, ...] = ()  # of requests, in a model of several segments
     turns: Extent = 1
 
 
 def data_dimensions(graph: Graph) -> tuple[str, ...]:
     """Dimensions that the data decide, in the order in which they are known, those of bodies of loops behind the others."""
-    every = [node for one in (graph, *(body.graph for body in bodies(graph))) for node in one.nodes]
-    return tuple(str(node.attributes["extent"]) for node in every if node.primitive in MAKING)
+    return tuple(name for node in _every(graph) for name in made_dimensions(node.primitive, node.attributes))
+
+
+def branches(graph: Graph) -> tuple[str, ...]:
+    """Branches whose sides a request takes, those of bodies of loops behind the others."""
+    return tuple(str(node.attributes["branch"]) for node in _every(graph) if node.primitive == "decided")
+
+
+def _every(graph: Graph) -> Iterator[Node]:
+    for one in (graph, *(body.graph for body in bodies(graph))):
+        yield from one.nodes
 
 
 def flattened(segments: Iterable[Segment], turns: Extent = 1) -> Iterator[Segment]:
@@ -47,12 +62,19 @@ def _turns(segment: Segment, loop: Node) -> Extent:
 
 
 def cut(graph: Graph) -> tuple[Segment, ...]:
-    """The segments in their order; one that holds the whole graph where no size depends on data."""
+    """The segments in their order; one that holds the whole graph where no size and no branch depends on data."""
     if not any(node.primitive in HOST for node in graph.nodes):
         return (Segment((), graph),)
     levels = _Levels.of(graph)
-    last = max(levels.nodes.values(), default=0)
-    return tuple(_segment(graph, levels, level) for level in range(last + 1))
+    found: list[Segment] = []
+    for level in range(max((level for level, _ in levels.keys), default=0) + 1):
+        hosts = [one for one in graph.nodes if one.primitive in HOST and levels.nodes[one.output] == level]
+        guards = [guard for at, guard in levels.keys if at == level]
+        # The host of an outer side tells which inner one is taken; segments of an outer side make what inner ones read.
+        for guard in sorted(dict.fromkeys(guards), key=len):
+            own = tuple(one for one in hosts if graph.guards.get(one.output, ()) == guard)
+            found.append(_segment(graph, levels, level, guard, own))
+    return tuple(found)
 
 
 def chained(segments: Sequence[Segment]) -> bool:
@@ -62,72 +84,92 @@ def chained(segments: Sequence[Segment]) -> bool:
 
 @dataclass(slots=True)
 class _Levels:
-    """How many cuts lie before each node, and before each dimension. ``free``: nodes of sizes alone, made where needed."""
+    """How many cuts lie before each node, and before each dimension. ``free``: nodes of sizes alone, made where needed.
+
+    ``keys``: levels with guards, which are the segments, in the order of the graph.
+    """
 
     nodes: dict[str, int] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
     free: set[str] = field(default_factory=set)
+    keys: dict[tuple[int, Guard], None] = field(default_factory=lambda: {(0, ()): None})
+    required: dict[tuple[int, Guard], list[Required]] = field(default_factory=dict)
 
     @staticmethod
     def of(graph: Graph) -> _Levels:
         found = _Levels()
         for node in graph.nodes:
-            before = [found.nodes.get(one, 0) for one in node.inputs]
+            guard = graph.guards.get(node.output, ())
+            before = [found.nodes.get(one, 0) for one in node.inputs] + [found.dims[branch] for branch, _ in guard]
+            known = [found.dims.get(one, 0) for one in sizes_of(node, graph.types)]
+            told = made_dimensions(node.primitive, node.attributes)
             if node.primitive == "turns":  # known with the loop
-                own = found.dims[str(node.attributes["extent"])] = max(before)
+                own = max(before)
             elif node.primitive == "loop":
-                own = max([*before, *(found.dims.get(one, 0) for one in sizes_of(node, graph.types))], default=0) + 1
-            elif node.primitive in MAKING:
-                own = found.dims[str(node.attributes["extent"])] = max(before, default=0) + 1
+                own = max([*before, *known], default=0) + 1
+            elif told or node.primitive in BRANCHING and node.inputs:
+                own = max(before, default=0) + 1
             else:
-                own = max([*before, *(found.dims.get(one, 0) for one in sizes_of(node, graph.types))], default=0)
+                own = max([*before, *known], default=0)
                 if node.primitive not in HOST and all(one in graph.constants or one in found.free for one in node.inputs):
                     found.free.add(node.output)
+            found.dims |= dict.fromkeys((*told, *([node.attributes["branch"]] if node.primitive == "decided" else [])), own)
             found.nodes[node.output] = own
+            found.keys[own, guard] = None
+        for one in graph.required:
+            names = (*dimensions(one.extent), *(branch for branch, _ in one.guard))
+            key = max((found.dims.get(name, 0) for name in names), default=0), one.guard
+            found.keys[key] = None
+            found.required.setdefault(key, []).append(one)
         return found
 
+    def key(self, graph: Graph, tensor: str) -> tuple[int, Guard]:
+        """The segment that makes a tensor."""
+        return self.nodes[tensor], graph.guards.get(tensor, ())
 
-def _segment(graph: Graph, levels: _Levels, level: int) -> Segment:
-    host = tuple(one for one in graph.nodes if one.primitive in HOST and levels.nodes[one.output] == level)
-    asked = {one for node in graph.nodes for one in node.inputs if _needs(levels, node, one, level)} | {
-        one for one in graph.outputs if levels.nodes.get(one) == level
+
+def _segment(graph: Graph, levels: _Levels, level: int, guard: Guard, host: tuple[Node, ...]) -> Segment:
+    own = {one for one in levels.nodes if levels.key(graph, one) == (level, guard)}
+    asked = {one for node in graph.nodes for one in node.inputs if _needs(levels, node, one, own)} | {
+        one for one in graph.outputs if one in own
     }
     made = {one.output for one in host}
     nodes: list[Node] = []
-    needed = {one for one in asked if levels.nodes.get(one) == level and one not in made}
+    needed = asked - made
     outputs = tuple(node.output for node in graph.nodes if node.output in needed)
     for node in reversed(graph.nodes):
-        here = levels.nodes[node.output] == level and node.output not in made
+        here = node.output in own and node.output not in made
         if node.output in needed and (here or node.output in levels.free):
             nodes.append(node)
             needed.update(node.inputs)
     inside = {node.output for node in nodes}
     inputs = [one for one in graph.types if one in needed - inside - graph.constants.keys()]
-    if level == 0:
+    if level == 0 and not guard:
         inputs = [*graph.inputs, *(one for one in inputs if one not in graph.inputs)]
-    inputs += _carriers(graph, nodes, inputs)
+    inputs += _carriers(graph, nodes, inputs, guard)
     types = {one: kind for one, kind in graph.types.items() if one in inside or one in needed or one in inputs}
     constants = {one: value for one, value in graph.constants.items() if one in needed}
     part = replace(graph, inputs=tuple(inputs), outputs=outputs, nodes=tuple(reversed(nodes)), types=types,
-                   constants=constants)  # fmt: skip
-    return Segment(host, part if nodes else None)
+                   constants=constants, guards={}, required=())  # fmt: skip
+    return Segment(host, part if nodes else None, guard, tuple(levels.required.get((level, guard), ())))
 
 
-def _needs(levels: _Levels, node: Node, tensor: str, level: int) -> bool:
-    """Whether a node behind a segment, or of the host, reads one of its tensors."""
-    later = node.primitive in HOST or levels.nodes[node.output] > level
-    return later and levels.nodes.get(tensor) == level and (tensor not in levels.free or node.primitive in HOST)
+def _needs(levels: _Levels, node: Node, tensor: str, own: set[str]) -> bool:
+    """Whether a node outside of a segment, or of the host, reads one of its tensors."""
+    later = node.primitive in HOST or node.output not in own
+    return later and tensor in own and (tensor not in levels.free or node.primitive in HOST)
 
 
-def _carriers(graph: Graph, nodes: Iterable[Node], inputs: Iterable[str]) -> list[str]:
+def _carriers(graph: Graph, nodes: Iterable[Node], inputs: Iterable[str], guard: Guard) -> list[str]:
     """Tensors whose shapes tell the dimensions that a segment needs and that no other input of it tells."""
     wanted = set().union(*(sizes_of(node, graph.types) for node in nodes), set())
     for one in inputs:
         wanted |= set().union(*(dimensions(extent) for extent in graph.types[one].shape), set())
     known = {str(extent) for one in inputs for extent in graph.types[one].shape if getattr(extent, "is_Symbol", False)}
-    tellers = [*graph.inputs, *(node.output for node in graph.nodes if node.primitive in MAKING)]
+    made = (node.output for node in graph.nodes if made_dimensions(node.primitive, node.attributes))
+    there = (one for one in made if graph.guards.get(one, ()) == guard[: len(graph.guards.get(one, ()))])
     found: list[str] = []
-    for tensor in tellers:
+    for tensor in (*graph.inputs, *there):
         told = {str(extent) for extent in graph.types[tensor].shape if getattr(extent, "is_Symbol", False)}
         if told & (wanted - known):
             found.append(tensor)
@@ -136,29 +178,42 @@ def _carriers(graph: Graph, nodes: Iterable[Node], inputs: Iterable[str]) -> lis
 
 
 def counts(graph: Graph, largest: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Dimensions that count elements of a tensor, with the most that they can be."""
+    """Dimensions that count elements of a tensor, or that branches differ in, with the most that they can be."""
     known = dict(largest)
     for node in graph.nodes:
-        extent = product(graph.types[node.inputs[0]].shape) if node.primitive == "nonzero" else None
-        if extent is not None and dimensions(extent) <= known.keys():
-            name = str(node.attributes["extent"])
-            known[name] = max(1, evaluate(extent, known))
-            yield name, known[name]
+        for name, extents in _bounds(graph, node):
+            if all(dimensions(one) <= known.keys() for one in extents):
+                known[name] = max(1, *(evaluate(one, known) for one in extents))
+                yield name, known[name]
+
+
+def _bounds(graph: Graph, node: Node) -> Iterator[tuple[str, list[Extent]]]:
+    """Dimensions of a node's result, each with extents of which it is none larger than the largest."""
+    shapes = [graph.types[one].shape for one in node.inputs]
+    if node.primitive == "nonzero":
+        yield str(node.attributes["extent"]), [product(shapes[0])]
+    if node.primitive == "chosen":
+        for axis, extent in node.attributes["told"]:
+            yield str(extent), [shape[axis] for shape in shapes[1:]]
 
 
 def origins(graph: Graph, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Dimensions of the data with the tensors that tell them, in words."""
     for node in graph.nodes:
-        if node.primitive in MAKING and str(node.attributes["extent"]) in names:
-            tensor = node.inputs[0]
-            said = {
-                "nonzero": "how many elements are not 0 in {}",
-                "turns": "how many turns the loop makes whose results are {}",
-            }
-            of = said.get(node.primitive, f"element {node.attributes.get('place')} of {{}}")
-            made = [one.output for one in graph.nodes if one.primitive == "loop_result" and one.inputs == node.inputs]
-            told = ", ".join(made) if node.primitive == "turns" else f"{tensor} {graph.types[tensor]}"
-            yield str(node.attributes["extent"]), of.format(told)
-    for node in graph.nodes:
+        for name in made_dimensions(node.primitive, node.attributes):
+            if name in names:
+                yield name, _origin(graph, node)
         if node.primitive == "loop":
             yield from origins(node.attributes["body"].graph, names)
+
+
+def _origin(graph: Graph, node: Node) -> str:
+    if node.primitive == "chosen":
+        then, other = (graph.types[one] for one in node.inputs[1:])
+        return f"which side of a branch makes {node.output}, {then} or {other}"
+    if node.primitive == "turns":
+        made = (one.output for one in graph.nodes if one.primitive == "loop_result" and one.inputs == node.inputs)
+        return f"how many turns the loop makes whose results are {', '.join(made)}"
+    tensor = node.inputs[0]
+    of = "how many elements are not 0 in" if node.primitive == "nonzero" else f"element {node.attributes['place']} of"
+    return f"{of} {tensor} {graph.types[tensor]}"

@@ -6,8 +6,9 @@ import random
 from collections.abc import Mapping
 
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent
+from haotuner.graph.extents import Extent, dimensions
 from haotuner.graph.graph import Graph
+from haotuner.graph.types import TensorType
 from haotuner.orchestrate.segments import counts, data_dimensions, origins
 from haotuner.words.shape import ShapeRange, Span
 
@@ -16,20 +17,17 @@ DRAWN = 24  # requests drawn of the ranges, beside both ends
 
 def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     """The span of every dimension: by name (``batch=1..8``), or by input (``x=1..8x3x48x32..1280``)."""
-    found: dict[str, Span] = {}
+    inputs = {name: graph.types[name] for name in graph.inputs}
     own, of_data = graph.dimensions, data_dimensions(graph)
-    for part in shapes.split(";"):
-        name, _, said = (one.strip() for one in part.partition("="))
-        if name in graph.inputs and name not in graph.dimensions:
-            for extent, text in zip(graph.types[name].shape, _axes(graph, name, said), strict=True):
-                _put(found, name, extent, _span(name, text))
-            continue
-        if name not in own and name not in of_data:
+    found = ranges_of(inputs, shapes)
+    for name, said in _parts(shapes):
+        if name in of_data:
+            found[name] = _span(name, said)
+        elif name not in own and name not in inputs:
             raise UsageError(
                 f"--shapes {shapes!r}: the model has the dimensions {', '.join((*own, *of_data)) or 'none'} and the inputs "
-                f"{', '.join(f'{one} {graph.types[one]}' for one in graph.inputs)}; there is no {name!r}"
+                f"{', '.join(f'{one} {kind}' for one, kind in inputs.items())}; there is no {name!r}"
             )
-        found[name] = _span(name, said)
     if all(one in found for one in own):
         for name, most in counts(graph, {one: span.last for one, span in found.items()}):
             found.setdefault(name, _span(name, f"1..{most}"))
@@ -46,6 +44,24 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     return found
 
 
+def ranges_of(inputs: Mapping[str, TensorType], shapes: str) -> dict[str, Span]:
+    """The spans that a text says of dimensions of these inputs."""
+    names = {name for kind in inputs.values() for extent in kind.shape for name in dimensions(extent)}
+    found: dict[str, Span] = {}
+    for name, said in _parts(shapes):
+        if name in names:
+            found[name] = _span(name, said)
+        elif name in inputs:
+            for extent, text in zip(inputs[name].shape, _axes(name, inputs[name], said), strict=True):
+                _put(found, name, extent, _span(name, text))
+    return found
+
+
+def _parts(shapes: str) -> list[tuple[str, str]]:
+    parts = (part.partition("=") for part in shapes.split(";"))
+    return [(name.strip(), said.strip()) for name, _, said in parts]
+
+
 def _span(name: str, said: str) -> Span:
     """The sizes that a text says of one dimension, whose name may be longer than those of an op's axes."""
     try:
@@ -57,10 +73,10 @@ def _span(name: str, said: str) -> Span:
         ) from None
 
 
-def _axes(graph: Graph, name: str, said: str) -> list[str]:
+def _axes(name: str, kind: TensorType, said: str) -> list[str]:
     parts = said.split("x")
-    if len(parts) != graph.types[name].rank:
-        raise UsageError(f"--shapes {name}={said}: {len(parts)} axes, the model has {graph.types[name]}")
+    if len(parts) != kind.rank:
+        raise UsageError(f"--shapes {name}={said}: {len(parts)} axes, the model has {kind}")
     return parts
 
 

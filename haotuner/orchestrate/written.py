@@ -194,8 +194,9 @@ def written_ways(
     equal = [writer.sizes.places(pair) for pair in agreements(graph)]
     asked = [] if on_device else indexed(graph)
     held = [[graph.inputs.index(a.input), a.first, a.step, writer.sizes.place(a.extent), a.reader] for a in asked]
+    required = [[writer.sizes.place(one.extent), one.words] for one in graph.required]
     document = {
-        "equal": equal, **({"indices": held} if held else {}),
+        "equal": equal, **({"required": required} if required else {}), **({"indices": held} if held else {}),
         "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
         "weights": writer.held, "steps": told, "inputs": ends[0], "outputs": ends[1],
         **({"ways": places} if len(ways) > 1 else {}),

@@ -1,20 +1,20 @@
-"""Chain: a model of several segments, cut where a size is known only from data. A call is one native call (model/chain.c).
+"""Chain: a model of several segments, cut where data tell a size or a branch. A call is one native call (model/chain.c).
 
 Where single steps are looked at, and of packs that have no such call, each segment is one; between them this module does
-what the document says: places of what is not 0, counts, random numbers.
+what the document says: places of what is not 0, counts, random numbers, branches.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from haotuner.errors import PackInvalid, UsageError
-from haotuner.ops.host_steps import counted, nonzero, random_numbers
+from haotuner.ops.host_steps import counted, holds, nonzero, random_numbers
 from haotuner.runtime.chain_loop import turned
 from haotuner.runtime.schedule import sizes_of
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
 
+Guard: TypeAlias = tuple[tuple[str, int], ...]  # branches and what they must be
 _Run = Callable[["Model", Mapping[str, Any], "Mapping[str, Any] | None"], dict[str, Any]]
 
 
@@ -60,7 +61,8 @@ class Chain:
                 [ChainEnd(one["name"], np.dtype(one["dtype"]), tuple(one["shape"])) for one in document[kind]]
                 for kind in ("inputs", "outputs")
             )
-            names = list(_models(self._steps))
+            self._guards = dict(_guards(self._steps))
+            names = list(self._guards)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PackInvalid(f"{where} is not a model's chain: {error!r}; restore the pack or tune again") from error
         self.document: Mapping[str, Any] = document
@@ -108,8 +110,9 @@ class Chain:
             return found[output]
 
         dims = dict(zip(self._native.dims, self._native.run_placed(given, seed, made), strict=True))
-        for one in self.segments.values():
-            one.count(dims)
+        for name, one in self.segments.items():
+            if _taken(self._guards[name], dims):
+                one.count(dims)
         return {end.name: _delivered(found[place], end, out) for place, end in enumerate(self._outputs)}
 
     def _contiguous(self, inputs: Mapping[str, Any]) -> list[Any]:
@@ -149,7 +152,7 @@ class Chain:
 
     def _steps_of(
         self,
-        steps: Sequence[Mapping[str, Any]],
+        every: Sequence[Mapping[str, Any]],
         tensors: dict[str, Any],
         dims: dict[str, int],
         out: Mapping[str, Any] | None,
@@ -157,8 +160,12 @@ class Chain:
         run: _Run,
     ) -> None:
         """Some steps one after the other, which put what they make into ``tensors`` and ``dims``."""
+        steps = iter(every)
         for step in steps:
-            if step["do"] == "segment":
+            if step["do"] == "when":
+                for _ in range(0 if dims[step["dim"]] == step["is"] else step["skip"]):
+                    next(steps)
+            elif step["do"] == "segment":
                 model = self.segments[step["model"]]
                 placed = {end.name: out[end.name] for end in model.outputs if end.name in out} if out else {}
                 tensors |= run(model, {end.name: tensors[end.name] for end in model.inputs}, placed or None)
@@ -168,6 +175,16 @@ class Chain:
                 sizes, told = sizes_of(step["sizes"], dims), step["attributes"]
                 shape = [sizes[place] for place in step["shape"]]
                 tensors[step["out"]] = random_numbers(told, shape, told.get("seed", seed), np.dtype(step["dtype"]))
+            elif step["do"] == "required":
+                if not sizes_of(step["sizes"], dims)[-1]:
+                    raise UsageError(f"{self.name}: {step['words']}")
+            elif step["do"] == "decided":
+                dims[step["dim"]] = int(
+                    holds(tensors[step["of"]]) if "of" in step else sizes_of(step["sizes"], dims)[-1] != 0
+                )
+            elif step["do"] == "chosen":
+                found = tensors[step["out"]] = tensors[step["of"][0 if dims[step["dim"]] else 1]]
+                dims.update((dim, found.shape[axis]) for axis, dim in step["told"])
             else:
                 of = tensors[step["of"]]
                 found = nonzero(of) if step["do"] == "nonzero" else counted(of, step["place"])
@@ -179,7 +196,8 @@ class Chain:
             raise UsageError(f"{self.name} has the dimensions {', '.join(self.dims)}; got {', '.join(dims) or 'none'}")
         if self._native is not None:
             return self._native.memory([dims[name] for name in self._native.dims])
-        return sum(one.memory_bytes(**{name: dims[name] for name in one.dims}) for one in self.segments.values())
+        run = [one for name, one in self.segments.items() if _taken(self._guards[name], dims)]
+        return sum(one.memory_bytes(**{name: dims[name] for name in one.dims}) for one in run)
 
     def stats(self) -> dict[str, int]:
         """What the segments count and hold, together; ``calls`` of each segment are calls."""
@@ -214,12 +232,21 @@ class Chain:
         return tensors, dims
 
 
-def _models(steps: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Names of segments in the order of the library's."""
-    for step in steps:
+def _guards(steps: Sequence[Mapping[str, Any]], outer: Guard = ()) -> Iterator[tuple[str, Guard]]:
+    """Segments in the order of the library's, each with the branches that must be taken so, or it is skipped."""
+    ends: list[tuple[int, str, int]] = []
+    for place, step in enumerate(steps):
+        ends = [one for one in ends if place <= one[0]]
+        guard = (*outer, *((dim, value) for _, dim, value in ends))
+        if step["do"] == "when":
+            ends.append((place + step["skip"], step["dim"], step["is"]))
         if step["do"] == "segment":
-            yield step["model"]
-        yield from _models(step.get("steps", ()))
+            yield step["model"], guard
+        yield from _guards(step.get("steps", ()), guard)
+
+
+def _taken(guard: Guard, dims: Mapping[str, int]) -> bool:
+    return all(dims[name] == value for name, value in guard)
 
 
 def _delivered(found: Any, end: ChainEnd, out: Mapping[str, Any] | None) -> Any:

@@ -68,6 +68,7 @@ class Schedule:
     inputs: tuple[End, ...]
     outputs: tuple[End, ...]
     equal: tuple[tuple[int, int], ...] = ()  # lines that a request must make equal
+    required: tuple[tuple[int, str], ...] = ()  # lines that are not 0 at a request that is served, and words for the others
     ways: tuple[WayOf, ...] = ()  # of a model with several plans, in the order they are tried
 
     @staticmethod
@@ -92,6 +93,7 @@ class Schedule:
                 inputs=tuple(_end(one) for one in document["inputs"]),
                 outputs=tuple(_end(one) for one in document["outputs"]),
                 equal=tuple((int(one), int(other)) for one, other in document.get("equal", [])),
+                required=tuple((int(line), str(words)) for line, words in document.get("required", [])),
                 ways=tuple(_way(one, len(sizes)) for one in document.get("ways", [])),
             )
             schedule._check()
@@ -103,7 +105,8 @@ class Schedule:
         shapes = [shape for _, shape in self.tensors.values()] + [end.shape for end in (*self.inputs, *self.outputs)]
         if any(type(one) is not int or not 0 <= one < len(self.sizes) for shape in shapes for one in shape):
             raise ValueError("a shape names a size that is not there")
-        if any(not 0 <= one < len(self.sizes) for pair in self.equal for one in pair):
+        lines = [*(line for pair in self.equal for line in pair), *(line for line, _ in self.required)]
+        if any(not 0 <= one < len(self.sizes) for one in lines):
             raise ValueError("an agreement names a size that is not there")
         for end in (*self.inputs, *self.outputs):
             if end.tensor not in self.tensors:
@@ -120,6 +123,9 @@ class Schedule:
     def values(self, dims: Mapping[str, int]) -> list[int]:
         """Every size for a request. UsageError where an extent comes out negative or absurd."""
         found = sizes_of(self.sizes, dims)
+        for line, words in self.required:
+            if not found[line]:
+                raise UsageError(f"{self.name}: {words}")
         for one, other in self.equal:
             if found[one] != found[other]:
                 raise UsageError(

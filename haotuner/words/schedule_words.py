@@ -19,6 +19,7 @@ TYPES: Mapping[str, tuple[int, int]] = {
 
 _SEGMENT, _RANDOM, _LOOP = 3, 6, 7
 _BETWEEN = {"nonzero": 4, "counted": 5}
+_DECIDED, _CHOSEN, _WHEN, _REQUIRED = 8, 9, 10, 11
 _LAWS = ("normal", "uniform")
 
 
@@ -54,9 +55,11 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
         words += [places[one] for one in way["outputs"]] if place else []
         words.append(way["end"] - way["first"])
         words += [word for step in document["steps"][way["first"] : way["end"]] for word in _step(step, places)]
-    indices = document.get("indices", [])
-    words += [len(indices)] if indices else []
+    indices, required = document.get("indices", []), document.get("required", [])
+    words += [len(indices)] if indices or required else []
     words += [word for *numbers, reader in indices for word in (*numbers, *_text(reader))]
+    words += [len(required)] if required else []
+    words += [word for line, told in required for word in (line, *_text(told))]
     return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
 
 
@@ -93,6 +96,8 @@ def _of_chain(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[
         return [_SEGMENT, *_text(step["model"]), *ends[0], *ends[1]]
     if step["do"] == "loop":
         return _of_loop(step, places, dims)
+    if step["do"] in _OF_BRANCHES:
+        return _OF_BRANCHES[step["do"]](step, places, dims)
     out = places[step["out"]]
     if step["do"] == "random":
         law = step["attributes"]
@@ -100,6 +105,28 @@ def _of_chain(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[
         return [_RANDOM, out, _LAWS.index(law["law"]), law["number"], int("seed" in law), law.get("seed", 0), *bits]
     of, place = places[step["of"]], [step["place"]] if step["do"] == "counted" else []
     return [_BETWEEN[step["do"]], of, *place, dims[step["dim"]], out]
+
+
+def _when(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[str, int]) -> list[int]:
+    return [_WHEN, dims[step["dim"]], step["is"], step["skip"]]
+
+
+def _required(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[str, int]) -> list[int]:
+    return [_REQUIRED, step["line"], *_text(step["words"])]
+
+
+def _decided(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[str, int]) -> list[int]:
+    by = (places[step["of"]], -1) if "of" in step else (-1, step["line"])
+    return [_DECIDED, *by, dims[step["dim"]]]
+
+
+def _chosen(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[str, int]) -> list[int]:
+    told = [word for axis, dim in step["told"] for word in (axis, dims[dim])]
+    sides = (places[one] for one in step["of"])
+    return [_CHOSEN, *sides, dims[step["dim"]], places[step["out"]], len(step["told"]), *told]
+
+
+_OF_BRANCHES = {"when": _when, "required": _required, "decided": _decided, "chosen": _chosen}
 
 
 def _of_loop(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[str, int]) -> list[int]:

@@ -150,7 +150,7 @@ def _tune(file: Path, model: Wild, pack: Path, budget: str) -> None:
 
 
 def _raced(file: Path, model: Wild, pack: Path, asked: argparse.Namespace) -> str:
-    spans, name = spans_of(graph_of(file), model.shapes), name_of(file)
+    spans, name = spans_of(graph_of(file, model.shapes), model.shapes), name_of(file)
     given, peers = model.given, asked.against.split(",")
     with load(pack, threads=1) as opened:
         served = opened.model(name)

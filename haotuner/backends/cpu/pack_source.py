@@ -41,6 +41,7 @@ PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_few", "_pa
 KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c", *PRODUCT)
 MODEL = (
     "between",
+    "branches",
     "chain",
     "entry",
     "host",

@@ -1,5 +1,6 @@
-/* A chain: a model cut where sizes are known only from data. Its segments are models of their own; between them the host finds places,
- * counts and draws random numbers, whose results tell the dimensions of what follows. Tensors between segments lie in the arena of a
+/* A chain: a model cut where sizes or branches are known only from data. Its segments are models of their own; between them the host
+ * finds places, counts and draws random numbers, whose results tell the dimensions of what follows, and asks which side of a branch is
+ * taken: steps of the other side are skipped, whatever its sizes are. Tensors between segments lie in the arena of a
  * context, which grows by what is known next: offsets stay, addresses do not. */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include "model/between.h"
 #include "model/chain.h"
 
-#define UNKNOWN INT64_MIN /* a size whose dimension the data have not told yet */
+#define UNKNOWN HT_CHAIN_UNKNOWN
 #define EXTERNAL HT_CHAIN_EXTERNAL
 
 typedef ht_chain_call call;
@@ -20,19 +21,19 @@ int64_t ht_chain_bytes(const DLTensor* t) {
   return bytes;
 }
 
-/* Every line whose dimensions are known. */
-static int resize(call* k) {
-  const ht_model* m = k->m;
+/* Every line whose dimensions are known; of one that cannot be computed nothing can be made. */
+static void resize(const ht_model* m, const int64_t* dims, int64_t* sizes) {
   for (int32_t i = 0; i < m->size_count; ++i) {
     const ht_size_line* line = &m->sizes[i];
-    int64_t* sizes = k->c->sizes;
     int binary = line->op != SIZE_DIM && line->op != SIZE_NUMBER;
-    if ((line->op == SIZE_DIM && k->c->dims[line->a] < 0) || (binary && (sizes[line->a] == UNKNOWN || sizes[line->b] == UNKNOWN))) sizes[i] = UNKNOWN;
-    else if (ht_size_value(line, k->c->dims, sizes, &sizes[i]))
-      return ht_refuse(k->error, "ValueError", "%s: an extent of this request cannot be computed; this model takes no such request", m->name);
+    int unknown = (line->op == SIZE_DIM && dims[line->a] < 0) || (binary && (sizes[line->a] == UNKNOWN || sizes[line->b] == UNKNOWN));
+    if (unknown || ht_size_value(line, dims, sizes, &sizes[i])) sizes[i] = UNKNOWN;
   }
-  return 0;
 }
+
+int ht_chain_damaged(call* k) { return ht_refuse(k->error, "RuntimeError", "%s: the model's schedule is damaged; restore the pack or tune again", k->m->name); }
+
+int ht_chain_there(const call* k, int32_t tensor) { return k->tensors[tensor].dtype.lanes != 0; }
 
 static int place_output(call* k, int32_t output, const DLTensor* wanted) {
   k->asked[output] = 1;
@@ -75,6 +76,8 @@ DLTensor* ht_chain_at(call* k, int32_t tensor) {
 static int segment(call* k, const ht_model_step* step) {
   ht_model* of = k->m->segments[step->at];
   const int32_t* tensors = k->m->loops + step->first;
+  for (int32_t i = 0; i < step->given; ++i)
+    if (!ht_chain_there(k, tensors[i])) return ht_chain_damaged(k);
   for (int32_t i = step->given; i < step->count; ++i)
     if (ht_chain_make(k, tensors[i]) != 0) return -1;
   if (ht_chain_grow(k) != 0) return -1;
@@ -85,7 +88,8 @@ static int segment(call* k, const ht_model_step* step) {
 
 int ht_chain_told(call* k, int32_t dim, int64_t size) {
   k->c->dims[dim] = size;
-  return resize(k);
+  resize(k->m, k->c->dims, k->c->sizes);
+  return 0;
 }
 
 /* A dimension that the data tell, and the tensor that has so many elements along its last axis. */
@@ -93,12 +97,11 @@ static int told(call* k, const ht_model_step* step, int64_t count) {
   if (ht_chain_told(k, step->index, count) != 0 || ht_chain_make(k, step->out) != 0 || ht_chain_grow(k) != 0) return -1;
   const DLTensor* out = ht_chain_at(k, step->out);
   int64_t axes = out->ndim == 2 ? (k->tensors[step->first].ndim == 0 ? 1 : k->tensors[step->first].ndim) : 1;
-  if (out->shape[out->ndim - 1] != count || (out->ndim == 2 && out->shape[0] != axes))
-    return ht_refuse(k->error, "RuntimeError", "%s: the model's schedule is damaged; restore the pack or tune again", k->m->name);
-  return 0;
+  return out->shape[out->ndim - 1] != count || (out->ndim == 2 && out->shape[0] != axes) ? ht_chain_damaged(k) : 0;
 }
 
 static int counted(call* k, const ht_model_step* step) {
+  if (!ht_chain_there(k, step->first)) return ht_chain_damaged(k);
   const DLTensor* of = ht_chain_at(k, step->first);
   int64_t count;
   if (ht_between_element(of, step->setting, &count) != 0) return ht_refuse(k->error, "ValueError", "%s: the tensor that tells a size has no element %lld", k->m->name, (long long)step->setting);
@@ -111,6 +114,7 @@ static int counted(call* k, const ht_model_step* step) {
 }
 
 static int nonzero(call* k, const ht_model_step* step) {
+  if (!ht_chain_there(k, step->first)) return ht_chain_damaged(k);
   if (told(k, step, ht_between_nonzero(ht_chain_at(k, step->first), NULL)) != 0) return -1;
   DLTensor* out = ht_chain_at(k, step->out);
   ht_between_nonzero(ht_chain_at(k, step->first), out->data);
@@ -126,29 +130,40 @@ static int drawn(call* k, const ht_model_step* step) {
 /* Outputs that are inputs, or that another output is already. */
 static int deliver(call* k, int32_t output) {
   if (k->asked[output]) return 0;
+  if (!ht_chain_there(k, k->m->outputs[output].tensor)) return ht_chain_damaged(k);
   const DLTensor* from = ht_chain_at(k, k->m->outputs[output].tensor);
   if (place_output(k, output, from) != 0) return -1;
   if (ht_chain_bytes(from) > 0) memcpy(k->placed[output], from->data, (size_t)ht_chain_bytes(from));
   return 0;
 }
 
+static int do_step(call* k, const ht_model_step* step, int32_t next) {
+  switch (step->kind) {
+    case STEP_SEGMENT: return segment(k, step);
+    case STEP_NONZERO: return nonzero(k, step);
+    case STEP_COUNTED: return counted(k, step);
+    case STEP_TURNS: return ht_chain_turns(k, step, next);
+    case STEP_DECIDED: return ht_chain_decided(k, step);
+    case STEP_CHOSEN: return ht_chain_chosen(k, step);
+    case STEP_REQUIRED: return ht_chain_required(k, step);
+    default: return drawn(k, step);
+  }
+}
+
 int ht_chain_steps(call* k, int32_t first, int32_t end) {
   for (int32_t s = first; s < end; ++s) {
     const ht_model_step* step = &k->m->steps[s];
-    int rc = step->kind == STEP_SEGMENT   ? segment(k, step)
-             : step->kind == STEP_NONZERO ? nonzero(k, step)
-             : step->kind == STEP_COUNTED ? counted(k, step)
-             : step->kind == STEP_TURNS   ? ht_chain_turns(k, step, s + 1)
-                                          : drawn(k, step);
-    if (rc != 0) return -1;
-    if (step->kind == STEP_TURNS) s = step->at - 1; /* its body's steps were run */
+    int skipped = step->kind == STEP_WHEN && k->c->dims[step->index] != step->setting;
+    if (step->kind != STEP_WHEN && do_step(k, step, s + 1) != 0) return -1;
+    if (step->kind == STEP_TURNS || skipped) s = step->at - 1; /* its body's steps were run; those of a side that is not taken are not */
   }
   return 0;
 }
 
 static int walk(call* k, const DLTensor* inputs) {
   const ht_model* m = k->m;
-  if (ht_model_given(m, inputs, k->c->dims, k->error) != 0 || resize(k) != 0) return -1;
+  if (ht_model_given(m, inputs, k->c->dims, k->error) != 0) return -1;
+  resize(m, k->c->dims, k->c->sizes);
   for (int32_t i = 0; i < m->input_count; ++i) {
     int32_t tensor = m->inputs[i].tensor;
     k->tensors[tensor] = inputs[i];
@@ -280,10 +295,13 @@ static int loop_takes(const ht_model* m, const ht_model_step* step, const int64_
 int ht_chain_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* error) {
   int64_t* own = malloc(((size_t)m->dim_count + (size_t)m->size_count + 1) * sizeof *own);
   if (own == NULL) return ht_refuse(error, "RuntimeError", "%s: no memory for a request's sizes", m->name);
-  int rc = ht_model_sizes(m, dims, own, error);
+  int rc = 0;
+  resize(m, dims, own);
   *bytes = 0;
   for (int32_t s = 0; s < m->step_count && rc == 0; ++s) {
     const ht_model_step* step = &m->steps[s];
+    if (step->kind == STEP_WHEN && dims[step->index] != step->setting) s = step->at - 1;
+    if (step->kind >= STEP_DECIDED) continue; /* makes nothing */
     if (step->kind == STEP_TURNS) rc = loop_takes(m, step, own, bytes, error);
     else if (step->kind != STEP_SEGMENT) rc = takes(m, step->out, own, bytes, error);
     for (int32_t i = step->given; step->kind == STEP_SEGMENT && i < step->count && rc == 0; ++i) rc = takes(m, m->loops[step->first + i], own, bytes, error);

@@ -6,6 +6,7 @@
 
 #define HT_CHAIN_EXTERNAL (-1) /* offset of what does not lie in the arena */
 #define HT_CHAIN_DEEPEST 32    /* loops inside loops */
+#define HT_CHAIN_UNKNOWN INT64_MIN /* a size whose dimension the data have not told yet, or that a side of a branch has which is not taken */
 
 typedef struct {
   ht_model* m;
@@ -31,6 +32,15 @@ int ht_chain_make(ht_chain_call* k, int32_t tensor);
 int ht_chain_grow(ht_chain_call* k); /* the arena, to what was made */
 DLTensor* ht_chain_at(ht_chain_call* k, int32_t tensor); /* as it lies now; the arena may move when it grows */
 int64_t ht_chain_bytes(const DLTensor* t);
+
+/* Whether steps have made a tensor in this call: none of the side of a branch that is not taken. */
+int ht_chain_there(const ht_chain_call* k, int32_t tensor);
+int ht_chain_damaged(ht_chain_call* k); /* -1: the schedule is unsound */
+
+/* branches.c */
+int ht_chain_decided(ht_chain_call* k, const ht_model_step* step);
+int ht_chain_chosen(ht_chain_call* k, const ht_model_step* step);
+int ht_chain_required(ht_chain_call* k, const ht_model_step* step);
 
 /* turns.c: a loop's words, behind its kind. */
 typedef struct {

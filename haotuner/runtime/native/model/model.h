@@ -62,11 +62,11 @@ typedef struct {
   int32_t index;        /* of the op or of the group */
   int32_t first, count; /* its operands; of a group its tensors, the outputs last */
   int32_t given;        /* tensors of the op's call, those left out included; inputs of a segment */
-  int32_t at;           /* its place among steps of its kind; of a loop where its body ends */
+  int32_t at;           /* its place among steps of its kind; of a loop or a side of a branch where it ends; a line */
   int32_t out;          /* the tensor it makes */
   int64_t setting;
-  const char* called;   /* of a segment: the model's name */
-  const int64_t* more;  /* of random numbers and loops: their words */
+  const char* called;   /* of a segment: the model's name; of what is required: words */
+  const int64_t* more;  /* of random numbers, loops and choices: their words */
 } ht_model_step;
 
 typedef struct { /* the steps that serve requests of some sizes */
@@ -96,6 +96,11 @@ typedef struct { /* whole numbers among the inputs that choose rows */
   const char* reader;
 } ht_model_indices;
 
+typedef struct { /* what a request must be */
+  int32_t line; /* not 0 */
+  const char* words;
+} ht_model_required;
+
 typedef struct ht_model_context ht_model_context;
 
 typedef struct ht_loaded_model {
@@ -103,7 +108,7 @@ typedef struct ht_loaded_model {
   int threads; /* on a device as a call's setting has it: 1, or 2 where plans were made for another one */
   int32_t device; /* its number, of those of where.h's kind */
   int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, way_count, step_count;
-  int32_t operand_count, loop_count, op_steps, fix_count, packed_count, index_count;
+  int32_t operand_count, loop_count, op_steps, fix_count, packed_count, index_count, required_count;
   int32_t chained, segment_count; /* whether it is a chain: steps are segments and what lies between */
   struct ht_loaded_model** segments; /* the caller's, given once they are open */
   int32_t axes; /* of all operands together */
@@ -112,6 +117,7 @@ typedef struct ht_loaded_model {
   ht_size_line* sizes;
   int32_t* equal; /* pairs */
   ht_model_indices* indices;
+  ht_model_required* required;
   ht_model_tensor* tensors;
   ht_model_end *inputs, *outputs; /* outputs: of the first way, then of the others */
   ht_model_way* ways;

@@ -255,6 +255,15 @@ static void read_indices(ht_reader* r, ht_model* m) {
   }
 }
 
+static void read_required(ht_reader* r, ht_model* m) {
+  m->required_count = r->at == r->end ? 0 : count_of(r, 3);
+  if ((m->required = table(r, m->required_count, sizeof *m->required)) == NULL) return;
+  for (int32_t i = 0; i < m->required_count && !r->bad; ++i) {
+    m->required[i].line = below(r, m->size_count);
+    m->required[i].words = text(r);
+  }
+}
+
 static uint64_t checksum(const int64_t* words, int64_t count) {
   uint64_t sum = 0xcbf29ce484222325u;
   for (int64_t i = 0; i < count; ++i) sum = (sum ^ (uint64_t)words[i]) * 0x100000001b3u;
@@ -277,6 +286,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
   m->outputs = read_ends(&r, m, &m->output_count, NULL);
   if (!r.bad) read_ways(&r, m, made);
   if (!r.bad && !m->chained) read_indices(&r, m);
+  if (!r.bad && !m->chained) read_required(&r, m);
   m->segments = table(&r, m->segment_count, sizeof *m->segments);
   if (!r.bad && m->chained && (m->way_count != 1 || m->weights_bytes != 0)) fail(&r, "a chain has one way and no weights");
   if (m->chained) m->slot_count = m->tensor_count; /* a context has an offset of each */
@@ -286,7 +296,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
 }
 
 void ht_model_clear(ht_model* m) {
-  void* const all[] = {m->dims, m->sizes, m->equal, m->indices, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
+  void* const all[] = {m->dims, m->sizes, m->equal, m->indices, m->required, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
                        m->fixes, m->packed, m->segments, m->slots, m->beside_at, m->beside};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
 }

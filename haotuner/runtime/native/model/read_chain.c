@@ -52,6 +52,51 @@ static void read_between(ht_reader* r, ht_model* m, ht_model_step* step, char* m
   step->out = read_made(r, m, made, step->kind == STEP_COUNTED ? 1 : 2); /* 2: (axes of the tensor, how many) */
 }
 
+static void read_decided(ht_reader* r, ht_model* m, ht_model_step* step, const char* made) {
+  step->first = (int32_t)word(r, -1, (int64_t)m->tensor_count - 1);
+  step->at = (int32_t)word(r, -1, (int64_t)m->size_count - 1);
+  step->index = below(r, m->dim_count);
+  if (!r->bad && (step->first < 0) == (step->at < 0)) fail(r, "a branch has one condition");
+  if (!r->bad && step->first >= 0 && !there(m, made, step->first)) fail(r, "a tensor is read before it is made");
+}
+
+/* Both tensors lie behind each other in the table of groups; `more`: pairs of an axis and the dimension that it tells. */
+static void read_chosen(ht_reader* r, ht_model* m, ht_model_step* step, char* made) {
+  step->first = m->loop_count;
+  for (int32_t i = 0; i < 2; ++i) {
+    int32_t tensor = m->loops[m->loop_count++] = below(r, m->tensor_count);
+    if (!r->bad && !there(m, made, tensor)) fail(r, "a tensor is read before it is made");
+  }
+  step->index = below(r, m->dim_count);
+  step->out = read_made(r, m, made, 0);
+  step->count = count_of(r, 2);
+  step->more = r->at;
+  if (r->bad) return;
+  const ht_model_tensor* out = &m->tensors[step->out];
+  for (int32_t i = 0; i < 2; ++i) {
+    const ht_model_tensor* t = &m->tensors[m->loops[step->first + i]];
+    if (t->weight >= 0 || t->code != out->code || t->bits != out->bits || t->rank != out->rank) return (void)fail(r, "both sides of a branch make tensors of one type");
+  }
+  for (int32_t i = 0; i < step->count && !r->bad; ++i) {
+    below(r, out->rank);
+    below(r, m->dim_count);
+  }
+}
+
+/* A branch, and what is said of one. */
+static void read_branch(ht_reader* r, ht_model* m, ht_model_step* step, char* made) {
+  if (step->kind == STEP_DECIDED) return read_decided(r, m, step, made);
+  if (step->kind == STEP_CHOSEN) return read_chosen(r, m, step, made);
+  if (step->kind == STEP_REQUIRED) {
+    step->at = below(r, m->size_count);
+    step->called = text(r);
+    return;
+  }
+  step->index = below(r, m->dim_count);
+  step->setting = below(r, 2);
+  step->count = (int32_t)word(r, 0, INT32_MAX);
+}
+
 static int32_t none_or(ht_reader* r, const ht_model* m) { return (int32_t)word(r, -1, (int64_t)m->tensor_count - 1); }
 
 /* Whether two tensors have the same elements and so many axes more. */
@@ -139,13 +184,22 @@ static void read_loop(ht_reader* r, ht_model* m, int32_t own, char* made, int de
 
 void ht_read_chain(ht_reader* r, ht_model* m, char* made, int depth) {
   int32_t count = count_of(r, 3);
-  for (int32_t i = 0; i < count && !r->bad; ++i) {
-    int32_t own = m->step_count++;
+  int32_t* begins = table(r, (int64_t)count + 1, sizeof *begins); /* where in the table each of them lies, and what is behind them */
+  for (int32_t i = 0; begins != NULL && i < count && !r->bad; ++i) {
+    int32_t own = begins[i] = m->step_count++;
     ht_model_step* step = &m->steps[own];
     step->kind = (int32_t)word(r, STEP_SEGMENT, STEP_KINDS - 1);
-    if (r->bad) return;
+    if (r->bad) break;
     if (step->kind == STEP_SEGMENT) read_segment(r, m, step, made);
     else if (step->kind == STEP_TURNS) read_loop(r, m, own, made, depth);
+    else if (step->kind >= STEP_DECIDED) read_branch(r, m, step, made);
     else read_between(r, m, step, made);
+    if (!r->bad && step->kind == STEP_WHEN && step->count > count - i - 1) fail(r, "a side of a branch has more steps than there are");
   }
+  if (begins != NULL && !r->bad) begins[count] = m->step_count;
+  for (int32_t i = 0; begins != NULL && i < count && !r->bad; ++i) {
+    ht_model_step* step = &m->steps[begins[i]];
+    if (step->kind == STEP_WHEN) step->at = begins[i + step->count + 1];
+  }
+  free(begins);
 }

@@ -134,6 +134,8 @@ int ht_model_sizes(const ht_model* m, const int64_t* dims, int64_t* sizes, ht_er
   for (int32_t i = 0; i < m->size_count; ++i)
     if (ht_size_value(&m->sizes[i], dims, sizes, &sizes[i]))
       return ht_refuse(error, "ValueError", "%s: an extent of this request cannot be computed; this model takes no such request", m->name);
+  for (int32_t i = 0; i < m->required_count; ++i)
+    if (sizes[m->required[i].line] == 0) return ht_refuse(error, "ValueError", "%s: %s", m->name, m->required[i].words);
   for (int32_t i = 0; i < m->equal_count; ++i) {
     int64_t one = sizes[m->equal[2 * i]], other = sizes[m->equal[2 * i + 1]];
     if (one != other)

@@ -17,6 +17,8 @@
  *                        rank or -1, lines, axes reordered or 0, [order]
  *   indices: [left out where none] count, each: an input of whole numbers, the first of its elements that is an index and the step
  *            to the next, the line of how many rows they may choose from, name of the tensor that asks it
+ *   required: [left out where none, behind the count of indices] count, each: a line that is not 0 at any request that is served,
+ *            what to tell the others
  * A chain, which is a model whose sizes depend on data, has other steps instead, one way and no weights:
  *            STEP_SEGMENT: name of another model, count, its inputs, count, its outputs
  *            STEP_NONZERO: tensor, the dimension that it tells, tensor of the places of what is not 0
@@ -28,6 +30,11 @@
  *                          turn); count, of each carried value its first, that of a turn, what the turn makes of it, its last or -1;
  *                          count, tensor and the row of it that a turn gets; count, row that a turn makes and the stack of all;
  *                          count, the steps of a turn
+ *            STEP_DECIDED: a condition, or -1, its line, or -1, the dimension that becomes 1 where it holds, else 0
+ *            STEP_CHOSEN:  two tensors, the dimension that is 1 for the first, 0 for the other, tensor that is the one chosen, count,
+ *                          its axes that tell a dimension, with these
+ *            STEP_WHEN:    a dimension, and the value without which so many steps behind this one are skipped
+ *            STEP_REQUIRED: a line, what to tell a request at which it is 0
  * A name is its bytes, then as many words as hold them and a zero behind. */
 #ifndef HT_MODEL_WORDS_H_
 #define HT_MODEL_WORDS_H_
@@ -39,7 +46,7 @@
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 
 enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, SIZE_MAXIMUM, SIZE_MINIMUM, SIZE_OPS };
-enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_SEGMENT, STEP_NONZERO, STEP_COUNTED, STEP_RANDOM, STEP_TURNS, STEP_KINDS };
+enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_SEGMENT, STEP_NONZERO, STEP_COUNTED, STEP_RANDOM, STEP_TURNS, STEP_DECIDED, STEP_CHOSEN, STEP_WHEN, STEP_REQUIRED, STEP_KINDS };
 enum { LAW_NORMAL, LAW_UNIFORM };
 enum { ROLE_X, ROLE_WEIGHT, ROLE_OUT, ROLE_NAMED, ROLE_COUNT };
 

@@ -1,0 +1,219 @@
+"""ONNX's If: the side that is taken where sizes decide it, else both sides, of which the runtime takes one.
+
+A condition that the asked ranges of sizes settle leaves one side, and the graph refuses requests of other sizes. Where
+sizes or data decide at a request, what each side makes has a guard; behind both stands what is chosen. Where the sides make
+tensors of different ranks or types, what follows them in their graph is read once for each side, up to its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, dimensions, same
+from haotuner.graph.graph import GraphBuilder, Required
+from haotuner.importing.conditions import Condition, condition_of, settled
+from haotuner.importing.folding import Before, Folding
+from haotuner.importing.lengths import new_dimension
+
+if TYPE_CHECKING:
+    from haotuner.importing.read import Reader
+
+MOST_SPLITS = 64  # places behind which the rest of a graph is read twice
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What follows a node in its graph, and what this gives."""
+
+    nodes: Sequence[Any]
+    wanted: Sequence[str]
+
+
+def branched(
+    reader: Reader,
+    node: Any,
+    inputs: Sequence[str | None],
+    names: MutableMapping[str, str],
+    rest: Rest,
+    opset: int,
+    depth: int,
+) -> list[str] | None:
+    """Results of an If; None: what follows it was read, too, and ``names`` has the results of its graph.
+
+    UsageError where neither side can be read, or one that data may take.
+    """
+    tensor = inputs[0] if inputs else None
+    if tensor is None:
+        raise UsageError("its condition is missing")
+    sides = {int(one.name == "then_branch"): one.g for one in node.attribute if one.name in ("then_branch", "else_branch")}
+    if len(sides) != 2:
+        raise UsageError("a branch is missing")
+    own = _Branch(reader, tensor, sides, names, rest, opset, depth, node.output)
+    known = reader.g.numbers(tensor)
+    if known is not None:
+        return own.side(int(bool(np.asarray(known).reshape(-1)[0])))
+    condition = own.condition
+    value = own.known()
+    if value is None and condition is not None:
+        value = settled(condition, reader.ranges)
+        if value is not None:
+            own.require(value)
+    return own.side(value) if value is not None else own.both()
+
+
+@dataclass(slots=True)
+class _Branch:
+    reader: Reader
+    tensor: str  # of the condition
+    sides: Mapping[int, Any]
+    names: MutableMapping[str, str]
+    rest: Rest
+    opset: int
+    depth: int
+    outputs: Sequence[str]
+    condition: Condition | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.condition = condition_of(self.g, self.tensor)
+
+    @property
+    def g(self) -> Folding:
+        """The builder."""
+        return self.reader.g
+
+    @property
+    def key(self) -> Any:
+        """What is the same of two branches of one condition."""
+        return self.tensor if self.condition is None else str(self.condition.extent)
+
+    def known(self) -> int | None:
+        """What the condition is on this side of branches around this one."""
+        return next((value for name, value in self.g.guard if self.reader.branches.get(name) == self.key), None)
+
+    def side(self, value: int) -> list[str]:
+        """Results of one side."""
+        inner, graph = dict(self.names), self.sides[value]
+        self.reader.run(graph, inner, self.opset, self.depth + 1)
+        return [inner[one.name] for one in graph.output]
+
+    def require(self, value: int) -> None:
+        """Have the graph serve requests of one side alone."""
+        assert self.condition is not None
+        asked = self.condition if value else ~self.condition
+        if not isinstance(asked.extent, int):
+            words = f"this pack serves requests where {asked.words}; tune with --shapes that hold others"
+            one = Required(asked.extent, words, self.g.guard)
+            if not any((r.extent, r.guard) == (one.extent, one.guard[: len(r.guard)]) for r in self.g.required):
+                self.g.required.append(one)
+
+    def both(self) -> list[str] | None:
+        """Results of both sides, chosen when a request runs; one side where sizes may not be others."""
+        before = Before.of(self.g)
+        flag, branch = self._decided()
+        sides = self._tried(branch, lambda value: [self._made(one) for one in self.side(value)])
+        if isinstance(sides, int):
+            return self._alone(sides, before)
+        if all(self._alike(*pair) for pair in zip(sides[1], sides[0], strict=True)):
+            return [self._chosen(flag, branch, *pair) for pair in zip(sides[1], sides[0], strict=True)]
+        before.restore(self.g)
+        return self._split(before)
+
+    def _split(self, before: Before) -> list[str] | None:
+        self.reader.splits += 1
+        if self.reader.splits > MOST_SPLITS:
+            raise UsageError(f"more than {MOST_SPLITS} branches whose sides have other ranks; {self._advice()}")
+        flag, branch = self._decided()
+        wanted = [one for one in dict.fromkeys(self.rest.wanted) if one not in self.names]
+
+        def whole(value: int) -> list[str]:
+            inner = dict(self.names)
+            inner |= {name: one for name, one in zip(self.outputs, self.side(value), strict=False) if name}
+            self.reader.walk(self.rest.nodes, inner, self.rest.wanted, self.opset, self.depth + 1)
+            return [self._made(inner[one]) for one in wanted]
+
+        sides = self._tried(branch, whole)
+        if isinstance(sides, int):
+            return self._alone(sides, before)
+        for name, one, other in zip(wanted, sides[1], sides[0], strict=True):
+            if not self._alike(one, other):
+                kinds = f"{self.g.types[one]} or {self.g.types[other]}"
+                raise UsageError(f"which side is taken decides the rank or type of {name}: {kinds}; {self._advice()}")
+            self.names[name] = self._chosen(flag, branch, one, other)
+        return None
+
+    def _advice(self) -> str:
+        if self.condition is None:
+            return "data decide it; export the model for one side"
+        told = ", ".join(sorted(dimensions(self.condition.extent)))
+        return f"say with --shapes sizes of {told} of which all make it so or none: {self.condition.words}"
+
+    def _decided(self) -> tuple[str, str]:
+        """The tensor that says which side is taken, and the branch's name; one for each condition."""
+        for node in self.g.nodes:
+            own = node.primitive == "decided" and self.reader.branches.get(node.attributes["branch"]) == self.key
+            if own and self.g.seen(node.output):
+                return node.output, node.attributes["branch"]
+        taken = {node.attributes["branch"] for node in self.g.nodes if node.primitive == "decided"}
+        branch = str(new_dimension(self.g, "branch", taken))
+        self.reader.branches[branch] = self.key
+        if self.condition is None:
+            return GraphBuilder.add(self.g, "decided", self.g._nodes_of(self.tensor), branch=branch), branch
+        return GraphBuilder.add(self.g, "decided", branch=branch, extent=self.condition.extent), branch
+
+    def _tried(self, branch: str, read: Callable[[int], list[str]]) -> dict[int, list[str]] | int:
+        """What both sides make, or which one can be read. UsageError where neither can, or data may take the other."""
+        found: dict[int, list[str]] = {}
+        wrong: dict[int, UsageError] = {}
+        for value in (1, 0):
+            before = Before.of(self.g)
+            try:
+                with guarded(self.g, branch, value):
+                    found[value] = read(value)
+            except UsageError as error:
+                wrong[value] = error
+                before.restore(self.g)
+        if wrong and (len(wrong) == 2 or self.condition is None):
+            raise next(iter(wrong.values()))
+        return next(iter(found)) if wrong else found
+
+    def _alone(self, value: int, before: Before) -> list[str]:
+        before.restore(self.g)
+        self.require(value)
+        return self.side(value)
+
+    def _made(self, tensor: str) -> str:
+        """The tensor, of memory that segments hand on."""
+        plain = self.g._nodes_of(tensor)
+        return self.g.plain("reshape", plain, shape=self.g.types[plain].shape) if plain in self.g.constants else plain
+
+    def _alike(self, one: str, other: str) -> bool:
+        kinds = self.g.types[one], self.g.types[other]
+        return kinds[0].dtype == kinds[1].dtype and kinds[0].rank == kinds[1].rank
+
+    def _chosen(self, flag: str, branch: str, one: str, other: str) -> str:
+        if one == other:
+            return one
+        shape: list[Extent] = []
+        told: list[tuple[int, Extent]] = []
+        for axis, pair in enumerate(zip(self.g.types[one].shape, self.g.types[other].shape, strict=True)):
+            alike = same(*pair)
+            shape.append(pair[0] if alike else new_dimension(self.g, "either", {str(extent) for _, extent in told}))
+            told += [] if alike else [(axis, shape[-1])]
+        return GraphBuilder.add(self.g, "chosen", flag, one, other, branch=branch, shape=tuple(shape), told=tuple(told))
+
+
+@contextmanager
+def guarded(g: Folding, branch: str, value: int) -> Iterator[None]:
+    """What is added inside lies on one side of a branch; nothing outside may take it for its own."""
+    outer, written, lengths = g.guard, dict(g.written), dict(g.lengths)
+    g.guard = (*outer, (branch, value))
+    try:
+        yield
+    finally:
+        g.guard, g.written, g.lengths = outer, written, lengths

@@ -1,0 +1,188 @@
+"""Conditions of branches: as arithmetic of dimensions where no data decide, and what the sizes asked for make of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sympy
+
+from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, largest, lowered, smallest, text
+from haotuner.graph.graph import Node
+from haotuner.importing.known import Undecided, exact
+from haotuner.words.shape import Span
+
+if TYPE_CHECKING:
+    from haotuner.importing.folding import Folding
+
+TRIED = 8_192  # requests for each of which a condition is computed; of more it is bounded
+_SAME = ("reshape", "broadcast", "cast")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``extent``: 1 where it holds and 0 where not; ``words``: the same for people."""
+
+    extent: Extent
+    words: str
+
+    def __invert__(self) -> Condition:
+        return Condition(canonical(1 - self.extent), f"not {self.words}")
+
+
+def condition_of(g: Folding, tensor: str) -> Condition | None:
+    """The condition that a tensor of one element holds; None where data decide it, or it has no such arithmetic."""
+    known = g.known(tensor)
+    if known is not None:
+        return _is_set(np.asarray(known))
+    node = next((one for one in reversed(g.nodes) if one.output == tensor), None)
+    if node is None or math.prod(one if isinstance(one, int) else 2 for one in g.types[tensor].shape) != 1:
+        return None
+    if node.primitive in _SAME:
+        return condition_of(g, node.inputs[0]) if g.types[node.inputs[0]].dtype == "bool" else _of_number(g, node.inputs[0])
+    return _mapped(g, node) if node.primitive == "map" else None
+
+
+def _is_set(known: Any) -> Condition | None:
+    if known.size != 1:
+        return None
+    value = exact(known.reshape(-1)[0])
+    return Condition(int(value != 0), text(value)) if isinstance(value, int) else _differ(value, 0)
+
+
+def _of_number(g: Folding, tensor: str) -> Condition | None:
+    number = _number_of(g, tensor)
+    return None if number is None else Condition(int(number != 0), "") if isinstance(number, int) else _differ(number, 0)
+
+
+def _mapped(g: Folding, node: Node) -> Condition | None:
+    function = node.attributes["function"]
+    if function in _LOGIC:
+        parts = [condition_of(g, one) for one in node.inputs]
+        if any(one is None for one in parts):
+            return None
+        words = [f"({one.words})" for one in parts if one is not None]
+        joined = f"not {words[0]}" if function == "not" else f" {function} ".join(words)
+        return Condition(_LOGIC[function](*(one.extent for one in parts if one is not None)), joined)
+    if function not in _COMPARED:
+        return None
+    one, other = (_number_of(g, tensor) for tensor in node.inputs)
+    if one is None or other is None or not sympy.sympify(one - other).is_integer:
+        return None
+    build, sign = _COMPARED[function]
+    return Condition(build(canonical(one - other)), f"{text(one)} {sign} {text(other)}")
+
+
+def _differ(one: Extent, other: Extent) -> Condition | None:
+    if not sympy.sympify(one - other).is_integer:
+        return None
+    return Condition(canonical(1 - _is_zero(canonical(one - other))), f"{text(one)} != {text(other)}")
+
+
+def _number_of(g: Folding, tensor: str) -> Extent | None:
+    """The number that a tensor of one element holds, where dimensions tell it."""
+    known = g.known(tensor)
+    if known is not None:
+        flat = np.asarray(known).reshape(-1)
+        try:
+            return exact(flat[0]) if flat.size == 1 else None
+        except Undecided:
+            return None
+    node = next((one for one in reversed(g.nodes) if one.output == tensor), None)
+    if node is None:
+        return None
+    if node.primitive == "size":
+        found: Extent = node.attributes["extent"]
+        return found
+    return _number_of(g, node.inputs[0]) if node.primitive in _SAME else None
+
+
+def _is_zero(gap: Extent) -> Extent:
+    return canonical(1 - smallest([1, largest([gap, canonical(-gap)])]))
+
+
+def _above(gap: Extent) -> Extent:
+    return smallest([1, largest([0, gap])])
+
+
+_COMPARED: Mapping[str, tuple[Callable[[Extent], Extent], str]] = {
+    "equal": (_is_zero, "=="),
+    "less": (lambda gap: _above(canonical(-gap)), "<"),
+    "greater": (_above, ">"),
+    "less_equal": (lambda gap: canonical(1 - _above(gap)), "<="),
+    "greater_equal": (lambda gap: canonical(1 - _above(canonical(-gap))), ">="),
+}
+_LOGIC: Mapping[str, Callable[..., Extent]] = {
+    "not": lambda a: canonical(1 - a),
+    "and": lambda a, b: smallest([a, b]),
+    "or": lambda a, b: largest([a, b]),
+    "xor": lambda a, b: canonical(largest([a, b]) - smallest([a, b])),
+}
+
+
+def settled(condition: Condition, ranges: Mapping[str, Span]) -> int | None:
+    """1 or 0 where all sizes of these ranges make the condition so; None where they differ, or nobody asked for sizes."""
+    if isinstance(condition.extent, int):
+        return condition.extent
+    names = sorted(dimensions(condition.extent))
+    if not all(name in ranges for name in names):
+        return None
+    spans = [ranges[name] for name in names]
+    if math.prod(map(len, spans)) <= TRIED:
+        every = (one.listed or range(one.first, one.last + 1, one.step) for one in spans)
+        found = {evaluate(condition.extent, dict(zip(names, sizes, strict=True))) for sizes in itertools.product(*every)}
+        return found.pop() if len(found) == 1 else None
+    bounds = _bounds(condition.extent, ranges)
+    return bounds.low if bounds is not None and bounds.low == bounds.high else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """All that an extent may be, and perhaps more."""
+
+    low: int
+    high: int
+
+    def of(self, other: _Between, operation: Callable[[int, int], int]) -> _Between:
+        """Of an operation that is monotone in each operand."""
+        ends = [operation(one, two) for one in (self.low, self.high) for two in (other.low, other.high)]
+        return _Between(min(ends), max(ends))
+
+    def __add__(self, other: _Between) -> _Between:
+        return _Between(self.low + other.low, self.high + other.high)
+
+    def __sub__(self, other: _Between) -> _Between:
+        return _Between(self.low - other.high, self.high - other.low)
+
+    def __mul__(self, other: _Between) -> _Between:
+        return self.of(other, lambda one, two: one * two)
+
+
+def _divided(one: _Between, other: _Between) -> _Between:
+    if other.low <= 0:
+        raise Undecided
+    return one.of(other, lambda a, b: a // b)
+
+
+def _bounds(extent: Extent, ranges: Mapping[str, Span]) -> _Between | None:
+    try:
+        found = lowered(
+            extent,
+            {name: _Between(ranges[name].first, ranges[name].last) for name in dimensions(extent)},
+            number=lambda n: _Between(n, n),
+            floordiv=_divided,
+            mod=lambda one, other: _Between(0, other.high - 1) if other.low > 0 else _nothing(),
+            maximum=lambda one, other: one.of(other, max),
+            minimum=lambda one, other: one.of(other, min),
+        )
+    except Undecided:
+        return None
+    return found if isinstance(found, _Between) else None
+
+
+def _nothing() -> _Between:
+    raise Undecided
