@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_sizes import HOST, MAKING
+from haotuner.graph.data_sizes import BRANCHING, HOST, MAKING
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_recurrent import fits_block
 from haotuner.orchestrate.greedy import Loops, Step
@@ -19,8 +19,14 @@ def check_sizes(name: str, graph: Graph) -> None:
     found = [f"{one} is known only from data: {origin}" for one, origin in origins(graph, data_dimensions(graph))]
     made = [node for node in graph.nodes if node.primitive in HOST and node.primitive not in MAKING]
     told = [
-        f"{node.output}: {node.primitive} is of the host" for node in made if node.primitive not in ("loop", "loop_result")
+        f"{node.output}: {node.primitive} is of the host"
+        for node in made
+        if node.primitive not in (*BRANCHING, "loop", "loop_result")
     ]
+    for node in made:
+        if node.primitive == "decided":
+            ends = ", ".join(one.output for one in made if one.primitive == "chosen" and one.inputs[0] == node.output)
+            told.append(f"the branch that makes {ends or 'it'}: the host asks which side is taken")
     loops = [node.output for node in made if node.primitive == "loop"]
     ends = {one: ", ".join(node.output for node in made if node.inputs[:1] == (one,)) for one in loops}
     _refuse(name, [*found, *told, *(f"the loop that makes {end}: the host counts its turns" for end in ends.values())])

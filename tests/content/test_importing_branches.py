@@ -1,0 +1,121 @@
+"""ONNX's If: sides by ranges of sizes, both sides with guards, what is refused; against onnx's own reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.errors import UsageError
+from haotuner.graph.graph import Graph
+from haotuner.graph.interpret import interpret
+from haotuner.importing.read import graph_of
+from haotuner.orchestrate.segments import branches, cut, data_dimensions
+from haotuner.orchestrate.spans import ranges_of
+
+pytest.importorskip("onnx")
+from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip
+
+from tests.content import onnx_branches as models  # noqa: E402, after the skip
+
+DRAW = np.random.default_rng(0)
+
+
+def graph(model: Any, shapes: str = "") -> Graph:
+    return graph_of(model, None, {}, lambda inputs: ranges_of(inputs, shapes) if shapes else {})
+
+
+def agree(model: Any, read: Graph, given: dict[str, Any]) -> None:
+    found, wanted = interpret(read, given), ReferenceEvaluator(model).run(None, given)
+    for name, want in zip(read.outputs, wanted, strict=True):
+        np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-5)
+        assert found[name].shape == want.shape
+
+
+def x(*shape: int) -> Any:
+    return DRAW.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_both_sides_of_data(flag, sign):
+    model = models.of_data()
+    read = graph(model)
+    agree(model, read, {"x": np.abs(x(3, 4)) * np.float32(sign), "flag": np.bool_(flag)})
+    assert branches(read) == ("branch_0", "branch_1")
+
+
+@pytest.mark.parametrize("long", [8, 15])
+def test_a_range_settles_a_condition_of_sizes_and_other_requests_are_refused(long):
+    model = models.squeezed()
+    read = graph(model, "batch=1..8;long=8..15")
+    assert not branches(read) and len(cut(read)) == 1
+    agree(model, read, {"x": x(2, 3, long)})
+    with pytest.raises(UsageError, match=r"requests where \(long // 8\) == 1; tune with --shapes that hold others"):
+        interpret(read, {"x": x(2, 3, 16)})
+
+
+@pytest.mark.parametrize("shapes", ["", "batch=1..8;long=8..64"])
+def test_a_side_behind_which_nothing_fits_is_none(shapes):
+    """Of both ranks only one is a matrix: no other request can be served, whatever was asked."""
+    read = graph(models.squeezed(), shapes)
+    agree(models.squeezed(), read, {"x": x(1, 3, 9)})
+    with pytest.raises(UsageError, match="requests where"):
+        interpret(read, {"x": x(1, 3, 24)})
+
+
+@pytest.mark.parametrize(("rate", "long"), [(8, 8), (8, 12), (1, 4), (1, 7)])
+def test_a_condition_of_sizes_on_one_side_of_another(rate, long):
+    model = models.squeezed(rate=True)
+    read = graph(model, "batch=1..8;long=4..12")
+    agree(model, read, {"x": x(2, 3, long), "rate": np.int64(rate)})
+    with pytest.raises(UsageError, match=r"requests where \(long // 4\) == 1"):
+        interpret(read, {"x": x(2, 3, 8), "rate": np.int64(1)})
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 9])
+def test_sizes_decide_when_a_request_runs(count):
+    model = models.rows()
+    read = graph(model, "batch=1..16")
+    assert branches(read) == ("branch_0",) and data_dimensions(read) == ("either_0",)
+    agree(model, read, {"x": x(count, 4)})
+
+
+def test_ranges_that_settle_it_leave_no_branch():
+    for shapes in ("batch=4..16", "batch=1..3", "batch=5,9,12", "batch=4..2000000"):
+        read = graph(models.rows(), shapes)
+        assert not branches(read) and len(read.required) == 1
+    assert branches(graph(models.rows(), "batch=1..2000000"))
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_sizes_that_one_side_makes_of_data(flag):
+    model = models.counted_rows()
+    read = graph(model)
+    agree(model, read, {"x": x(7, 4), "flag": np.bool_(flag)})
+    assert set(data_dimensions(read)) == {"count_0", "either_0"}
+
+
+def test_branches_in_the_body_of_a_loop():
+    model = models.looped()
+    agree(model, graph(model), {"first": x(4), "x": x(9, 4)})
+
+
+def test_what_is_refused():
+    with pytest.raises(
+        UsageError, match=r"decides the rank or type of out: .*data decide it; export the model for one side"
+    ):
+        graph(models.either_rank())
+    model = models.rows()
+    limit = next(one for one in model.graph.node if one.op_type == "If")
+    del limit.attribute[1]
+    with pytest.raises(UsageError, match="a branch is missing"):
+        graph(model)
+    ranks = models.squeezed()
+    del ranks.graph.node[-1]
+    ranks.graph.output[0].name = "flat8"
+    with pytest.raises(UsageError, match=r"say with --shapes sizes of long of which all make it so or none: .*long // 8"):
+        graph(ranks, "batch=1;long=8..64")
+    assert graph(ranks, "batch=1;long=8..15").types["flat8"].rank == 2
+    assert graph(ranks, "batch=1;long=16..64").types["flat8"].rank == 3
