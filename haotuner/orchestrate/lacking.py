@@ -25,8 +25,8 @@ def check_sizes(name: str, graph: Graph) -> None:
     ]
     for node in made:
         if node.primitive == "decided":
-            ends = ", ".join(one.output for one in made if one.primitive == "chosen" and one.inputs[0] == node.output)
-            told.append(f"the branch that makes {ends or 'it'}: the host asks which side is taken")
+            both = ", ".join(one.output for one in made if one.primitive == "chosen" and one.inputs[0] == node.output)
+            told.append(f"the branch that makes {both}: the host asks which side is taken")
     loops = [node.output for node in made if node.primitive == "loop"]
     ends = {one: ", ".join(node.output for node in made if node.inputs[:1] == (one,)) for one in loops}
     _refuse(name, [*found, *told, *(f"the loop that makes {end}: the host counts its turns" for end in ends.values())])

@@ -152,7 +152,8 @@ def _assembled(
 def calls_of(model: AskedModel) -> dict[str, dict[Shape, float]]:
     """For every op how often a request calls it at each shape, the mean over the requests.
 
-    Calls without a result are none: a window that is larger than its image has no kernel. UsageError if all are such.
+    Calls without a result are none: a window that is larger than its image has no kernel. UsageError if all are such, but
+    not of models with branches: a side that no request of the range can take is tuned for the least that it computes.
     """
     rows: dict[str, dict[Shape, float]] = {}
     every = requests(model.spans)
@@ -164,7 +165,12 @@ def calls_of(model: AskedModel) -> dict[str, dict[Shape, float]]:
             of_op, shape = rows.setdefault(Op.parse(step.op).name, {}), Shape.of(extents)
             of_op[shape] = of_op.get(shape, 0.0) + evaluate(turns, sizes) / len(every)
     lacking = sorted(model.uses.keys() - rows.keys())
-    if lacking:
+    if lacking and model.graph.guards:
+        for step, _ in model.products:
+            if Op.parse(step.op).name in lacking:
+                least = {axis: max(1, evaluate(extent, every[0])) for axis, extent in step.extents.items()}
+                rows.setdefault(Op.parse(step.op).name, {})[Shape.of(least)] = 1.0 / len(every)
+    elif lacking:
         raise UsageError(
             f"{model.file.name}: no request of {model.shapes} gives {lacking[0]} anything to compute; windows are larger "
             "than their images, or an axis is empty: ask for larger sizes"
