@@ -123,6 +123,12 @@ def _sliced(a: Aten) -> str:
     return a.onnx("Slice", a.at(0), a.whole(start), a.whole(end), a.whole(a.at(1, 0)), a.whole(step))
 
 
+def _joined(a: Aten) -> str:
+    """Side by side; torch leaves out what is of one axis and empty, whatever the others' ranks are."""
+    kept = [one for one in a.at(0) if a.g.types[one].shape != (0,)] or a.at(0)[:1]
+    return a.onnx("Concat", *kept, axis=a.at(1, 0))
+
+
 def _selected(a: Aten) -> str:
     return a.onnx("Gather", a.at(0), a.cast(a.at(2), "int64"), axis=a.at(1))
 
@@ -271,7 +277,7 @@ ATEN: Mapping[str, Rule] = {
     "unsqueeze.default": lambda a: a.onnx("Unsqueeze", a.at(0), a.whole(a.at(1))),
     "squeeze.dim": _squeezed, "squeeze.dims": _squeezed, "squeeze.default": _squeezed,
     "slice.Tensor": _sliced, "select.int": _selected,
-    "cat.default": lambda a: a.onnx("Concat", *a.at(0), axis=a.at(1, 0)),
+    "cat.default": _joined,
     **{name: _same for name in ("clone.default", "_to_copy.default", "alias.default", "detach.default", "contiguous.default",
                                 "lift_fresh_copy.default", "to.dtype", "dropout.default")},
     "embedding.default": lambda a: a.onnx("Gather", a.at(0), a.at(1), axis=0),

@@ -15,6 +15,7 @@ from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.graph.extents import Extent, canonical, ceiling_division, dimension, floor_division, largest, smallest
 from haotuner.graph.graph import Graph
 from haotuner.importing.aten import ATEN
+from haotuner.importing.aten_attention import attention_taken_apart
 from haotuner.importing.aten_call import Aten
 from haotuner.importing.aten_complex import COMPLEX, Complex, called, has_complex
 from haotuner.importing.aten_lengths import lengths_kept
@@ -30,7 +31,14 @@ KEPT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "roll.def
         *(f"upsample_{name}.{how}" for how in ("vec", "default") for name in
           ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")),
         *(f"_upsample_nearest_exact{rank}d.{how}" for how in ("vec", "default") for rank in (1, 2, 3)))  # fmt: skip
-_NOTHING = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size", "_assert_async")
+_NOTHING = (
+    "_assert_scalar",
+    "_assert_tensor_metadata",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+    "_assert_async",
+    "sym_storage_offset",
+)  # of where a view begins torch asserts that it is not before its tensor
 COMPLEX_ALONE = COMPLEX.keys() - ATEN.keys()
 _DTYPES = {
     "float32": "fp32",
@@ -88,6 +96,7 @@ def _taken_apart() -> Any:
         operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
         if operator is not None:
             table.pop(operator, None)
+    table.update(attention_taken_apart(torch))
     return table
 
 
@@ -103,7 +112,7 @@ def _name_of(target: Any) -> str:
 
 
 def _plain(name: str) -> bool:
-    return name.split(".")[0] in (*_NOTHING, "sym_size")
+    return name.split(".")[0] in (*_NOTHING, "sym_size", "_local_scalar_dense")
 
 
 def _refuse_unknown(nodes: list[Any]) -> None:
@@ -163,8 +172,8 @@ class _Reader:
             held = self.program.constants[spec.target]
         found = held.detach().resolve_conj().resolve_neg().cpu().numpy()
         if value.is_complex():
-            return Complex(*(self.g.constant(np.ascontiguousarray(part)) for part in (found.real, found.imag)))
-        return self.g.constant(np.ascontiguousarray(found), name=node.name)
+            return Complex(*(self.g.constant(np.asarray(part, order="C")) for part in (found.real, found.imag)))
+        return self.g.constant(np.asarray(found, order="C"), name=node.name)
 
     def _dtype(self, value: Any) -> str:
         name = str(value.dtype).removeprefix("torch.")
