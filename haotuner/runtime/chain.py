@@ -131,16 +131,20 @@ class Chain:
         return found
 
     def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[Ran]:
-        """Of each segment, in the order they ran, its steps and their microseconds in one call."""
-        found: list[Ran] = []
+        """Of each segment, in the order they ran, its steps and their microseconds in one call: of all turns together."""
+        found: dict[tuple[str, str], Ran] = {}
 
         def timed(model: Model, given: Mapping[str, Any], placed: Mapping[str, Any] | None) -> dict[str, Any]:
             made, us = model.timed(given)
-            found.append(model.ran(given, us))
+            ran = model.ran(given, us)
+            before = found.get((model.name, ran.where))
+            if before is not None:
+                ran = ran._replace(us=[sum(both) for both in zip(before.us, ran.us, strict=True)])
+            found[model.name, ran.where] = ran
             return made
 
         self._walked(inputs, None, seed, timed)
-        return found
+        return list(found.values())
 
     def _walked(
         self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None, seed: int | None, run: _Run

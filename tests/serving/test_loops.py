@@ -78,10 +78,11 @@ def test_a_loop_in_a_loop(pack, size):
     judge(pack, "nested", given("nested", size))
 
 
-def test_steps_are_timed_turn_by_turn(pack):
+def test_steps_are_timed_and_turns_of_one_are_summed(pack):
     model, inputs = pack.model("tensorflow"), given("tensorflow", 3)
     ran = model.step_times(inputs)
-    assert [one.model.name for one in ran].count("tensorflow.1") == 3
+    assert [one.model.name for one in ran].count("tensorflow.1") == 1
+    assert all(len(one.us) == len(one.steps) for one in ran)
     walked = model._walked(inputs, None, 0, lambda part, told, placed: part.run(told, placed))
     want = model.run(inputs)
     assert all(np.array_equal(walked[one], want[one]) for one in want)
