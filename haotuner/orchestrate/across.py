@@ -16,6 +16,7 @@ from haotuner.orchestrate.inside import inside
 from haotuner.orchestrate.woven import strands
 
 BLOCK, LEAST_WIDE = 64, 8  # elements of the last axis that are summed side by side; of an axis of fewer it is not worth it
+PART = 128  # terms that are summed before they are added to the sum: of 50,000 in one row the last ones lose four digits
 ROWS = 16  # elements of the other axis of what is turned: a cache line
 
 

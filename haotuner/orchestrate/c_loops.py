@@ -12,20 +12,10 @@ from typing import Any
 from haotuner.errors import UsageError
 from haotuner.generate.beside import Beside
 from haotuner.generate.digits import merged
-from haotuner.generate.expressions import (
-    Apply,
-    Expression,
-    Fold,
-    Load,
-    Number,
-    Size,
-    Variable,
-    dtype_of,
-    free_variables,
-)
+from haotuner.generate.expressions import Apply, Expression, Fold, Load, Number, Size, Variable, dtype_of, free_variables
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.across import BLOCK, ROWS, Turned, folds_across, turned_loads, wide
+from haotuner.orchestrate.across import BLOCK, PART, ROWS, Turned, folds_across, turned_loads, wide
 from haotuner.orchestrate.c_math import (
     C_TYPES,
     HALVES,
@@ -231,17 +221,22 @@ class LoopsWriter:
         outer.lines.append(f"const int64_t {count} = {left} < {BLOCK} ? {left} : {BLOCK};")
         lane = self._lane(variable, block, count)
         for fold in folds:
-            self.count += 1
-            sums = f"v{self.count}"
-            inner = [*stack, outer]
-            for axis, extent in fold.axes:
-                inner.append(self._loop(axis.name, self._wide(extent, stack)))
-            inner.append(self._lane(variable, block, count))
-            value = self._value(fold.value, inner)
-            inner[-1].lines.append(f"{sums}[{variable} - {block}] += {value};")
+            self.count += 2
+            sums, part, inner = f"v{self.count - 1}", f"v{self.count}", [*stack, outer]
+            *outside, (axis, extent) = fold.axes
+            inner += [self._loop(one.name, self._wide(wide, stack)) for one, wide in outside]
+            end, begin, stop = self._wide(extent, stack), f"{axis.name}_part", f"{axis.name}_end"
+            inner.append(Scope(frozenset(), [f"for (int64_t {begin} = 0; {begin} < {end}; {begin} += {PART})"]))
+            inner[-1].lines.append(f"const int64_t {stop} = {end} - {begin} < {PART} ? {end} : {begin} + {PART};")
+            inner[-1].lines.append(f"float {part}[{BLOCK}] = {{0}};")
+            inner += [self._loop(axis.name, stop, begin), self._lane(variable, block, count)]
+            at = f"[{variable} - {block}]"
+            inner[-1].lines.append(f"{part}{at} += {self._value(fold.value, inner)};")
+            self._close(inner, len(inner) - 2)
+            inner[-1].lines.append([*self._lane(variable, block, count).lines, f"{sums}{at} += {part}{at};"])
             outer.lines.append(f"float {sums}[{BLOCK}] = {{0}};")
             self._close(inner, len(stack) + 1)
-            lane.by_identity[id(fold)] = f"{sums}[{variable} - {block}]"
+            lane.by_identity[id(fold)] = f"{sums}{at}"
             self.kept.append(fold)
         return [outer, lane]
 

@@ -118,6 +118,10 @@ def across_rows(g: GraphBuilder, x: str) -> str:
     return g.map("div", e, g.add("reduce", e, how="sum", axes=(2,), keepdims=True))
 
 
+def column_sums(g: GraphBuilder, x: str) -> str:
+    return g.add("reduce", x, how="sum", axes=(2,), keepdims=False)
+
+
 def turned_plane(g: GraphBuilder, x: str) -> str:
     """A plane turned, beside one that is read as it lies."""
     return g.map("sub", g.map("exp", g.add("transpose", x, order=(0, 1, 3, 2))), g.add("reshape", x, shape=(B, 4, W, H)))
@@ -154,7 +158,7 @@ def one_behind_another(g: GraphBuilder, x: str) -> str:
 CASES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
     one.__name__: one
     for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside, interleaved,
-                interleaved_from_one_on, softmax, mean_of_tanh, gated, rows_of_one, across_rows, turned_plane,
+                interleaved_from_one_on, softmax, mean_of_tanh, gated, rows_of_one, across_rows, column_sums, turned_plane,
                 turned_apart, turned_channels, whole_numbers, one_behind_another)
 }  # fmt: skip
 ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored", "crop")
@@ -225,6 +229,17 @@ def test_loops_compute_what_the_graph_says(name: str, compiled: tuple[Any, dict[
         lo, hi = (ctypes.c_int64 * wanted.ndim)(), (ctypes.c_int64 * wanted.ndim)(*wanted.shape)
         getattr(library, f"ht_{name}")(sizes, tensors, lo, hi)
         np.testing.assert_allclose(found, halves, rtol=1e-6, atol=1e-6, err_msg=str(dims))
+
+
+def test_a_sum_of_many_terms_loses_no_digits(compiled: tuple[Any, dict[str, list[Any]]]) -> None:
+    """One sum behind the other down 60,000 rows would be 10 units of fp32 and more away in many columns."""
+    library, every = compiled
+    x = np.random.default_rng(4).random((1, 4, 60_000, 8), np.float32)
+    found, dims = np.zeros((1, 4, 8), np.float32), {"b": 1, "h": x.shape[2], "w": 8}
+    sizes = (ctypes.c_int64 * 64)(*(evaluate(one, dims) for one in every["column_sums"]))
+    tensors = (ctypes.c_void_p * 2)(x.ctypes.data, found.ctypes.data)
+    library.ht_column_sums(sizes, tensors, (ctypes.c_int64 * 3)(), (ctypes.c_int64 * 3)(*found.shape))
+    np.testing.assert_allclose(found, x.sum(axis=2, dtype=np.float64), rtol=2e-6)
 
 
 @pytest.mark.parametrize("name", CASES)
