@@ -146,10 +146,6 @@ def read_models(
 
     found: list[AskedModel] = []
     for file, said in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
-        if said == "dynamic":
-            raise UsageError(
-                f"say with --shapes how large {file.name}'s dimensions may be, for example batch=1..8;seq=1..512"
-            )
         model = model_of(file, said, sum(len(one.written.functions) for one in found), serves=serves)
         found.append(model)
         if not quiet:

@@ -95,7 +95,9 @@ class Folding(GraphBuilder):
         count = int(np.prod(kind.shape, dtype=np.float64))
         try:
             if not any(one.dtype == object for one in known):
-                if count * numpy_dtype(kind.dtype).itemsize > max(FOLDED_BYTES, *(one.nbytes for one in known), 0):
+                # Eight bytes count as four: powers go through fp64, sizes through int64, and come back.
+                item = min(numpy_dtype(kind.dtype).itemsize, 4)
+                if count * item > max(FOLDED_BYTES, *(one.nbytes for one in known), 0):
                     return None
                 if primitive != "size" or isinstance(attributes["extent"], int):
                     found = PRIMITIVES[primitive].compute(known, attributes, number_of)

@@ -64,8 +64,12 @@ def _along(c: Call, axis: int, matrix: Any) -> str:
     g, rank = c.g, c.type().rank
     order = [*(one for one in range(rank - 1) if one != axis), axis, rank - 1]
     lead = "".join(chr(ord("a") + place) for place in range(rank - 2))
-    held = g.constant(np.ascontiguousarray(matrix.astype(numpy_dtype(c.type().dtype))))
-    found = g.add("contract", transposed(c, c.tensor(0), order), held, labels=f"{lead}tp,tpfq->{lead}fq")
+    held = _held(c, matrix.reshape(matrix.shape[0] * matrix.shape[1], -1))
+    x = transposed(c, c.tensor(0), order)
+    outer = g.types[x].shape[: rank - 2]
+    x = reshaped(c, x, (*outer, matrix.shape[0] * matrix.shape[1]))
+    found = g.add("contract", x, held, labels=f"{lead}y,yz->{lead}z")
+    found = reshaped(c, found, (*outer, *matrix.shape[2:]))
     return transposed(c, found, [order.index(one) for one in range(rank)])
 
 
@@ -78,13 +82,23 @@ def _short_fourier(c: Call) -> str:
     size = _fixed(c, 3) if c.given(3) else c.shape(2)[0]
     if not isinstance(size, int):
         raise c.bad("parts whose length depends on the request")
-    parts = g.add(
-        "window", reshaped(c, c.tensor(0), (batch, samples)), axes=(1,), sizes=(size,), strides=(step,), dilations=(1,)
-    )
-    parts = g.map("mul", parts, c.tensor(2)) if c.given(2) else parts
     kept = size // 2 + 1 if c.attribute("onesided", 1) else size
-    matrix = g.constant(_turns(c, size, size, kept, c.type().dtype))
-    return g.add("contract", parts, matrix, labels="bpt,tfq->bpfq")
+    turns = _turns(c, size, size, kept, "fp64").reshape(size, kept * 2).T  # frequency by frequency, both parts
+    window = g.constants.get(c.tensor(2)) if c.given(2) else np.ones(size)
+    x = reshaped(c, c.tensor(0), (batch, samples, *([1] if window is not None else ())))
+    parts = g.add("window", x, axes=(1,), sizes=(size,), strides=(step,), dilations=(1,))
+    if window is not None:  # of one channel, a convolution whose filters are the frequencies: no part lies in memory
+        filters = (turns * window)[:, np.newaxis]
+        found = g.add("contract", parts, _held(c, filters), labels="bpct,fct->bpf")
+    else:
+        parts = g.map("mul", parts, c.tensor(2))
+        found = g.add("contract", parts, _held(c, turns), labels="bpt,ft->bpf")
+    return reshaped(c, found, (batch, g.types[found].shape[1], kept, 2))
+
+
+def _held(c: Call, matrix: Any) -> str:
+    """A constant of the signal's type."""
+    return c.g.constant(np.ascontiguousarray(matrix.astype(numpy_dtype(c.type().dtype))))
 
 
 SPECTRA: Mapping[str, Rule] = {"DFT": _fourier, "STFT": _short_fourier}

@@ -5,11 +5,13 @@ On a GPU a block of threads has a sequence: each thread has gates of its own, wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from haotuner.graph.recurrent import GATES
 
+SIDE_BY_SIDE = (4, 2, 1)  # sequences of a host's thread
+SUMS_BYTES = 256 << 10  # of sequences side by side: they lie on a thread's stack
 SHARED_BYTES = 48 << 10  # of a block on any GPU, without being asked for more
 
 # {x}: the argument, {a} and {b} the settings, {f} the suffix of numbers and of C's functions.
@@ -62,12 +64,22 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
     ]
     step = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[kind](attributes, act, real)
     order = f"{tokens} - 1 - k" if attributes.get("reverse", False) else "k"
+    sums_bytes = GATES[kind] * hidden * (4 if single else 8)
+    sides = [one for one in SIDE_BY_SIDE if one == 1 or one * sums_bytes <= SUMS_BYTES]
     return [
         f"  enum {{ H = {hidden}, G = {GATES[kind]} }};",
         f"  const int64_t tokens = {tokens}, batch = {batch};",
         *(acts if block else ()),
         *_units(block),
-        *(_block_sums(real, block) if block else _sums(real)),
+        *(_block_body(step, real, order, block) if block else _host_body(step, real, order, sides)),
+        "#undef UNITS",
+    ]
+
+
+def _block_body(step: Sequence[str], real: str, order: str, block: int) -> list[str]:
+    """A sequence after the other."""
+    return [
+        *_block_sums(real, block),
         "  for (int64_t n = lo[0]; n < hi[0]; ++n) {",
         f"    const {real} *h = x4 + n * H, *c = x5 + n * H;",
         "    (void)c;",
@@ -85,26 +97,91 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
         "    }",
         "  }",
         "#undef SUMS",
-        "#undef UNITS",
     ]
 
 
-def _sums(real: str) -> list[str]:
-    """``sums`` of some gates: a state times ``x1`` and the bias, all gates side by side, four terms at a time."""
-    terms = " + ".join(f"a{n} * w[{n} * G * H + row]" for n in range(4))
-    first = ", ".join(f"a{n} = (of)[i + {n}]" for n in range(4))
+def _host_body(step: Sequence[str], real: str, order: str, sides: Sequence[int]) -> list[str]:
+    """Some sequences side by side, then fewer: they share what is read of ``x1``, which is most of what a token reads.
+
+    The sums of a sequence are the same, however many lie beside it. One that has ended is summed, and what comes of it
+    is left alone.
+    """
+    lines = [f"  {real} sums_of[{sides[0]}][G * H];", "  int64_t n = lo[0];"]
+    for side in sides:
+        lines += [
+            *_sums(real, side),
+            f"  for (; n + {side} <= hi[0]; n += {side}) {{",
+            f"    const {real} *hs[{side}], *cs[{side}];",
+            f"    for (int q = 0; q < {side}; ++q) {{ hs[q] = x4 + (n + q) * H; cs[q] = x5 + (n + q) * H; }}",
+            "    for (int64_t k = 0; k < tokens; ++k) {",
+            f"      const int64_t token = {order};",
+            "      int some = 0;",
+            f"      for (int q = 0; q < {side}; ++q) {{",
+            f"        {real}* to = y + (token * batch + n + q) * 2 * H;",
+            "        if (token < (int64_t)x6[n + q]) some = 1;",
+            "        else UNITS(j, 2 * H) to[j] = 0;",
+            "      }",
+            "      if (!some) continue;",
+            *_phases(step, real, side),
+            f"      for (int q = 0; q < {side}; ++q) if (token < (int64_t)x6[n + q]) {{",
+            "        hs[q] = y + (token * batch + n + q) * 2 * H;",
+            "        cs[q] = hs[q] + H;",
+            "      }",
+            "    }",
+            "  }",
+            "#undef SUMS",
+        ]
+    return lines
+
+
+def _phases(step: Sequence[str], real: str, side: int) -> list[str]:
+    """A token of all sequences: sums of all, then what each makes of its own."""
+    head = [
+        f"      for (int q = 0; q < {side}; ++q) if (token < (int64_t)x6[n + q]) {{",
+        "        const int64_t at = token * batch + n + q;",
+        f"        {real}* to = y + at * 2 * H;",
+        f"        const {real} *x = x0 + at * G * H, *h = hs[q], *c = cs[q], *sums = sums_of[q];",
+        "        (void)h; (void)c;",
+    ]
+    lines: list[str] = []
+    for place, line in enumerate(step):
+        sums = line.startswith("SUMS")
+        if sums and place:
+            lines.append("      }")
+        lines.append(f"      {line}" if sums else f"        {line}")
+        lines += head if sums else ()
+    return [*lines, "      }"]
+
+
+def _sums(real: str, side: int) -> list[str]:
+    """``sums_of`` some gates: states times ``x1`` and the bias, all gates side by side, four terms at a time.
+
+    ``of``: the state by a sequence's own ``h`` and ``to``.
+    """
+    every = range(side)
+    own = f"const {real} *h = hs[{{q}}], *to = y + (token * batch + n + {{q}}) * 2 * H; (void)h; (void)to;"
+    first = ", ".join(f"a{q}{n} = of{q}[i + {n}]" for q in every for n in range(4))
+    terms = " ".join(
+        f"sums_of[{q}][row] = sums_of[{q}][row] + " + " + ".join(f"a{q}{n} * w{n}" for n in range(4)) + ";" for q in every
+    )
+    last = " ".join(f"sums_of[{q}][row] += of{q}[i] * w0;" for q in every)
+    alone = f"{{ const {real} w0 = x1[i * G * H + row]; {last} }}"
     lines = [
         "#define SUMS(first, end, of) do {",
-        "  for (int64_t row = first; row < end; ++row) sums[row] = x2[row];",
+        *(f"  const {real}* of{q}; {{ {own.format(q=q)} of{q} = of; }}" for q in every),
+        f"  for (int64_t row = first; row < end; ++row) {{ {' '.join(f'sums_of[{q}][row] =' for q in every)} x2[row]; }}",
         "  int64_t i = 0;",
         "  for (; i + 4 <= H; i += 4) {",
         f"    const {real} {first}, *w = x1 + i * G * H;",
-        f"    for (int64_t row = first; row < end; ++row) sums[row] += {terms};",
+        "    for (int64_t row = first; row < end; ++row) {",
+        f"      const {real} {', '.join(f'w{n} = w[{n} * G * H + row]' for n in range(4))};",
+        f"      {terms}",
+        "    }",
         "  }",
-        "  for (; i < H; ++i) for (int64_t row = first; row < end; ++row) sums[row] += (of)[i] * x1[i * G * H + row];",
+        f"  for (; i < H; ++i) for (int64_t row = first; row < end; ++row) {alone}",
         "} while (0)",
     ]
-    return [f"{line} \\" for line in lines[:-1]] + [lines[-1], f"  {real} sums[G * H];"]
+    return [f"{line} \\" for line in lines[:-1]] + [lines[-1]]
 
 
 def _block_sums(real: str, block: int) -> list[str]:

@@ -12,6 +12,7 @@ from haotuner.graph.extents import Extent, product, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.orchestrate.carried import Carried, Following
 from haotuner.orchestrate.carried_bytes import NONE, of_bytes
+from haotuner.orchestrate.columns import as_one_line, joined_sides
 from haotuner.words.op import Op
 
 PLACED_BATCH = 3  # axes of a batch that a device counts over (HT_CUDA_BATCH_AXES)
@@ -211,6 +212,11 @@ class Finder:
         shape = self._shape(source)
         if not same(shape[-1 if at_end else 1], weight.shape[1] * groups):
             return None
+        image = [shape[axis] for axis in sides]
+        seen = as_one_line(image, weight.shape[2:], strides, dilations, pads) if rank == 2 else None
+        if seen is not None:
+            image, strides, dilations, pads = seen
+            weight = weight.swapaxes(2, 3)
         taps = ",".join(f"{axis}={count}" for axis, count in zip(("r", "s")[-rank:], weight.shape[2:], strict=True))
         plain = f"conv{rank}d:c={weight.shape[1] * groups},f={features},{taps}"
         for name, values, usual in (("stride", strides, 1), ("pad", pads, 0), ("dilation", dilations, 1)):
@@ -222,10 +228,13 @@ class Finder:
         if kept is None:
             return None
         nodes += kept.nodes
-        extents = {"b": shape[0], **dict(zip(("h", "w")[-rank:], (shape[axis] for axis in sides), strict=True))}
+        extents = {"b": shape[0], **dict(zip(("h", "w")[-rank:], image, strict=True))}
+        lines = (shape, self._shape(nodes[-1])) if seen is not None else None
+        x_shape, out_shape = (joined_sides(one, sides) for one in lines) if lines else ((), ())
         return Product(
             kind="conv", op=f"{plain}{kept.epilogue}", nodes=tuple(nodes), output=nodes[-1], x=View(source), extents=extents,
-            weight=np.ascontiguousarray(weight), constants=kept.constants, passed=kept.passed,
+            weight=np.ascontiguousarray(weight), constants=kept.constants, passed=kept.passed, x_shape=x_shape,
+            out_shape=out_shape,
         )  # fmt: skip
 
     # Two activations

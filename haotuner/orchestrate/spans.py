@@ -12,11 +12,15 @@ from haotuner.graph.types import TensorType
 from haotuner.orchestrate.segments import counts, data_dimensions, origins
 from haotuner.words.shape import ShapeRange, Span
 
+UNSAID = "dynamic"  # the default of --shapes
 DRAWN = 24  # requests drawn of the ranges, beside both ends
 
 
 def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
-    """The span of every dimension: by name (``batch=1..8``), or by input (``x=1..8x3x48x32..1280``)."""
+    """The span of every dimension: by name (``batch=1..8``), or by input (``x=1..8x3x48x32..1280``).
+
+    ``dynamic``, what is asked where nobody says anything, tells of no dimension: enough for a model that has none.
+    """
     inputs = {name: graph.types[name] for name in graph.inputs}
     own, of_data = graph.dimensions, data_dimensions(graph)
     found = ranges_of(inputs, shapes)
@@ -39,6 +43,11 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
             f"{'; '.join(f'{one} is what {origin} says' for one, origin in origins(graph, told))}. "
             f"Say how large it may be, for example {told[0]}=1..1000"
         )
+    if lacking and shapes == UNSAID:
+        raise UsageError(
+            f"say with --shapes how large the model's dimensions may be ({', '.join(lacking)}), for example "
+            f"{'; '.join(f'{one}=1..8' for one in lacking)}"
+        )
     if lacking:
         raise UsageError(f"--shapes {shapes!r} says nothing of {', '.join(lacking)}; write for example {lacking[0]}=1..8")
     return found
@@ -58,7 +67,7 @@ def ranges_of(inputs: Mapping[str, TensorType], shapes: str) -> dict[str, Span]:
 
 
 def _parts(shapes: str) -> list[tuple[str, str]]:
-    parts = (part.partition("=") for part in shapes.split(";"))
+    parts = (part.partition("=") for part in shapes.split(";") if shapes != UNSAID)
     return [(name.strip(), said.strip()) for name, _, said in parts]
 
 

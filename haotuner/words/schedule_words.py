@@ -141,9 +141,8 @@ def _of_loop(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[s
 
 
 def _layer(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
-    """A dense layer sees its tensors as matrices, a convolution as they are."""
-    flat = step["do"] == "dense"
-    x, out = (step["x_shape"], step["out_shape"]) if flat else (None, None)
+    """A dense layer sees its tensors as matrices, a convolution as they are, or as one line."""
+    x, out = step["x_shape"] or None, step["out_shape"] or None
     return [
         _operand(_X, places[step["x"]], x),
         _operand(_WEIGHT, places[step["weight"]]),

@@ -15,6 +15,7 @@ from haotuner.graph.data_sizes import HOST
 from haotuner.graph.extents import dimension, same
 from haotuner.graph.interpret import interpret
 from haotuner.importing.read import graph_of, read
+from haotuner.orchestrate.products import Finder
 
 onnx = pytest.importorskip("onnx")
 from tests.bench.onnx_nodes import answer, cases_of  # noqa: E402, after the skip
@@ -102,6 +103,25 @@ def test_constants_are_computed_while_reading():
     nodes = [helper.make_node("Transpose", ["w"], ["t"]), helper.make_node("MatMul", ["x", "t"], ["y"])]
     graph = graph_of(model(nodes, {"x": ["m", 3]}, ["y"], {"w": np.ones((2, 3), np.float32)}), None, {})
     assert [node.primitive for node in graph.nodes] == ["contract"]
+
+
+def test_constants_that_pass_through_fp64_are_computed_while_reading():
+    nodes = [helper.make_node("Pow", ["w", "two"], ["s"]), helper.make_node("MatMul", ["x", "s"], ["y"])]
+    weights = {"w": np.ones((320, 459), np.float32), "two": np.int64(2)}
+    graph = graph_of(model(nodes, {"x": ["m", 320]}, ["y"], weights), None, {})
+    assert [node.primitive for node in graph.nodes] == ["contract"]
+
+
+def test_fourier_transforms_are_products_of_kernels():
+    n, signal = helper.make_node, {"x": ["b", "n"]}
+    weights = {"step": np.int64(3), "window": np.hanning(8).astype(np.float32)}
+    short = graph_of(model([n("STFT", ["x", "step", "window"], ["y"])], signal, ["y"], weights), None, {})
+    assert [one.op for one in Finder(short).products()] == ["conv1d:c=1,f=10,s=8,stride=3,layout=nwc"]
+    nodes = [n("Mul", ["window", "z"], ["w"]), n("STFT", ["x", "step", "w"], ["y"])]  # a window that comes with the request
+    asked = graph_of(model(nodes, signal | {"z": [8]}, ["y"], weights), None, {})
+    assert [one.op for one in Finder(asked).products()] == ["dense:n=10,k=8"]
+    whole = graph_of(model([n("DFT", ["x"], ["y"], axis=1)], {"x": ["b", 6, 2]}, ["y"]), None, {})
+    assert [one.op for one in Finder(whole).products()] == ["dense:n=12,k=12"]
 
 
 def test_outputs_keep_their_names_even_where_they_are_inputs():

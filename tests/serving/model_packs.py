@@ -1,4 +1,4 @@
-"""Packs with whole models, built without tuning: graphs through the greedy plan, real loops, made-up plans of dense ops."""
+"""Packs with whole models, built without tuning: graphs through the greedy plan, real loops, made-up plans of products."""
 
 from __future__ import annotations
 
@@ -60,11 +60,13 @@ def planned(
 
 
 def _packed(name: str, lanes: int) -> Any:
-    """An op with plans that nobody tuned: an attention, a product of bytes, or a dense layer."""
+    """An op with plans that nobody tuned: an attention, a product of bytes, a convolution, or a dense layer."""
     if name.startswith("attention"):
         return online_op(name)
+    if name.startswith("conv"):
+        return packed_conv(name, lanes)
     if "dtype=int8" in name:
-        return typed_op(name, lanes) if name.startswith("dense") else packed_conv(name, lanes)
+        return typed_op(name, lanes)
     return packed_op(name, lanes, lanes, (1, 2))
 
 

@@ -203,6 +203,7 @@ BAD: dict[str, tuple[str, str]] = {
     "axes": ("x=1..4x8", "2 axes, the model has"),
     "fixed": ("x=1..4x8x31", "has 32 where 31 is asked"),
     "none": ("batch=0..4;seq=1", "--shapes batch=0..4: expected a size"),
+    "unsaid": ("dynamic", "how large the model's dimensions may be .batch, seq., for example batch=1..8; seq=1..8"),
     "twice": ("x=1..4x8x32;mask=1..4x1x1x9", "seq is 8 in one place and 9"),
 }
 
@@ -224,6 +225,12 @@ def test_a_model_that_only_the_host_computes_is_refused_in_words():
 def test_shapes_may_be_given_by_input():
     found: Any = spans_of(attention(), "x=1..4x2..64x32;mask=1..4x1x1x2..64")
     assert {name: str(span) for name, span in found.items()} == {"batch": "1..4", "seq": "2..64"}
+
+
+def test_a_model_without_dimensions_asks_for_no_shapes():
+    g = GraphBuilder()
+    fixed = g.finish(g.map("exp", g.input("x", (2, 3))))
+    assert spans_of(fixed, "dynamic") == {}
 
 
 def test_an_ordered_primitive_is_a_group_of_its_own_with_its_operands_in_memory():
