@@ -1,4 +1,4 @@
-"""Rules of ATen operators that join rows to a number: norms, variances, lengths of vectors, products of numbers."""
+"""Rules of ATen operators that join rows to a number: norms, variances, lengths, products of numbers; and experts' products."""
 
 from __future__ import annotations
 
@@ -119,6 +119,26 @@ def _multiplied(a: Aten) -> str:
     return a.onnx("ReduceProd", a.cast(a.at(0), a.dtype), axes, keepdims=0 if whole else int(a.at(2, False)))
 
 
+def _by_expert(a: Aten) -> str:
+    """Rows sorted by expert, each times the weight of its own; ``ends``: where an expert's rows end.
+
+    Sizes may not depend on data without cutting the model, so every expert sees all rows, those of others as zeros.
+    """
+    x, weights, ends = a.at(0), a.at(1), a.cast(a.setting("offs", 2), "int64")
+    if len(a.shape()) != 2 or len(a.shape(1)) != 3 or a.setting("bias", 3) is not None:
+        raise UsageError(f"{a.op}: only rows (s, k) of experts' weights (e, k, n) without a bias have a rule")
+    rows = a.onnx("Unsqueeze", a.g.add("iota", extent=a.shape()[0], dtype="int64"), a.whole(1))
+    found: str | None = None
+    before = a.g.constant(0, "int64")
+    for expert in range(int(a.shape(1)[0])):
+        which = a.g.constant(expert, "int64")
+        end = a.onnx("Gather", ends, which, axis=0)
+        own = a.g.map("and", a.g.map("greater_equal", rows, before), a.g.map("less", rows, end))
+        part = a.onnx("MatMul", a.g.map("select", own, x, 0.0), a.onnx("Gather", weights, which, axis=0))
+        found, before = part if found is None else a.g.map("add", found, part), end
+    return a.cast(found, a.dtype)
+
+
 ROWS: Mapping[str, Rule] = {
     "native_group_norm.default": _group_normalised,
     "group_norm.default": lambda a: _group_normalised(a)[0],
@@ -131,4 +151,6 @@ ROWS: Mapping[str, Rule] = {
     "_cdist_forward.default": _distances,
     "prod.dim_int": _multiplied,
     "prod.default": _multiplied,
+    "_grouped_mm.default": _by_expert,
+    "transformers.grouped_mm_fallback.default": _by_expert,  # what that library calls where torch's own cannot serve
 }

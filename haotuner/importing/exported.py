@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import sympy
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.graph.extents import Extent, canonical, ceiling_division, dimension, floor_division, largest, smallest
 from haotuner.graph.graph import Graph
+from haotuner.graph.types import numpy_dtype
 from haotuner.importing.aten import ATEN
 from haotuner.importing.aten_attention import attention_taken_apart
 from haotuner.importing.aten_call import Aten
@@ -80,6 +83,8 @@ def _torch() -> Any:
 
 def graph_of_program(program: Any, names: Mapping[str, str]) -> Graph:
     """The graph of an ExportedProgram. ``names``: of its symbols; others are called by their input and axis."""
+    with suppress(ImportError):
+        importlib.import_module("ml_dtypes")  # tells numpy of bf16; what needs it says so where it is missing
     with lengths_kept(_torch()):
         program = program.run_decompositions(_taken_apart())
     nodes = list(program.graph.nodes)
@@ -98,6 +103,13 @@ def _taken_apart() -> Any:
             table.pop(operator, None)
     table.update(attention_taken_apart(torch))
     return table
+
+
+def _array(tensor: Any) -> Any:
+    """A tensor as numpy has it; bf16, which torch does not give to numpy, by its bits."""
+    if str(tensor.dtype) != "torch.bfloat16":
+        return tensor.numpy()
+    return tensor.view(_torch().int16).numpy().view(numpy_dtype("bf16"))
 
 
 def symbols_of(program: Any) -> dict[str, list[Any]]:
@@ -170,7 +182,7 @@ class _Reader:
         held = self.program.state_dict.get(spec.target)
         if held is None:
             held = self.program.constants[spec.target]
-        found = held.detach().resolve_conj().resolve_neg().cpu().numpy()
+        found = _array(held.detach().resolve_conj().resolve_neg().cpu())
         if value.is_complex():
             return Complex(*(self.g.constant(np.asarray(part, order="C")) for part in (found.real, found.imag)))
         return self.g.constant(np.asarray(found, order="C"), name=node.name)

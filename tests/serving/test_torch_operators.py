@@ -89,7 +89,14 @@ def of_models(x: Any) -> Any:
     return table + x[:1], torch.cat([torch.tensor([]), x], -2), mixed, torch.arange(99.0)[40 - span : 40 + span]
 
 
-FUNCTIONS = {one.__name__: one for one in (rounding, places, indices, masked, rows, images, of_models)}
+def experts(x: Any) -> Any:
+    """(rows, 8): whole numbers, which bf16 and any order of sums keep."""
+    weights = torch.arange(192.0).remainder(5).sub(2).reshape(3, 8, 8)
+    ends = torch.stack([torch.tensor(x.shape[0]) // part for part in (4, 2, 1)]).to(torch.int32)
+    return F.grouped_mm(x.round().bfloat16(), weights.bfloat16(), offs=ends).float()
+
+
+FUNCTIONS = {one.__name__: one for one in (rounding, places, indices, masked, rows, images, of_models, experts)}
 
 
 class Called(nn.Module):  # type: ignore[name-defined, misc]
@@ -123,6 +130,16 @@ def drawn(count: int) -> Any:
 @pytest.mark.parametrize("name", list(FUNCTIONS))
 def test_operators_give_what_torch_gives(name: str) -> None:
     check(Called(FUNCTIONS[name]), drawn)
+
+
+def test_weights_in_bf16_are_read_by_their_bits() -> None:
+    from haotuner.torch import export
+
+    pytest.importorskip("ml_dtypes")
+    module = nn.Linear(8, 4).bfloat16()
+    graph = export(module, (drawn(7).bfloat16(),), ({0: "rows"},))
+    held = {str(one.dtype): one.astype(np.float32) for one in graph.constants.values() if one.size == 32}
+    np.testing.assert_array_equal(np.sort(held["bfloat16"], None), np.sort(module.weight.detach().float().numpy(), None))
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
