@@ -1,4 +1,4 @@
-"""Rules of ATen operators that join rows to a number: norms, variances, lengths, products of numbers; and experts' products."""
+"""Rules of ATen operators that join rows to a number: norms, variances, lengths, products; and experts' products."""
 
 from __future__ import annotations
 

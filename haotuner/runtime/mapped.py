@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import importlib
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -258,12 +260,13 @@ _SHAPE_AT = 24  # bytes into a DLTensor
 
 
 def _numpy(name: str, tensor: str) -> np.dtype[Any]:
+    if not hasattr(np, name):
+        with suppress(ImportError):
+            importlib.import_module("ml_dtypes")  # tells numpy of bf16
     try:
         return np.dtype(name)
     except TypeError as error:
-        raise EnvironmentMissing(
-            f"{tensor} is {name}, which numpy alone has not; pip install ml_dtypes and import it before the pack is loaded"
-        ) from error
+        raise EnvironmentMissing(f"{tensor} is {name}, which numpy alone has not; pip install ml_dtypes") from error
 
 
 def _until_none(found: Callable[[int], Any]) -> list[Any]:
