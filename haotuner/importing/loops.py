@@ -1,4 +1,4 @@
-"""ONNX's Loop and Scan: a body read once, whose nodes become the body of the graph's loop.
+"""Loops: a body read once, whose nodes become the body of the graph's loop.
 
 What of a body depends on no turn joins the graph around it, so it is computed once. A carried value that no turn changes is
 none. Loops of few turns, known now, are written out turn by turn.
@@ -14,11 +14,11 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.data_sizes import HOST, MAKING
-from haotuner.graph.extents import Extent, canonical, dimensions, same, smallest
+from haotuner.graph.extents import Extent, dimensions, same, smallest
 from haotuner.graph.graph import Body, GraphBuilder, Node, sizes_of
 from haotuner.importing.call import Call
 from haotuner.importing.folding import Before, Folding
-from haotuner.importing.layout import cut, reshaped, transposed
+from haotuner.importing.layout import cut, reshaped
 from haotuner.importing.lengths import new_dimension
 from haotuner.importing.sequences import Sequences
 from haotuner.importing.turns import always, counted, counters
@@ -84,70 +84,19 @@ def loop_results(
     limit, asked = ([*inputs, None, None])[:2]
     if asked is not None and always(g, asked):
         asked = None
-    return _results(Turned(reader, _body(node), names, opset, depth, states, [], True, limit, asked))
+    return turned_results(Turned(reader, body_of_loop(node), names, opset, depth, states, [], True, limit, asked))
 
 
-def scan_results(
-    reader: Reader, node: Any, inputs: Sequence[str | None], names: Mapping[str, str], opset: int, depth: int
-) -> list[str]:
-    """Results of a Scan, as opset 9 has it: every axis, both directions."""
-    g, told = reader.g, {one.name: reader._attribute(one) for one in node.attribute if not one.HasField("g")}
-    given = [one for one in inputs if one is not None]
-    count = int(told.get("num_scan_inputs", 0))
-    if opset < 9:
-        raise UsageError("Scan of opset 8 has another form; convert the model to opset 9 or later")
-    if not 1 <= count <= len(given) or len(given) != len(inputs):
-        raise UsageError(f"{count} of its {len(given)} inputs are told to be scanned")
-    states, scanned = given[: len(given) - count], given[len(given) - count :]
-    body = _body(node)
-    made = len(body.output) - len(states)
-    rows = []
-    for one, axis, back in zip(scanned, *_ways(told, "input", count), strict=True):
-        rows.append(_turned(g, _first(g, one, axis), back))
-    found = _results(Turned(reader, body, names, opset, depth, states, rows, False))
-    ends = found[len(states) :]
-    for place, (axis, back) in enumerate(zip(*_ways(told, "output", made), strict=True)):
-        ends[place] = _last(g, _turned(g, ends[place], back), axis)
-    return [*found[: len(states)], *ends]
-
-
-def _ways(told: Mapping[str, Any], end: str, count: int) -> tuple[list[int], list[bool]]:
-    axes, directions = (list(told.get(f"scan_{end}_{what}", [0] * count)) for what in ("axes", "directions"))
-    if len(axes) != count or len(directions) != count:
-        raise UsageError(f"scan_{end}_axes and scan_{end}_directions tell of {len(axes)} and {len(directions)} of {count}")
-    return axes, [bool(one) for one in directions]
-
-
-def _body(node: Any) -> Any:
+def body_of_loop(node: Any) -> Any:
+    """The graph of a turn."""
     found = next((one.g for one in node.attribute if one.name == "body"), None)
     if found is None:
         raise UsageError("attribute body is missing")
     return found
 
 
-def _first(g: Folding, x: str, axis: int) -> str:
-    """The axis moved to the front."""
-    c, rank = Call(g, "Scan", (x,), {}, 9, 1), g.types[x].rank
-    axis = c.axis(axis)
-    return transposed(c, x, [axis, *(one for one in range(rank) if one != axis)])
-
-
-def _last(g: Folding, x: str, axis: int) -> str:
-    """The first axis moved to its place."""
-    c, rank = Call(g, "Scan", (x,), {}, 9, 1), g.types[x].rank
-    order = list(range(1, rank))
-    order.insert(c.axis(axis), 0)
-    return transposed(c, x, order)
-
-
-def _turned(g: Folding, x: str, back: bool) -> str:
-    if not back:
-        return x
-    return g.add("slice", x, axes=(0,), starts=(canonical(g.types[x].shape[0] - 1),), stops=(-1,), steps=(-1,))
-
-
-def _results(t: Turned) -> list[str]:
-    """Final states, then stacks of rows."""
+def turned_results(t: Turned) -> list[str]:
+    """Final states, then stacks of rows. UsageError as of ``loop_results``."""
     count = _known_turns(t)
     if count is not None and 0 < count <= UNROLLED and t.asked is None:
         found = _written_out(t, count)

@@ -21,7 +21,8 @@ from haotuner.importing.call import Call
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
-from haotuner.importing.loops import loop_results, scan_results
+from haotuner.importing.loops import loop_results
+from haotuner.importing.scan import scan_results
 from haotuner.importing.table import MAIN, rule_of
 from haotuner.importing.tables import tables_of_bytes
 from haotuner.importing.types import dtype_of_onnx

@@ -38,11 +38,11 @@ DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor G
 Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample
 GroupNormalization
 HardSigmoid HardSwish Hardmax Identity If InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu Less
-LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul Max MaxPool MaxUnpool Mean
+LessOrEqual Log LogSoftmax Loop LpNormalization LpPool MatMul Max MaxPool MaxUnpool Mean
 MeanVarianceNormalization Min Mish Mod Mul
 Neg NonMaxSuppression Not OneHot Or PRelu Pad Pow RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum
 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize ReverseSequence
-RotaryEmbedding Round STFT ScatterElements ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax Softplus
+RotaryEmbedding Round STFT Scan ScatterElements ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax Softplus
 Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze
 Upsample Where Xor Attention
 """
