@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from haotuner.importing.read import Reader
 
 UNROLLED = 16  # turns that are written out; more make a model that takes long to compile for a gain of a microsecond a turn
+UNROLLED_INSIDE = 64  # turns of loops in loops that are written out, or reading them would never end
 UNROLLED_NODES = 512  # that they may come to
 
 
@@ -98,8 +99,12 @@ def body_of_loop(node: Any) -> Any:
 def turned_results(t: Turned) -> list[str]:
     """Final states, then stacks of rows. UsageError as of ``loop_results``."""
     count = _known_turns(t)
-    if count is not None and 0 < count <= UNROLLED and t.asked is None:
-        found = _written_out(t, count)
+    if count is not None and 0 < count <= UNROLLED and t.asked is None and t.reader.turns * count <= UNROLLED_INSIDE:
+        t.reader.turns *= count
+        try:
+            found = _written_out(t, count)
+        finally:
+            t.reader.turns //= count
         if found is not None:
             return found
     return _looped(t)

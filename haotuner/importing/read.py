@@ -154,6 +154,7 @@ class Reader:
     folder: Path | None
     own: Mapping[tuple[str, str], Any]
     nodes: int = 0
+    turns: int = 1  # of loops that are being written out
     ranges: Mapping[str, Span] = field(default_factory=dict)
     branches: dict[str, Any] = field(default_factory=dict)  # of those that a request decides, what is the same of equal ones
     splits: int = 0

@@ -174,3 +174,25 @@ def test_rows_whose_length_each_turn_tells_are_refused():
     found = [node("NonZero", ["state"], ["places"]), node("Identity", ["go"], ["more"]), node("Neg", ["state"], ["next"])]
     with pytest.raises(UsageError, match=r"\(Loop\): a turn makes .*count_0.* of a size that its data tell"):
         repeated(None, found, ["more", "next", "places"])
+
+
+def test_loops_in_loops_are_written_out_up_to_a_bound():
+    inner = body(DOUBLED, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], ["more", "next"])
+    for _ in range(5):
+        nodes = [node("Loop", ["n", "", "state"], ["next"], body=inner), node("Identity", ["go"], ["more"])]
+        inner = body(nodes, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], ["more", "next"])
+    graph = read(
+        [number("n", np.int64(16)), node("Loop", ["n", "", "x"], ["y"], body=inner)], [info("x", ["rows", 4])], ["y"]
+    )
+    assert 16 <= len(loops(graph)) < 300
+
+
+def test_a_loop_that_carries_nothing():
+    inner = body(
+        [node("Add", ["x", "x"], ["row"]), node("Identity", ["go"], ["more"])],
+        [("t", [], INT), ("go", [], BOOL)],
+        ["more", "row"],
+    )
+    graph = read([node("Loop", ["n", ""], ["y"], body=inner)], [info("x", ["rows", 4]), info("n", [], INT)], ["y"])
+    found = interpret(graph, {"x": np.ones((2, 4), np.float32), "n": np.array(3)})["y"]
+    assert np.array_equal(found, np.full((3, 2, 4), 2))
