@@ -25,6 +25,7 @@ from haotuner.graph.rounding import rounded_apart
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
+from haotuner.ops.dtypes import DTYPES
 from haotuner.orchestrate.agreements import demands, unmet
 from haotuner.orchestrate.indexed import indexed
 from haotuner.orchestrate.segments import cut
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from haotuner.orchestrate.tasks import AskedModel
 
 TOLERANCE = 1e-3  # of the largest result: fp32 sums in other orders, through some hundred steps
+ULPS_OF_HALVES = (
+    4  # of models that round to 16 bits after every step: what sums in other orders and later layers make of one
+)
 # Of models that round to bytes: a sum between two bytes may become the other one, of a signed range 1/127 of the largest;
 # layers behind it may make two of it, and many layers more: see ``tolerance_of``.
 TOLERANCE_OF_BYTES = 2e-2
@@ -198,19 +202,23 @@ def _opened(pack: Path) -> Iterator[Pack]:
 def tolerance_of(graph: Graph, given: Mapping[str, Any], branches: Mapping[str, int] | None = None) -> float:
     """How far answers to a request may be from the reference, as a share of the largest; ``branches`` taken so.
 
-    Of models that round to bytes: as far as other roundings of one byte in 500 take the reference itself.
+    Of models that round to bytes: as far as other roundings of one byte in 500 take the reference itself. Of those that
+    compute in 16 bits: some of their units.
     """
+    halves = [DTYPES[kind].eps for node in graph.nodes if node.primitive != "cast"
+              and (kind := graph.types[node.output].dtype) in ("bf16", "fp16")]  # fmt: skip
     rounds = any(
         node.primitive == "cast"
         and node.attributes["dtype"] in ("int8", "uint8")
         and graph.types[node.inputs[0]].dtype in FLOATS
         for node in graph.nodes
     )
+    least = max([TOLERANCE, *(ULPS_OF_HALVES * eps for eps in halves)])
     if not rounds:
-        return TOLERANCE
+        return least
     plain, moved = (interpret(one, given, SEED, (), branches) for one in (graph, rounded_apart(graph, MOVED)))
     far = [difference(moved[one], plain[one]) for one in graph.outputs]
-    return min(max([TOLERANCE_OF_BYTES, *(one for one in far if np.isfinite(one))]), MOST_OF_BYTES)
+    return min(max([TOLERANCE_OF_BYTES, least, *(one for one in far if np.isfinite(one))]), MOST_OF_BYTES)
 
 
 def _check_part(part: Model, values: Mapping[str, Any], sizes: Mapping[str, int], most: float) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, canonical, largest, same, smallest
+from haotuner.graph.graph import Required
 from haotuner.graph.types import FLOATS
 from haotuner.importing import curves
 from haotuner.importing.aten_bags import BAGS
@@ -118,8 +120,22 @@ def _squeezed(a: Aten) -> str:
     return a.onnx("Squeeze", a.at(0), a.whole(ones)) if ones else str(a.at(0))
 
 
+def _last(a: Aten, axis: int, begin: Extent, count: int) -> str:
+    """A part counted from the end, of as many as torch found there; requests that have not so many are refused."""
+    there = smallest([largest([canonical(begin + 1), 0]), 1])
+    if not same(there, 1) and all(one.extent != there for one in a.g.required):
+        a.g.required.append(
+            Required(there, "the model takes more from the end of a tensor than there is; send a larger request")
+        )
+    return a.g.add("slice", a.at(0), axes=(axis,), starts=(begin,), stops=(canonical(begin + count),), steps=(1,))
+
+
 def _sliced(a: Aten) -> str:
     start, end, step = a.at(2, 0), a.at(3, 2**63 - 1), a.at(4, 1)
+    axis = a.axis(a.at(1, 0))
+    extent, count = a.shape()[axis], a.sizes[axis] if a.sizes else None
+    if step == 1 and isinstance(start, int) and start < 0 and isinstance(count, int) and not isinstance(extent, int):
+        return _last(a, axis, canonical(extent + start), count)
     return a.onnx("Slice", a.at(0), a.whole(start), a.whole(end), a.whole(a.at(1, 0)), a.whole(step))
 
 

@@ -20,13 +20,17 @@ OPSET = 21  # of the rules that are called
 
 @dataclass(frozen=True, slots=True)
 class Aten:
-    """One call: ``inputs`` as torch has them, tensors by their names in the builder; ``dtype``: of its result."""
+    """One call: ``inputs`` as torch has them, tensors by their names in the builder; ``dtype``: of its (first) result.
+
+    ``sizes``: of that result, as torch has them; whole numbers where it knows them.
+    """
 
     g: Folding
     op: str
     inputs: Sequence[Any]
     named: Mapping[str, Any]
     dtype: str
+    sizes: Sequence[Any] = ()
 
     def at(self, place: int, default: Any = None) -> Any:
         """A positional argument, or its default."""

@@ -256,7 +256,7 @@ class _Reader:
             raise UsageError(f"{node.target} has no rule")
         first = value[0] if isinstance(value, (list, tuple)) else value
         named = {key: self._argument(one) for key, one in node.kwargs.items()}
-        a = Aten(self.g, name, arguments, named, self._dtype(first))
+        a = Aten(self.g, name, arguments, named, self._dtype(first), tuple(getattr(first, "shape", ())))
         found = called(a, ATEN) if name in COMPLEX_ALONE or has_complex(arguments) else ATEN[name](a)
         if isinstance(found, str) and hasattr(first, "is_complex") and first.is_complex():
             found = Complex(found, self.g.add("broadcast", a.cast(0, a.dtype), shape=self.g.types[found].shape))

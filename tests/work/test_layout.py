@@ -12,6 +12,7 @@ import pytest
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
+from haotuner.ops.dtypes import DTYPES
 from haotuner.orchestrate.costs import CORE, Prices, Rates
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Loops, Step
@@ -146,6 +147,16 @@ def test_models_that_round_to_bytes_may_be_a_byte_away():
     plain, bytewise = bottleneck(), of_bytes(1)
     assert tolerance_of(plain, drawn_inputs(plain, SIZES)) == TOLERANCE
     assert 1 / 127 < tolerance_of(bytewise, drawn_inputs(bytewise, SIZES)) <= 0.25
+
+
+@pytest.mark.parametrize(("dtype", "computes"), [("bf16", True), ("fp16", True), ("bf16", False)])
+def test_models_that_compute_in_16_bits_may_be_some_units_away(dtype, computes):
+    g = Net()
+    half = g.add("cast", g.image(96), dtype=dtype)
+    found = g.map("exp", half) if computes else half
+    graph = g.finish(g.add("cast", found, dtype="fp32"))
+    allowed = tolerance_of(graph, drawn_inputs(graph, SIZES))
+    assert allowed == (4 * DTYPES[dtype].eps if computes else TOLERANCE) < 0.05
 
 
 def test_a_byte_that_counts_for_much_may_be_one_away():
