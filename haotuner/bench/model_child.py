@@ -11,6 +11,7 @@ import numpy as np
 
 from haotuner.bench.contender import OURS
 from haotuner.bench.peers.on_host import openvino_settings
+from haotuner.errors import UsageError
 from haotuner.isolate.answers import MISSING, Job, Refusal
 from haotuner.isolate.program import Program
 
@@ -94,8 +95,10 @@ def feeds_of(
     for one in inputs:
         shape = [dims[e] if isinstance(e, str) else e for e in one["shape"]]
         if one["name"] in given:
-            told = [dims[e] if e in dims else float(e) for e in given[one["name"]]]
-            found[one["name"]] = np.ascontiguousarray(np.broadcast_to(np.array(told, one["dtype"]), shape))
+            told = np.array([dims[e] if e in dims else float(e) for e in given[one["name"]]], one["dtype"])
+            if told.size > 1 and not shape:
+                raise UsageError(f"--given {one['name']}: {told.size} numbers for an input that is one")
+            found[one["name"]] = np.array(np.broadcast_to(told if shape else told.reshape(()), shape), order="C")
         elif one["dtype"].startswith("float"):
             found[one["name"]] = draw.standard_normal(shape).astype(one["dtype"])
         else:

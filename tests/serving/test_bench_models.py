@@ -32,6 +32,14 @@ def test_inputs_get_numbers_and_sizes():
     assert given_of("", NAMES, DIMS) == {}
 
 
+def test_one_number_is_given_as_it_is():
+    rate = {"name": "rate", "dtype": "int64", "shape": []}
+    assert feeds_of([rate], {}, 0, {"rate": ["16000"]})["rate"] == 16000
+    assert feeds_of([rate], {}, 0, {"rate": ["16000"]})["rate"].shape == ()
+    with pytest.raises(UsageError, match="2 numbers for an input that is one"):
+        feeds_of([rate], {}, 0, {"rate": ["1", "2"]})
+
+
 @pytest.mark.parametrize("text", ["nothing=1", "scales=0,one,0", "lengths=", "scales"])
 def test_what_cannot_be_given_is_said(text):
     with pytest.raises(UsageError, match="--given"):
