@@ -22,7 +22,8 @@ from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
 from haotuner.graph.rounding import rounded_apart
-from haotuner.graph.types import FLOATS, numpy_dtype
+from haotuner.graph.singles import in_singles
+from haotuner.graph.types import FLOATS, HALVES, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
 from haotuner.ops.dtypes import DTYPES
@@ -73,6 +74,7 @@ def model_of(
 
     place = Path(path)
     graph = graph_of(place, shapes)
+    graph = in_singles(graph) if serves is None else graph
     every, pairs = requests(spans_of(graph, shapes)), demands(graph)
     told = [unmet(pairs, sizes) for sizes in every]
     if told and all(told[:2]):  # the smallest and the largest
@@ -203,10 +205,10 @@ def tolerance_of(graph: Graph, given: Mapping[str, Any], branches: Mapping[str, 
     """How far answers to a request may be from the reference, as a share of the largest; ``branches`` taken so.
 
     Of models that round to bytes: as far as other roundings of one byte in 500 take the reference itself. Of those that
-    compute in 16 bits: some of their units.
+    compute in 16 bits, or answer in them: some of their units.
     """
-    halves = [DTYPES[kind].eps for node in graph.nodes if node.primitive != "cast"
-              and (kind := graph.types[node.output].dtype) in ("bf16", "fp16")]  # fmt: skip
+    ends = {node.output for node in graph.nodes if node.primitive != "cast"} | set(graph.outputs)
+    halves = [DTYPES[kind.dtype].eps for name, kind in graph.types.items() if name in ends and kind.dtype in HALVES]
     rounds = any(
         node.primitive == "cast"
         and node.attributes["dtype"] in ("int8", "uint8")
@@ -256,6 +258,7 @@ def main(pack: str, file: str, shapes: str) -> int:
     """Check one pack's model; says what is wrong."""
     try:
         graph = graph_of(Path(file), shapes)
+        graph = graph if read_manifest(Path(pack)).placed else in_singles(graph)
         check_model(Path(pack), name_of(Path(file)), graph, spans_of(graph, shapes))
     except HaotunerError as error:
         print(error, file=sys.stderr)

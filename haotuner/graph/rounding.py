@@ -6,7 +6,7 @@ reduction adds the rounding of a sum in any order; what only moves elements move
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ import numpy as np
 from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.primitives import PRIMITIVES, Sizes
-from haotuner.graph.types import TensorType
+from haotuner.graph.types import HALVES, TensorType, numpy_dtype
 from haotuner.ops.functions import COMPARISONS
 from haotuner.ops.kind import sum_rounding
 
@@ -28,12 +28,22 @@ Array: TypeAlias = Any
 
 def wide(graph: Graph) -> Graph:
     """The same graph in float64."""
+    return _in_type(graph, ("fp32",), "fp64")
+
+
+def unhalved(graph: Graph) -> Graph:
+    """The same graph with fp32 for what is fp16 or bf16."""
+    return _in_type(graph, HALVES, "fp32")
+
+
+def _in_type(graph: Graph, dtypes: Collection[str], other: str) -> Graph:
+    """The same graph with another type for what is of some types."""
     nodes = tuple(
-        replace(node, attributes={**node.attributes, "dtype": "fp64"}) if node.attributes.get("dtype") == "fp32" else node
+        replace(node, attributes={**node.attributes, "dtype": other}) if node.attributes.get("dtype") in dtypes else node
         for node in graph.nodes
     )
-    types = {name: TensorType(t.shape, "fp64") if t.dtype == "fp32" else t for name, t in graph.types.items()}
-    constants = {name: value.astype(np.float64) if graph.types[name].dtype == "fp32" else value
+    types = {name: TensorType(t.shape, other) if t.dtype in dtypes else t for name, t in graph.types.items()}
+    constants = {name: value.astype(numpy_dtype(other)) if graph.types[name].dtype in dtypes else value
                  for name, value in graph.constants.items()}  # fmt: skip
     return replace(graph, nodes=nodes, types=types, constants=constants)
 

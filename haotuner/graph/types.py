@@ -18,7 +18,8 @@ NUMPY_NAMES: dict[str, str] = {dtype.name: dtype.numpy for dtype in DTYPES.value
     "uint64": "uint64", "uint32": "uint32", "uint16": "uint16", "uint8": "uint8", "bool": "bool",
 }  # fmt: skip
 _NAMES = {numpy: name for name, numpy in NUMPY_NAMES.items()}
-FLOATS = ("fp32", "fp64", "fp16", "bf16")
+HALVES = ("fp16", "bf16")
+FLOATS = ("fp32", "fp64", *HALVES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,15 @@ import sympy
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, canonical, text
-from haotuner.graph.graph import GraphBuilder
+from haotuner.graph.graph import GraphBuilder, Node
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import FLOATS, TensorType, numpy_dtype
 from haotuner.importing.known import LARGEST, Undecided, applied
 from haotuner.importing.lengths import lengths_of
 
 _HELD = ("types", "constants", "guards", "extents", "lengths", "written", "stored", "joined")  # of a builder, by name
+# What files make weights by: numbers of fewer bits times a scale, most of all. A walk back ends after so many steps.
+WEIGHTS_MADE_BY, MOST_STEPS = frozenset({"broadcast", "cast", "concat", "map", "reshape", "slice", "transpose"}), 64
 FOLDED_BYTES = 1 << 20  # a larger result is computed now only where it is no larger than what it is made of
 
 
@@ -71,6 +73,8 @@ class Folding(GraphBuilder):
 
     def add(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """A primitive's result, computed now if all that it needs is known."""
+        if primitive == "contract":
+            inputs = tuple(self._as_weight(one) for one in inputs)
         known = [self.known(one) for one in inputs]
         if all(one is not None for one in known):
             folded = self._folded(primitive, inputs, known, attributes)
@@ -85,6 +89,31 @@ class Folding(GraphBuilder):
     def plain(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """A node, whatever is known."""
         return GraphBuilder.add(self, primitive, *map(self._nodes_of, inputs), name=name, **attributes)
+
+    def _as_weight(self, tensor: str) -> str:
+        """An operand of a product, computed now if nothing but constants makes it, however large it becomes.
+
+        A kernel's weight is packed once; what is no constant would be computed at every call, the product by plain loops.
+        """
+        if tensor in self.constants or self.types[tensor].dtype not in FLOATS:
+            return tensor
+        made, sources, behind = {node.output: node for node in self.nodes}, [tensor], dict[str, Node]()
+        while sources:
+            name = sources.pop()
+            if name in self.constants or name in behind:
+                continue
+            node = made.get(name)
+            if node is None or node.primitive not in WEIGHTS_MADE_BY or len(behind) == MOST_STEPS:
+                return tensor
+            behind[name] = node
+            sources += node.inputs
+        values: dict[str, Any] = {}
+        for node in (one for one in self.nodes if one.output in behind):
+            given = [values[one] if one in values else self.constants[one] for one in node.inputs]
+            kind = self.types[node.output]
+            found = PRIMITIVES[node.primitive].compute(given, node.attributes, number_of)
+            values[node.output] = np.ascontiguousarray(found, numpy_dtype(kind.dtype)).reshape(kind.shape)
+        return self.constant(values[tensor], self.types[tensor].dtype)
 
     def _folded(
         self, primitive: str, inputs: Sequence[str], known: Sequence[Any], attributes: Mapping[str, Any]

@@ -15,10 +15,10 @@ from haotuner.generate.digits import merged
 from haotuner.generate.expressions import Apply, Expression, Fold, Load, Number, Size, Variable, dtype_of, free_variables
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
+from haotuner.graph.types import HALVES
 from haotuner.orchestrate.across import BLOCK, PART, ROWS, Turned, folds_across, turned_loads, wide
 from haotuner.orchestrate.c_math import (
     C_TYPES,
-    HALVES,
     MEMORY_TYPES,
     applied,
     joined,

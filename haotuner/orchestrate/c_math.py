@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from haotuner.graph.types import HALVES
 from haotuner.microkernels.cpu.vector_math import (
     ERF_END,
     ERF_LARGE,
@@ -27,7 +28,6 @@ C_TYPES: Mapping[str, str] = {
     "fp32": "float", "fp64": "double", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t",
     "uint64": "uint64_t", "uint32": "uint32_t", "uint16": "uint16_t", "uint8": "uint8_t", "bool": "uint8_t",
 }  # fmt: skip
-HALVES = ("fp16", "bf16")
 _LITERAL = re.compile(r"-?[0-9][0-9.e+-]*f?")
 REALS = ("fp32", "fp64", *HALVES)
 MEMORY_TYPES: Mapping[str, str] = {**C_TYPES, **dict.fromkeys(HALVES, "uint16_t")}

@@ -11,7 +11,8 @@ from typing import Any
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, product
 from haotuner.graph.graph import Graph, Node
-from haotuner.orchestrate.c_math import HALVES, MEMORY_TYPES, joined, loaded, stored
+from haotuner.graph.types import HALVES
+from haotuner.orchestrate.c_math import MEMORY_TYPES, joined, loaded, stored
 from haotuner.orchestrate.c_recurrent import recurrent_lines
 
 ORDERED = ("arg_sort", "scan", "scatter", "suppress", "recurrent")

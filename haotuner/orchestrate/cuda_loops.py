@@ -14,9 +14,10 @@ from haotuner.generate.beside import Beside
 from haotuner.generate.expressions import Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
+from haotuner.graph.types import HALVES
 from haotuner.orchestrate.across import LEAST_WIDE
 from haotuner.orchestrate.c_loops import LoopsWriter
-from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, HALVES, joined
+from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, joined
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 from haotuner.orchestrate.elements import elements_of
 from haotuner.orchestrate.scopes import Group, Scope

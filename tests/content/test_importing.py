@@ -112,6 +112,16 @@ def test_constants_that_pass_through_fp64_are_computed_while_reading():
     assert [node.primitive for node in graph.nodes] == ["contract"]
 
 
+def test_weights_of_fewer_bits_are_weights_of_kernels():
+    n, weight = helper.make_node, np.arange(600 * 700, dtype=np.int64).reshape(600, 700).astype(np.int8)
+    nodes = [n("Cast", ["w"], ["f"], to=FLOAT), n("Mul", ["f", "scale"], ["s"]), n("MatMul", ["x", "s"], ["y"])]
+    weights = {"w": weight, "scale": np.full(700, 0.5, np.float32)}
+    graph = graph_of(model(nodes, {"x": ["m", 600]}, ["y"], weights), None, {})
+    (found,) = Finder(graph).products()
+    assert found.op == "dense:n=700,k=600"
+    np.testing.assert_array_equal(found.weight, weight.T * np.float32(0.5))
+
+
 def test_fourier_transforms_are_products_of_kernels():
     n, signal = helper.make_node, {"x": ["b", "n"]}
     weights = {"step": np.int64(3), "window": np.hanning(8).astype(np.float32)}

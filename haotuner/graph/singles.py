@@ -1,0 +1,41 @@
+"""Graphs in halves, computed in fp32: what a CPU without kernels for fp16 and bf16 does best.
+
+Inputs and outputs keep their types. What lies between is not rounded any more, so results are nearer to the exact ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from haotuner.graph.graph import Graph, Node
+from haotuner.graph.rounding import unhalved
+from haotuner.graph.types import HALVES
+
+
+def in_singles(graph: Graph) -> Graph:
+    """The graph with fp32 for fp16 and bf16; itself where it has none, holds loops, or hands out a constant or an input."""
+    halves = {name for name, kind in graph.types.items() if kind.dtype in HALVES}
+    within = any(isinstance(value, Graph) for node in graph.nodes for value in node.attributes.values())
+    given_out = halves & set(graph.outputs) & {*graph.constants, *graph.inputs}
+    if not halves or within or given_out:
+        return graph
+    plain = unhalved(graph)
+    types, guards, nodes, called = dict(plain.types), dict(plain.guards), list[Node](), dict[str, str]()
+    for name in halves & {*graph.inputs, *graph.outputs}:
+        called[name] = f"{name} as fp32"
+        types[called[name]], types[name] = plain.types[name], graph.types[name]
+        if name in guards:
+            guards[called[name]] = guards[name]
+    nodes += [Node("cast", (one,), called[one], {"dtype": "fp32"}) for one in graph.inputs if one in called]
+    for node in plain.nodes:
+        reads = tuple(called.get(one, one) for one in node.inputs)
+        made = called.get(node.output, node.output)
+        if node.primitive == "cast" and types[reads[0]].dtype == types[made].dtype and node.output not in graph.outputs:
+            called[node.output] = reads[0]  # a cast between halves and fp32
+            del types[node.output]
+            guards.pop(node.output, None)
+        else:
+            nodes.append(replace(node, inputs=reads, output=made))
+    ends = [one for one in dict.fromkeys(graph.outputs) if one in halves]
+    nodes += [Node("cast", (called[one],), one, {"dtype": graph.types[one].dtype}) for one in ends]
+    return replace(plain, nodes=tuple(nodes), types=types, guards=guards)

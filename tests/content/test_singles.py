@@ -1,0 +1,62 @@
+"""Graphs in halves computed in fp32: their ends keep their types, and what lies between is what kernels compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.interpret import interpret
+from haotuner.graph.singles import in_singles
+from haotuner.graph.types import numpy_dtype
+from haotuner.orchestrate.products import Finder
+from haotuner.whole_model import TOLERANCE, tolerance_of
+
+M, K = dimension("m"), 600
+DRAW = np.random.default_rng(0)
+
+
+def layer(dtype: str) -> Graph:
+    """A dense layer in a half, also handed out in fp32."""
+    g = GraphBuilder()
+    x = g.add("cast", g.map("exp", g.input("x", (M, K), dtype)), dtype="fp32")
+    w = g.constant(DRAW.standard_normal((K, 8)).astype(numpy_dtype(dtype)))
+    y = g.add("contract", g.add("cast", x, dtype=dtype), w, labels="mk,kn->mn")
+    return g.finish(y, g.add("cast", y, dtype="fp32"))
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_what_lies_between_the_ends_is_fp32(dtype: str) -> None:
+    half = layer(dtype)
+    found = in_singles(half)
+    assert [found.types[one] for one in (*found.inputs, *found.outputs)] == [
+        half.types[one] for one in (*half.inputs, *half.outputs)
+    ]
+    assert [one.op for one in Finder(found).products()] == ["dense:n=8,k=600"]
+    assert [node.primitive for node in found.nodes] == ["cast", "map", "contract", "cast", "cast"]
+    x: Any = (DRAW.standard_normal((3, K)) * 0.1).astype(numpy_dtype(dtype))
+    wide = np.exp(x.astype(np.float64)) @ next(iter(half.constants.values())).astype(np.float64)
+    told = interpret(found, {"x": x})
+    for name in half.outputs:
+        assert told[name].dtype == numpy_dtype(half.types[name].dtype)
+        np.testing.assert_allclose(told[name].astype(np.float64), wide, atol=1e-2 * np.abs(wide).max())
+
+
+def test_what_has_no_halves_or_hands_out_a_half_as_it_is_stays() -> None:
+    g = GraphBuilder()
+    single = g.finish(g.map("exp", g.input("x", (M,))))
+    g = GraphBuilder()
+    same = g.finish(g.input("x", (M,), "fp16"), g.map("exp", "x"))
+    assert in_singles(single) is single
+    assert in_singles(same) is same
+
+
+def test_the_check_of_halves_allows_what_their_roundings_do() -> None:
+    g = GraphBuilder()
+    graph = g.finish(g.map("sin", g.map("mul", g.input("x", (M, K), "fp16"), 30.0)))
+    x = DRAW.standard_normal((3, K)).astype(np.float16)
+    assert 4 * TOLERANCE < tolerance_of(graph, {"x": x}) < 0.2
+    assert tolerance_of(in_singles(graph), {"x": x}) <= 2 * TOLERANCE
