@@ -135,6 +135,7 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
 
     Of a model with branches both sides are computed, each where its sizes allow.
     """
+    graph = graph if read_manifest(pack).placed else in_singles(graph)
     pairs = demands(graph)
     agreed = [one for one in requests(spans) if not unmet(pairs, one)]
     guards = dict.fromkeys(one.guard for one in cut(graph))
@@ -258,7 +259,6 @@ def main(pack: str, file: str, shapes: str) -> int:
     """Check one pack's model; says what is wrong."""
     try:
         graph = graph_of(Path(file), shapes)
-        graph = graph if read_manifest(Path(pack)).placed else in_singles(graph)
         check_model(Path(pack), name_of(Path(file)), graph, spans_of(graph, shapes))
     except HaotunerError as error:
         print(error, file=sys.stderr)

@@ -13,11 +13,12 @@ from haotuner.graph.types import HALVES
 
 
 def in_singles(graph: Graph) -> Graph:
-    """The graph with fp32 for fp16 and bf16; itself where it has none, holds loops, or hands out a constant or an input."""
+    """The graph with fp32 for fp16 and bf16; itself where it computes none, holds loops, or hands out what it is given."""
     halves = {name for name, kind in graph.types.items() if kind.dtype in HALVES}
     within = any(isinstance(value, Graph) for node in graph.nodes for value in node.attributes.values())
     given_out = halves & set(graph.outputs) & {*graph.constants, *graph.inputs}
-    if not halves or within or given_out:
+    computes = any(node.primitive != "cast" and halves.intersection((*node.inputs, node.output)) for node in graph.nodes)
+    if not computes or within or given_out:
         return graph
     plain = unhalved(graph)
     types, guards, nodes, called = dict(plain.types), dict(plain.guards), list[Node](), dict[str, str]()

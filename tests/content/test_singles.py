@@ -52,6 +52,8 @@ def test_what_has_no_halves_or_hands_out_a_half_as_it_is_stays() -> None:
     same = g.finish(g.input("x", (M,), "fp16"), g.map("exp", "x"))
     assert in_singles(single) is single
     assert in_singles(same) is same
+    found = in_singles(layer("fp16"))
+    assert in_singles(found) is found
 
 
 def test_the_check_of_halves_allows_what_their_roundings_do() -> None:
