@@ -20,7 +20,7 @@ from haotuner.importing.call import Call
 from haotuner.importing.folding import Before, Folding
 from haotuner.importing.layout import cut, reshaped
 from haotuner.importing.lengths import new_dimension
-from haotuner.importing.sequences import Sequences
+from haotuner.importing.sequences import Sequences, of_turns
 from haotuner.importing.turns import always, counted, counters
 
 if TYPE_CHECKING:
@@ -270,15 +270,9 @@ class _Loop:
         own = {self.turn, *(pair[0] for pair in self.pairs), *self.rows}
         if any(node.primitive == "random" for node in g.nodes[self.start :]):
             raise UsageError("random numbers in the body of a loop are not read; draw them before it")
-        inside, outside = list[Node](), list[Node]()
-        branches = set[str]()  # whose side a turn takes
-        for node in g.nodes[self.start :]:
-            sides = {name for name, _ in g.guards.get(node.output, ())}
-            turned = any(one in own for one in node.inputs) or not branches.isdisjoint(sides)
-            (inside if turned else outside).append(node)
-            own |= {node.output} if turned else set()
-            branches |= {node.attributes["branch"]} if turned and node.primitive == "decided" else set()
-        g.nodes[self.start :] = outside
+        turned, branches = of_turns(g, g.nodes[self.start :], own)
+        inside = [node for node in g.nodes[self.start :] if node.output in turned]
+        g.nodes[self.start :] = [node for node in g.nodes[self.start :] if node.output not in turned]
         ends: list[str] = []
         plain = {node.output for node in inside if node.primitive not in HOST}
 

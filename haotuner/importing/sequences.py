@@ -6,16 +6,30 @@ place: the body has no node of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from haotuner.graph.data_sizes import made_dimensions
 from haotuner.graph.extents import Extent, same
-from haotuner.graph.graph import Node
+from haotuner.graph.graph import Node, sizes_of
 from haotuner.graph.types import TensorType
 from haotuner.importing.folding import Folding
 from haotuner.importing.turns import plain
 
 _LIFTED = ("map", "cast", "reshape", "transpose", "contract")
+
+
+def of_turns(g: Folding, nodes: Iterable[Node], variables: Iterable[str]) -> tuple[set[str], set[str]]:
+    """What differs from turn to turn: tensors that are made of a turn's ``variables``, and branches."""
+    given, found, sizes, branches = set(variables), set[str](), set[str](), set[str]()
+    for node in nodes:
+        sides = {name for name, _ in g.guards.get(node.output, ())}
+        of_data = not sizes.isdisjoint(sizes_of(node, g.types)) or not branches.isdisjoint(sides)
+        if of_data or any(one in given or one in found for one in node.inputs):
+            found.add(node.output)
+            sizes.update(made_dimensions(node.primitive, node.attributes))
+            branches |= {node.attributes["branch"]} if node.primitive == "decided" else set()
+    return found, branches
 
 
 @dataclass(slots=True)
@@ -39,10 +53,7 @@ class Sequences:
         g = self.g
         nodes = g.nodes[self.start :]
         self.made = {node.output: node for node in nodes}
-        self.inside = set(variables)
-        for node in nodes:
-            if any(one in self.inside for one in node.inputs):
-                self.inside.add(node.output)
+        self.inside = {*variables, *of_turns(g, nodes, variables)[0]}
         lifted = self._liftable(nodes)
         wanted = {one.output for one in nodes if one.output in lifted and one.primitive == "contract"}
         for node in reversed(nodes):
