@@ -122,4 +122,23 @@ def nested() -> Graph:
     return read([number("one", np.array([1])), *nodes], [info("b", ["n", 3])], ["last", "totals"])
 
 
-GRAPHS = {"scanned": scanned, "tensorflow": tensorflow, "halved": halved, "nested": nested}
+def counting() -> Graph:
+    """Each turn counts what is left above 0: a size that only the turn's data tell."""
+    inside = [
+        helper.make_node("NonZero", ["state"], ["places"]),
+        helper.make_node("Shape", ["places"], ["shape"]),
+        number("at", np.array([1])),
+        helper.make_node("Gather", ["shape", "at"], ["count"]),
+        helper.make_node("Cast", ["count"], ["row"], to=FLOAT),
+        number("unit", np.float32(1)),
+        helper.make_node("Sub", ["state", "unit"], ["less"]),
+        helper.make_node("Relu", ["less"], ["next"]),
+        helper.make_node("ReduceSum", ["next"], ["total"], keepdims=0),
+        helper.make_node("Greater", ["total", "unit"], ["more"]),
+    ]
+    inner = body(inside, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], ["more", "next", "row"])
+    loop = helper.make_node("Loop", ["", "go", "x"], ["last", "counts"], body=inner)
+    return read([loop], [info("x", ["batch", 8]), info("go", [], BOOL)], ["last", "counts"])
+
+
+GRAPHS = {"scanned": scanned, "tensorflow": tensorflow, "halved": halved, "nested": nested, "counting": counting}

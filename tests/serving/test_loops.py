@@ -78,6 +78,13 @@ def test_a_loop_in_a_loop(pack, size):
     judge(pack, "nested", given("nested", size))
 
 
+@pytest.mark.parametrize("go", [True, False])
+def test_a_size_that_each_turn_tells(pack, go):
+    x = np.arange(16, dtype=np.float32).reshape(2, 8) / 4
+    found = judge(pack, "counting", {"x": x, "go": np.array(go)})
+    assert found["counts"].reshape(-1).tolist() == ([15, 11, 7, 3] if go else [])
+
+
 def test_steps_are_timed_and_turns_of_one_are_summed(pack):
     model, inputs = pack.model("tensorflow"), given("tensorflow", 3)
     ran = model.step_times(inputs)
