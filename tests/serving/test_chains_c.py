@@ -12,8 +12,8 @@ import pytest
 
 import haotuner
 from haotuner.errors import PackInvalid
-from haotuner.graph.extents import dimension
-from haotuner.graph.graph import Body, Graph, GraphBuilder
+from haotuner.graph.extents import dimension, largest, smallest
+from haotuner.graph.graph import Body, Graph, GraphBuilder, Required
 from haotuner.ops.host_steps import random_numbers
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import planned
@@ -46,8 +46,32 @@ def looped() -> Graph:
     return g.finish(*(g.add("loop_result", of, place=at, shape=shape, dtype="fp32") for of, at, shape in ends))
 
 
-TURNS = dimension("turns_0")
-GRAPHS = {"chosen": chosen(), "grown": grown(), "looped": looped()}
+def branched() -> Graph:
+    """One row less through a layer where the data say so, else by its size all of it or rows that the data choose."""
+    g = GraphBuilder()
+    x, long = g.input("x", (B, 8)), g.input("long", (2,), "int64")
+    largest_of = g.add("reduce", long, axes=(0,), how="max", keepdims=False)
+    flag = g.add("decided", g.map("greater", largest_of, 3), branch="branch_0")
+    g.guard = (("branch_0", 1),)
+    fewer = product(g, g.add("slice", x, axes=(0,), starts=(0,), stops=(B - 1,), steps=(1,)))
+    g.guard = (("branch_0", 0),)
+    inner = g.add("decided", extent=smallest([1, largest([0, B - 3])]), branch="branch_1")
+    g.guard = (("branch_0", 0), ("branch_1", 1))
+    first = g.add("reshape", g.add("slice", x, axes=(1,), starts=(0,), stops=(1,), steps=(1,)), shape=(B,))
+    places = g.add("reshape", g.add("nonzero", g.map("greater", first, 0.0), extent=FEW), shape=(FEW,))
+    rows = product(g, g.add("gather", x, places, axis=0))
+    g.guard = (("branch_0", 0), ("branch_1", 0))
+    doubled = g.map("mul", x, 2.0)
+    g.guard = (("branch_0", 0),)
+    other = g.add("chosen", inner, rows, doubled, branch="branch_1", shape=(INNER, 8), told=((0, INNER),))
+    g.guard = ()
+    found = g.add("chosen", flag, fewer, other, branch="branch_0", shape=(OUTER, 8), told=((0, OUTER),))
+    g.required.append(Required(largest([0, 10 - B]), "batch is above 9"))
+    return g.finish(found, g.map("add", found, 1.0))
+
+
+TURNS, FEW, INNER, OUTER = (dimension(name) for name in ("turns_0", "count_0", "either_0", "either_1"))
+GRAPHS = {"chosen": chosen(), "grown": grown(), "looped": looped(), "branched": branched()}
 WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "mmap", "mremap"))
 
 
