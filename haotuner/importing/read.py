@@ -15,6 +15,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
+from haotuner.graph.scaled import scaled_weights
 from haotuner.graph.types import TensorType
 from haotuner.importing.branches import Rest, branched
 from haotuner.importing.call import Call
@@ -272,7 +273,7 @@ def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
     for name, tensor in chosen:
         if name in g.types and name != tensor and name not in new:
             new[name] = g._free(f"{name}_inner")
-    graph = GraphBuilder.finish(g, *(tensor for _, tensor in chosen))
+    graph = scaled_weights(GraphBuilder.finish(g, *(tensor for _, tensor in chosen)))
     for node in graph.nodes:
         extents = [one for one in graph.types[node.output].shape if isinstance(one, int)]
         if node.primitive != "window" and math.prod(extents) > MOST_ELEMENTS:  # windows are views

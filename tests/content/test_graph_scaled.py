@@ -1,0 +1,80 @@
+"""Batch norms and other factors of channels behind products go into weights; what must stay, stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402, after the skip
+from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip
+
+from haotuner.graph.interpret import interpret  # noqa: E402, after the skip
+from haotuner.importing.read import graph_of  # noqa: E402, after the skip
+
+DRAW = np.random.default_rng(5)
+
+
+def drawn(*shape: int) -> Any:
+    return DRAW.uniform(0.5, 1.5, shape).astype(np.float32)
+
+
+def norm(x: str, y: str) -> Any:
+    return helper.make_node("BatchNormalization", [x, "scale", "bias", "mean", "variance"], [y])
+
+
+NORM = {name: drawn(6) for name in ("scale", "bias", "mean", "variance")}
+PLAIN = helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1])
+CASES: dict[str, tuple[list[Any], dict[str, Any], list[str], int]] = {  # nodes, weights, outputs, factors that are left
+    "norm": ([PLAIN, norm("c", "y")], {"w": drawn(6, 4, 3, 3), **NORM}, ["y"], 0),
+    "biased": (
+        [helper.make_node("Conv", ["x", "w", "b"], ["c"]), norm("c", "y")],
+        {"w": drawn(6, 4, 1, 1), "b": drawn(6), **NORM}, ["y"], 0,
+    ),
+    "groups": (
+        [helper.make_node("Conv", ["x", "w"], ["c"], group=2), norm("c", "n"), helper.make_node("Relu", ["n"], ["y"])],
+        {"w": drawn(6, 2, 3, 3), **NORM}, ["y"], 0,
+    ),
+    "twice": ([PLAIN, norm("c", "n"), norm("n", "y")], {"w": drawn(6, 4, 3, 3), **NORM}, ["y"], 0),
+    "columns": (
+        [helper.make_node("MatMul", ["x", "w"], ["c"]), helper.make_node("Mul", ["f", "c"], ["y"])],
+        {"w": drawn(7, 6), "f": drawn(6)}, ["y"], 0,
+    ),
+    "rows": (
+        [helper.make_node("MatMul", ["x", "w"], ["c"]), helper.make_node("Mul", ["c", "f"], ["y"])],
+        {"w": drawn(7, 6), "f": drawn(5, 1)}, ["y"], 1,
+    ),
+    "result": ([PLAIN, norm("c", "y")], {"w": drawn(6, 4, 3, 3), **NORM}, ["y", "c"], 1),
+    "shared": (
+        [PLAIN, norm("c", "n"), helper.make_node("Conv", ["x", "w"], ["d"], pads=[1, 1, 1, 1]),
+         helper.make_node("Add", ["n", "d"], ["y"])],
+        {"w": drawn(6, 4, 3, 3), **NORM}, ["y"], 1,
+    ),
+    "places": (
+        [helper.make_node("MatMul", ["x", "w"], ["c"]), helper.make_node("Add", ["c", "b"], ["d"]),
+         helper.make_node("Add", ["d", "p"], ["y"])],
+        {"w": drawn(7, 6), "b": drawn(6), "p": drawn(5, 6)}, ["y"], 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_factor_of_channels_is_in_the_weight(name: str) -> None:
+    nodes, weights, outputs, left = CASES[name]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 4, 5, 7])
+    made = [helper.make_tensor_value_info(one, TensorProto.FLOAT, None) for one in outputs]
+    held = [numpy_helper.from_array(value, key) for key, value in weights.items()]
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], made, held), opset_imports=opset, ir_version=8)
+    graph = graph_of(model, None, {})
+    functions = [node.attributes["function"] for node in graph.nodes if node.primitive == "map"]
+    assert functions.count("mul") == left
+    assert functions.count("add") == (2 if name in ("shared", "places") else 0 if name in ("columns", "rows") else 1)
+    read = {one for node in graph.nodes for one in node.inputs}
+    assert set(graph.constants) <= read and set(graph.types) == read | {node.output for node in graph.nodes} | {"x"}
+    given = {"x": drawn(2, 4, 5, 7)}
+    found, wanted = interpret(graph, given), ReferenceEvaluator(model).run(None, given)
+    for output, want in zip(outputs, wanted, strict=True):
+        np.testing.assert_allclose(found[output], want, rtol=1e-5, atol=1e-5)
