@@ -11,7 +11,7 @@ import sympy
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, canonical, text
-from haotuner.graph.graph import GraphBuilder, Node
+from haotuner.graph.graph import GraphBuilder, Node, sizes_of
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import FLOATS, TensorType, numpy_dtype
 from haotuner.importing.known import LARGEST, Undecided, applied
@@ -105,6 +105,8 @@ class Folding(GraphBuilder):
             node = made.get(name)
             if node is None or node.primitive not in WEIGHTS_MADE_BY or len(behind) == MOST_STEPS:
                 return tensor
+            if sizes_of(node, self.types):
+                return tensor  # a constant as often as a dimension of the request says
             behind[name] = node
             sources += node.inputs
         values: dict[str, Any] = {}

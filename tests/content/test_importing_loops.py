@@ -196,3 +196,16 @@ def test_a_loop_that_carries_nothing():
     graph = read([node("Loop", ["n", ""], ["y"], body=inner)], [info("x", ["rows", 4]), info("n", [], INT)], ["y"])
     found = interpret(graph, {"x": np.ones((2, 4), np.float32), "n": np.array(3)})["y"]
     assert np.array_equal(found, np.full((3, 2, 4), 2))
+
+
+def test_a_first_state_of_zeros_for_each_of_a_batch_is_no_weight():
+    layer = [
+        node("MatMul", ["state", "w"], ["mixed"]),
+        node("Tanh", ["mixed"], ["next"]),
+        node("Identity", ["go"], ["more"]),
+    ]
+    inner = body(layer, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], ["more", "next"])
+    before = [number("n", np.int64(2)), node("Shape", ["x"], ["s"]), node("Expand", ["zero", "s"], ["h"])]
+    nodes = [number("zero", np.ones((1, 8), np.float32)), *before, node("Loop", ["n", "", "h"], ["y"], body=inner)]
+    found = interpret(read(nodes, [info("x", ["rows", 8])], ["y"]), {"x": np.zeros((2, 8), np.float32)})["y"]
+    assert np.allclose(found, np.tanh(np.tanh(np.ones((2, 8)) @ WEIGHT) @ WEIGHT), atol=1e-5)
