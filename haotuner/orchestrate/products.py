@@ -10,6 +10,7 @@ import numpy as np
 
 from haotuner.graph.extents import Extent, product, same
 from haotuner.graph.graph import Graph, Node
+from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.orchestrate.carried import Carried, Following
 from haotuner.orchestrate.carried_bytes import NONE, of_bytes
 from haotuner.orchestrate.columns import as_one_line, joined_sides
@@ -224,6 +225,9 @@ class Finder:
                 plain += f",{name}={'.'.join(map(str, values))}"
         plain += (f",groups={groups}" if groups > 1 else "") + types
         plain += f",layout={('nwc', 'nhwc')[rank - 1]}" if at_end else ""
+        alone = features * weight.shape[1] == 1 and not types and self.serves is None
+        if alone and not is_direct(Op.parse(plain)):
+            return None  # a filter over a signal: kernels compute features or channels side by side, loops places
         kept = self._served(node, last, lambda one: self._row(one, features, 0 if at_end else rank), features, plain)
         if kept is None:
             return None

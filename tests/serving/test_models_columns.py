@@ -52,6 +52,15 @@ def test_the_op_of_a_tall_window(name: str) -> None:
     assert Op.parse(found.op) == Op.parse(f"conv2d:c=4,f=5,{taps},epilogue=bias+relu+residual")
 
 
+@pytest.mark.parametrize(("taps", "features", "products"), [(41, 1, 0), (41, 2, 1), (9, 1, 1)])
+def test_one_long_filter_over_a_signal_is_loops(taps: int, features: int, products: int) -> None:
+    g = GraphBuilder()
+    slid = g.add("window", g.input("x", (B, 1, T)), axes=(2,), sizes=(taps,), strides=(3,), dilations=(1,))
+    filters = g.constant(DRAW.standard_normal((features, 1, taps)).astype(np.float32))
+    steps = Greedy(g.finish(g.add("contract", slid, filters, labels="bcpu,fcu->bfp"))).steps
+    assert sum(isinstance(one, Product) for one in steps) == products
+
+
 def test_lines_are_what_the_images_were(tmp_path: Any) -> None:
     graphs = {name: AS[name][0] for name in ("wide",)}
     with haotuner.load(model_pack(tmp_path / "pack", graphs), threads=1) as pack:
