@@ -189,7 +189,7 @@ def _references(
                 raise
             continue
         branches = {name: int(values[flag]) for flag, name in flags.items() if flag in values}
-        if not unmet(demands(graph, branches), sizes):
+        if not unmet(demands(graph, branches), {name: sizes[name] for name in graph.dimensions}):
             yield _Reference({**values, **given}, most, not guard)
 
 
