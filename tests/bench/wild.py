@@ -45,7 +45,7 @@ its ranges what a user of it would ask for. *right*: the largest difference from
 magnitude, over all sizes; wrong, in bold, is what exceeds 1e-3 and three times what a rounding of the input moves ONNX
 Runtime's own. *steady*: ONNX Runtime's time over ours (geometric mean; the worst size), one thread, in turns; *new*: the
 same of first answers. *pack*: megabytes, of which weights. *load*, *peak*: time to load and most memory, ours / ONNX
-Runtime's.
+Runtime's. *kept*: the pack of an earlier run.
 
 | model | wheel | nodes | sizes | right | steady | worst | new | load, ms | pack, MB | peak, MB | tuned in, s |
 |---|---|---|---|---|---|---|---|---|---|---|---|
