@@ -9,7 +9,7 @@ import torch
 from haotuner.errors import UsageError
 from haotuner.runtime.pack import Pack
 from haotuner.torch.defining import refuse_grad
-from haotuner.torch.ops import tensor_of
+from haotuner.torch.ops import array_of, tensor_of
 
 
 class ServedModel(torch.nn.Module):  # type: ignore[misc]
@@ -39,5 +39,5 @@ class ServedModel(torch.nn.Module):  # type: ignore[misc]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _run(self, given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        found = self._served.run(given).values()
+        found = self._served.run({name: array_of(one) for name, one in given.items()}).values()
         return [one if isinstance(one, torch.Tensor) else tensor_of(one, getattr(torch, one.dtype.name)) for one in found]

@@ -22,7 +22,7 @@ from haotuner.runtime.pack import Pack
 from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
-from haotuner.runtime.typed import is_typed, typed_weight
+from haotuner.runtime.typed import is_typed, numpy_type, typed_weight
 from haotuner.torch import conv_ops
 from haotuner.torch.defining import define_pair, refuse_grad
 from haotuner.torch.fused import define_fused
@@ -184,6 +184,13 @@ def tensor_of(array: Any, kind: torch.dtype) -> torch.Tensor:
     if kind is torch.bfloat16:
         return torch.from_numpy(array.view("int16")).view(kind)
     return torch.from_numpy(array)
+
+
+def array_of(tensor: torch.Tensor) -> Any:
+    """What a whole model takes: the tensor itself; of bfloat16 on the host, which numpy takes from nobody, its bits so named."""
+    if tensor.dtype is not torch.bfloat16 or tensor.device.type != "cpu":
+        return tensor
+    return tensor.view(torch.int16).numpy().view(numpy_type("bf16"))
 
 
 def packed_tensor(linear: Linear | Convolution) -> torch.Tensor:

@@ -35,6 +35,15 @@ def test_a_whole_model_is_a_module(pack):
     assert not list(ServedModel(pack, "both").parameters())
 
 
+def test_tensors_of_bf16_go_in_and_come_out(tmp_path):
+    pytest.importorskip("ml_dtypes")
+    g = GraphBuilder()
+    graph = g.finish(g.map("neg", g.input("x", (dimension("batch"), 3), "bf16")))
+    x = torch.randn(4, 3).bfloat16()
+    with haotuner.load(model_pack(tmp_path / "pack", {"turned": graph}), threads=1) as opened:
+        assert torch.equal(ServedModel(opened, "turned")(x), -x)
+
+
 def test_what_a_module_cannot_take_is_said(pack):
     module, x, more = ServedModel(pack, "both"), torch.randn(2, 3), torch.arange(2)
     with pytest.raises(UsageError, match="more is missing"):
