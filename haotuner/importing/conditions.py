@@ -34,6 +34,16 @@ class Condition:
         return Condition(canonical(1 - self.extent), f"not {self.words}")
 
 
+def compared(sign: str, one: Extent, other: Extent) -> Condition | None:
+    """Two extents by ``==``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``; None where they are not whole."""
+    if sign == "!=":
+        return _differ(one, other)
+    if not sympy.sympify(one - other).is_integer:
+        return None
+    build = next(build for build, known in _COMPARED.values() if known == sign)
+    return Condition(build(canonical(one - other)), f"{text(one)} {sign} {text(other)}")
+
+
 def condition_of(g: Folding, tensor: str) -> Condition | None:
     """The condition that a tensor of one element holds; None where data decide it, or it has no such arithmetic."""
     known = g.known(tensor)
@@ -71,10 +81,7 @@ def _mapped(g: Folding, node: Node) -> Condition | None:
     if function not in _COMPARED:
         return None
     one, other = (_number_of(g, tensor) for tensor in node.inputs)
-    if one is None or other is None or not sympy.sympify(one - other).is_integer:
-        return None
-    build, sign = _COMPARED[function]
-    return Condition(build(canonical(one - other)), f"{text(one)} {sign} {text(other)}")
+    return None if one is None or other is None else compared(_COMPARED[function][1], one, other)
 
 
 def _differ(one: Extent, other: Extent) -> Condition | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from haotuner.importing.aten import ATEN
 from haotuner.importing.aten_attention import attention_taken_apart
 from haotuner.importing.aten_call import Aten
 from haotuner.importing.aten_complex import COMPLEX, Complex, called, has_complex
+from haotuner.importing.aten_guards import required
 from haotuner.importing.aten_lengths import lengths_kept
 from haotuner.importing.folding import Folding
 from haotuner.importing.read import finished
@@ -85,11 +86,12 @@ def graph_of_program(program: Any, names: Mapping[str, str]) -> Graph:
     """The graph of an ExportedProgram. ``names``: of its symbols; others are called by their input and axis."""
     with suppress(ImportError):
         importlib.import_module("ml_dtypes")  # tells numpy of bf16; what needs it says so where it is missing
+    guards = tuple(getattr(program, "_guards_code", None) or ())  # of a loaded program lost by what follows
     with lengths_kept(_torch()):
         program = program.run_decompositions(_taken_apart())
     nodes = list(program.graph.nodes)
     _refuse_unknown(nodes)
-    return _Reader(program, dict(names)).read(nodes)
+    return _Reader(program, dict(names)).read(nodes, guards)
 
 
 def _taken_apart() -> Any:
@@ -147,7 +149,7 @@ class _Reader:
         self.of_data: dict[str, Extent] = {}  # what stands for a symbol that no input's size says
         self.values: dict[str, Any] = {}  # by the node's name: a tensor's name, an extent, a number, a list
 
-    def read(self, nodes: list[Any]) -> Graph:
+    def read(self, nodes: list[Any], guards: Sequence[str]) -> Graph:
         for name, sizes in symbols_of(self.program).items():
             for axis, size in enumerate(sizes):
                 if hasattr(size, "node") and getattr(size.node.expr, "is_Symbol", False):
@@ -164,6 +166,8 @@ class _Reader:
                     raise UsageError(f"node {node.name}: {error}") from error
             elif node.op == "output":
                 outputs = [(one.name, self._real(one.name)) for one in node.args[0] if hasattr(one, "name")]
+        shapes = {name: self.g.types[name].shape for name in self.g.inputs}
+        self.g.required += required(guards, shapes)
         return finished(self.g, outputs)
 
     def _real(self, name: str) -> str:

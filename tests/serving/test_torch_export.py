@@ -11,6 +11,7 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
 from haotuner.importing.exported import read_exported
+from haotuner.orchestrate.agreements import demands, unmet
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of itself
@@ -104,6 +105,21 @@ def test_every_operator_without_a_rule_is_listed():
 
     with pytest.raises(UsageError, match="operators without a rule: .*i0"):
         export(Odd(), (torch.ones(3, 3),))
+
+
+def test_sizes_for_which_a_module_does_something_else_are_refused(tmp_path):
+    from haotuner.torch import export
+
+    class Chooses(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            x = x * 2 if x.shape[1] > 10 else x
+            return x + 5 if x.shape[1] % 4 == 0 else x
+
+    graph = export(Chooses(), (torch.ones(2, 12, 8),), ({0: "batch", 1: "seq"},), out=tmp_path / "m.pt2")
+    for one in (graph, read_exported(tmp_path / "m.pt2")):
+        refused = [seq for seq in range(1, 40) if unmet(demands(one), {"batch": 1, "seq": seq})]
+        assert refused == [seq for seq in range(1, 40) if seq <= 10 or seq % 4]
+    assert not demands(export(Encoder(), ids(2, 7), ({0: "batch", 1: "seq"},) * 2))
 
 
 def test_a_file_that_is_none_is_refused_in_words(tmp_path):
