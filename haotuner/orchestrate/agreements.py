@@ -63,6 +63,10 @@ def _pairs(graph: Graph, node: Node) -> Iterator[tuple[Extent, Extent]]:
             extent, end = shapes[0][axis], stop if step > 0 else start + 1
             if not never_negative(canonical(extent - end)):
                 yield largest([end, extent]), extent
+    elif node.primitive == "pad" and node.attributes["mode"] == "reflect":
+        for extent, *pads in zip(shapes[0], node.attributes["before"], node.attributes["after"], strict=True):
+            for pad in (one for one in pads if one != 0 and not never_negative(canonical(extent - one - 1))):
+                yield largest([canonical(pad + 1), extent]), extent
     elif node.primitive == "recurrent":
         wanted = operands(out[1], GATES[node.attributes["kind"]], node.attributes["hidden"])
         for shape, (_, asked) in zip(shapes[1:], wanted, strict=True):

@@ -12,6 +12,7 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph.extents import dimension, largest, smallest
 from haotuner.graph.graph import Graph, GraphBuilder, Required
 from haotuner.graph.interpret import interpret
+from haotuner.orchestrate.agreements import agreements, unmet
 from haotuner.orchestrate.lacking import check_sizes
 from haotuner.orchestrate.segments import branches, counts, cut, data_dimensions
 from haotuner.orchestrate.spans import spans_of
@@ -226,3 +227,9 @@ def test_a_condition_of_several_elements_is_refused():
     with pytest.raises(PackInvalid, match="is not a model's chain"):
         damaged = b'{"chain": [{"do": "when"}], "name": "a", "dims": [], "inputs": [], "outputs": []}'
         haotuner.runtime.chain.Chain(None, damaged, "a", lambda name: None)
+
+
+def test_a_reflection_needs_as_many_elements():
+    g = GraphBuilder()
+    graph = g.finish(g.add("pad", g.input("x", (B, dimension("n"))), before=(0, 4), after=(0, 6), mode="reflect", value=0.0))
+    assert unmet(agreements(graph), {"batch": 1, "n": 6}) and not unmet(agreements(graph), {"batch": 1, "n": 7})
