@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, floor_division
 from haotuner.graph.graph import Required
@@ -13,6 +13,8 @@ from haotuner.importing.conditions import Condition, compared
 # Sizes that tell a choice of the module from what torch assumes of 0 and 1 alone, which such a module serves, too.
 SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 33, 64, 100, 127, 129, 224, 513, 1000, 1025, 5000, 100_000)
 DRAWS = 200
+# Sizes at which torch changes how it computes an operator, not what: rows of distances that it makes of a product.
+OWN_CHOICES = {"_cdist_forward.default": 25}
 _SIGNS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 Shapes = Mapping[str, Sequence[Extent]]
 
@@ -21,11 +23,15 @@ class _Unknown(Exception):
     """A guard that says something else than sizes of inputs."""
 
 
-def required(guards: Sequence[str], shapes: Shapes) -> Iterator[Required]:
-    """What requests must fulfil. ``guards``: torch's, as text; ``shapes``: of inputs. Others than of sizes are left out."""
+def required(guards: Sequence[str], shapes: Shapes, operators: Collection[str] = ()) -> Iterator[Required]:
+    """What requests must fulfil. ``guards``: torch's, as text; ``shapes``: of inputs. Others than of sizes are left out.
+
+    ``operators``: ATen's that the program calls.
+    """
+    own = {size for name, size in OWN_CHOICES.items() if name in operators}
     for text in guards:
         try:
-            condition = _condition(ast.parse(text, mode="eval").body, shapes)
+            condition = _condition(ast.parse(text, mode="eval").body, shapes, own)
             taken = condition is None or _always(condition.extent)
         except (_Unknown, SyntaxError, ZeroDivisionError):
             continue
@@ -44,10 +50,17 @@ def _always(extent: Extent) -> bool:
     return all(evaluate(extent, dict(zip(names, sizes, strict=True))) for many in (alike, drawn) for sizes in many)
 
 
-def _condition(node: ast.AST, shapes: Shapes) -> Condition | None:
+def _condition(node: ast.AST, shapes: Shapes, own: Collection[int]) -> Condition | None:
+    """What a guard asks; None where torch asks for itself."""
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _SIGNS:
         raise _Unknown
-    return compared(_SIGNS[type(node.ops[0])], _number(node.left, shapes), _number(node.comparators[0], shapes))
+    one, other = _number(node.left, shapes), _number(node.comparators[0], shapes)
+    against = [each for each in (one, other) if isinstance(each, int)]
+    if any(each in own for each in against):
+        return None
+    if isinstance(node.ops[0], ast.NotEq) and any(each in (0, 1) for each in against):
+        return None  # torch says so of every size that it asks whether it is spread over another
+    return compared(_SIGNS[type(node.ops[0])], one, other)
 
 
 def _number(node: ast.AST, shapes: Shapes) -> Extent:

@@ -167,7 +167,8 @@ class _Reader:
             elif node.op == "output":
                 outputs = [(one.name, self._real(one.name)) for one in node.args[0] if hasattr(one, "name")]
         shapes = {name: self.g.types[name].shape for name in self.g.inputs}
-        self.g.required += required(guards, shapes)
+        called = {_name_of(node.target) for node in nodes if node.op == "call_function"}
+        self.g.required += required(guards, shapes, called)
         return finished(self.g, outputs)
 
     def _real(self, name: str) -> str:
