@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import sympy
 
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, floor_division
 from haotuner.graph.graph import Required
-from haotuner.importing.conditions import Condition, compared
+from haotuner.importing.conditions import compared
 
 # Sizes that tell a choice of the module from what torch assumes of 0 and 1 alone, which such a module serves, too.
 SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 33, 64, 100, 127, 129, 224, 513, 1000, 1025, 5000, 100_000)
 DRAWS = 200
-# Sizes at which torch changes how it computes an operator, not what: rows of distances that it makes of a product.
-OWN_CHOICES = {"_cdist_forward.default": 25}
+OWN = {"cdist": 25}  # of operators that choose between ways to one result: the size that torch compares with
 _SIGNS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 Shapes = Mapping[str, Sequence[Extent]]
 
@@ -23,16 +25,19 @@ class _Unknown(Exception):
     """A guard that says something else than sizes of inputs."""
 
 
-def required(guards: Sequence[str], shapes: Shapes, operators: Collection[str] = ()) -> Iterator[Required]:
-    """What requests must fulfil. ``guards``: torch's, as text; ``shapes``: of inputs. Others than of sizes are left out.
+def required(guards: Sequence[str], shapes: Shapes, operators: Iterable[str]) -> Iterator[Required]:
+    """What requests must fulfil; ``guards``: torch's, as text, of which others than of sizes are left out.
 
-    ``operators``: ATen's that the program calls.
+    ``shapes``: of the inputs. ``operators``: names of those that the program calls.
     """
-    own = {size for name, size in OWN_CHOICES.items() if name in operators}
+    own = {size for name, size in OWN.items() if any(name in one for one in operators)}
     for text in guards:
         try:
-            condition = _condition(ast.parse(text, mode="eval").body, shapes, own)
-            taken = condition is None or _always(condition.extent)
+            guard = _compared(ast.parse(text, mode="eval").body)
+            sides = (_number(one, shapes) for one in (guard.left, guard.comparators[0]))
+            condition = compared(_SIGNS[type(guard.ops[0])], *sides)
+            taken = any(isinstance(one, ast.Constant) and one.value in own for one in (guard.left, guard.comparators[0]))
+            taken = taken or condition is None or _always(guard, condition.extent, shapes)
         except (_Unknown, SyntaxError, ZeroDivisionError):
             continue
         if condition is not None and not taken:
@@ -40,27 +45,27 @@ def required(guards: Sequence[str], shapes: Shapes, operators: Collection[str] =
                            "export it once for each side of its condition")  # fmt: skip
 
 
-def _always(extent: Extent) -> bool:
-    names = sorted(dimensions(extent))
-    if not names:
-        return bool(evaluate(extent, {}))
+def _always(guard: ast.Compare, holds: Extent, shapes: Shapes) -> bool:
+    """Whether a guard holds wherever nothing in it is 0 or 1."""
+    names = sorted(dimensions(holds))
+    sides = [_number(one, shapes) for one in (guard.left, guard.comparators[0])]
+    inner = [atom for one in sides if not isinstance(one, int) for atom in one.atoms(sympy.floor)]
+    if not isinstance(guard.ops[0], ast.Eq):  # remainders are compared with 0
+        inner += [one for one in sides if not isinstance(one, int)]
     draw = random.Random(0)  # noqa: S311  no secret
     alike: Iterator[Sequence[int]] = ([size] * len(names) for size in SIZES)
     drawn = ([draw.choice(SIZES) for _ in names] for _ in range(DRAWS if len(names) > 1 else 0))
-    return all(evaluate(extent, dict(zip(names, sizes, strict=True))) for many in (alike, drawn) for sizes in many)
+    for sizes in itertools.chain(alike, drawn):
+        known = dict(zip(names, sizes, strict=True))
+        if not evaluate(holds, known) and all(abs(evaluate(one, known)) > 1 for one in inner):
+            return False
+    return True
 
 
-def _condition(node: ast.AST, shapes: Shapes, own: Collection[int]) -> Condition | None:
-    """What a guard asks; None where torch asks for itself."""
+def _compared(node: ast.AST) -> ast.Compare:
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _SIGNS:
         raise _Unknown
-    one, other = _number(node.left, shapes), _number(node.comparators[0], shapes)
-    against = [each for each in (one, other) if isinstance(each, int)]
-    if any(each in own for each in against):
-        return None
-    if isinstance(node.ops[0], ast.NotEq) and any(each in (0, 1) for each in against):
-        return None  # torch says so of every size that it asks whether it is spread over another
-    return compared(_SIGNS[type(node.ops[0])], one, other)
+    return node
 
 
 def _number(node: ast.AST, shapes: Shapes) -> Extent:

@@ -167,8 +167,7 @@ class _Reader:
             elif node.op == "output":
                 outputs = [(one.name, self._real(one.name)) for one in node.args[0] if hasattr(one, "name")]
         shapes = {name: self.g.types[name].shape for name in self.g.inputs}
-        called = {_name_of(node.target) for node in nodes if node.op == "call_function"}
-        self.g.required += required(guards, shapes, called)
+        self.g.required += required(guards, shapes, [str(node.target) for node in nodes])
         return finished(self.g, outputs)
 
     def _real(self, name: str) -> str:
