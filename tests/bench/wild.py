@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--given", default="", help="inputs whose elements matter: sr=16000;lengths=seq")
     parser.add_argument("--cache", type=Path, help="keeps the ONNX files of wheels")
     parser.add_argument("--only", nargs="*", default=[], help=f"of {', '.join(one.name for one in EVERY)}")
-    parser.add_argument("--packs", type=Path, default=Path("wild-packs"), help="keeps packs; one that is there is taken")
+    parser.add_argument("--packs", type=Path, default=Path("packs-wild"), help="keeps packs; one that is there is taken")
     parser.add_argument("--budget", default="", help="tune for so long instead of --zero-measure")
     parser.add_argument("--sizes", type=int, default=SIZES)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each contender at each size")
@@ -139,6 +139,7 @@ def _models(asked: argparse.Namespace) -> Iterator[tuple[Path, Wild]]:
 
 def _row(file: Path, model: Wild, asked: argparse.Namespace) -> str:
     """The line of a model. Whatever goes wrong is said in it, in bold."""
+    asked.packs.mkdir(parents=True, exist_ok=True)
     pack = asked.packs / model.name
     about = f"| {model.name} | {model.wheel.replace('==', ' ')} | {_nodes(file)} | {model.shapes} "
     begin = time.perf_counter()
