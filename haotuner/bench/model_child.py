@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from haotuner.isolate.program import Program
 
 PROGRAM = "haotuner.bench.model_child:contender"
 Run = Callable[[Mapping[str, Any]], Any]
+RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")  # what ``--given`` says of an input whose elements are drawn
 
 
 def contender(told: Mapping[str, Any]) -> Program:
@@ -90,11 +92,14 @@ def loader(name: str, task: Mapping[str, Any]) -> Callable[[], Run]:
 def feeds_of(
     inputs: Sequence[Mapping[str, Any]], dims: Mapping[str, int], seed: int, given: Mapping[str, list[str]]
 ) -> dict[str, Any]:
-    """Inputs of a request: normal numbers, whole ones 0 or 1; ``given``: numbers, or dimensions' names, for some."""
+    """Inputs of a request: normal numbers, whole ones 0 or 1; ``given``: numbers, a range or dimensions' names, for some."""
     draw, found = np.random.default_rng(seed), {}
     for one in inputs:
         shape = [dims[e] if isinstance(e, str) else e for e in one["shape"]]
-        if one["name"] in given:
+        ranged = RANGE.fullmatch(",".join(given.get(one["name"], ())))
+        if ranged:
+            found[one["name"]] = draw.integers(int(ranged[1]), int(ranged[2]) + 1, shape).astype(one["dtype"])
+        elif one["name"] in given:
             told = np.array([dims[e] if e in dims else float(e) for e in given[one["name"]]], one["dtype"])
             if told.size > 1 and not shape:
                 raise UsageError(f"--given {one['name']}: {told.size} numbers for an input that is one")

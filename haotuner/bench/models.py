@@ -15,7 +15,7 @@ import numpy as np
 
 from haotuner.bench.contender import OURS, Setting
 from haotuner.bench.environment import child_environment
-from haotuner.bench.model_child import PROGRAM
+from haotuner.bench.model_child import PROGRAM, RANGE
 from haotuner.bench.turns import Answering, Turns, greetings
 from haotuner.errors import UsageError
 from haotuner.isolate.child import Child
@@ -28,6 +28,7 @@ MODEL_PEERS = ("onnxruntime", "openvino", "torch")
 PROGRAMS = ".pt2"  # what ``torch.export.save`` writes, for torch alone; the others read ONNX
 TURNS = 9  # a contender's time at a size is spent in as many parts: a host changes its speed by a third for seconds
 DRAWN = 12  # requests of a range
+NUMBER = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?")
 
 
 def requests_of(text: str, dims: Sequence[str], seed: int = 0, data: Sequence[str] = ()) -> list[dict[str, int]]:
@@ -55,16 +56,22 @@ def requests_of(text: str, dims: Sequence[str], seed: int = 0, data: Sequence[st
 
 
 def given_of(text: str, inputs: Sequence[str], dims: Sequence[str]) -> dict[str, list[str]]:
-    """What ``--given`` says of inputs whose elements matter: ``scales=0,1,0;lengths=seq``, numbers or dimensions."""
+    """What ``--given`` says of inputs whose elements matter: ``scales=0,1,0;lengths=seq;ids=0..30521``.
+
+    Numbers, dimensions, or the range that each element is drawn from, both ends in it.
+    """
     found: dict[str, list[str]] = {}
     for part in filter(None, text.split(";")):
         name, _, said = (one.strip() for one in part.partition("="))
         found[name] = [one.strip() for one in said.split(",")]
-        wrong = [one for one in found[name] if one not in dims and not re.fullmatch(r"-?\d+(\.\d*)?(e-?\d+)?", one)]
+        ranged = RANGE.fullmatch(said)
+        backward = ranged is not None and int(ranged[1]) > int(ranged[2])
+        wrong = backward or not ranged and [one for one in found[name] if one not in dims and not NUMBER.fullmatch(one)]
         if name not in inputs or wrong:
             raise UsageError(
-                f"--given {part!r}: write INPUT=NUMBERS or dimensions, such as lengths=seq or scales=0,1,0; "
-                f"the model has the inputs {', '.join(inputs)} and the dimensions {', '.join(dims) or 'none'}"
+                f"--given {part!r}: write INPUT=NUMBERS, a range or dimensions, such as lengths=seq, ids=0..30521 "
+                f"or scales=0,1,0; the model has the inputs {', '.join(inputs)} "
+                f"and the dimensions {', '.join(dims) or 'none'}"
             )
     return found
 

@@ -76,7 +76,8 @@ def bench(
         ),
     ] = None,
     given: Annotated[
-        str, typer.Option("--given", help="With --only: inputs whose elements matter: scales=0,1,0;lengths=seq.")
+        str,
+        typer.Option("--given", help="With --only: inputs whose elements matter: scales=0,1,0;lengths=seq;ids=0..30521."),
     ] = "",
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw time over m.")] = None,
     json_output: Json = False,

@@ -32,6 +32,14 @@ def test_inputs_get_numbers_and_sizes():
     assert given_of("", NAMES, DIMS) == {}
 
 
+def test_elements_of_a_range_are_drawn_from_all_of_it():
+    ids = {"name": "ids", "dtype": "int64", "shape": ["batch", "seq"]}
+    given = given_of("ids=3..5", ["ids"], DIMS)
+    assert set(feeds_of([ids], {"batch": 8, "seq": 9}, 0, given)["ids"].reshape(-1)) == {3, 4, 5}
+    with pytest.raises(UsageError, match="--given"):
+        given_of("ids=5..3", ["ids"], DIMS)
+
+
 def test_one_number_is_given_as_it_is():
     rate = {"name": "rate", "dtype": "int64", "shape": []}
     assert feeds_of([rate], {}, 0, {"rate": ["16000"]})["rate"] == 16000
