@@ -17,6 +17,9 @@ from haotuner.graph.types import TensorType, dtype_named, numpy_dtype
 Guard: TypeAlias = tuple[tuple[str, int], ...]  # branches and what they must be, the outermost first
 
 
+NEVER = 0  # the extent of what no request fulfils: its guard says which are refused
+
+
 @dataclass(frozen=True, slots=True)
 class Required:
     """An extent that must not be 0 at a request, what the caller is told otherwise, and where this holds."""
@@ -232,8 +235,10 @@ class GraphBuilder:
         """The graph of these outputs."""
         needed, kept = set(outputs), []
         sizes: set[str] = set().union(*(dimensions(one) for name in outputs for one in self.types[name].shape))
+        refused = {branch for one in self.required if one.extent == NEVER for branch, _ in one.guard}
         for node in reversed(self.nodes):
-            if node.output in needed or not sizes.isdisjoint(made_dimensions(node.primitive, node.attributes)):
+            told = node.primitive == "decided" and node.attributes["branch"] in refused
+            if told or node.output in needed or not sizes.isdisjoint(made_dimensions(node.primitive, node.attributes)):
                 kept.append(node)
                 needed.update(node.inputs)
                 sizes |= sizes_of(node, self.types)

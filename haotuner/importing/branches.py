@@ -16,7 +16,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimensions, same
-from haotuner.graph.graph import GraphBuilder, Required
+from haotuner.graph.graph import NEVER, GraphBuilder, Required
 from haotuner.importing.conditions import Condition, condition_of, settled
 from haotuner.importing.folding import Before, Folding
 from haotuner.importing.lengths import new_dimension
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from haotuner.importing.read import Reader
 
 MOST_SPLITS = 64  # places behind which the rest of a graph is read twice
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """The side that can be read, and why the other cannot."""
+
+    value: int
+    why: UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ def branched(
 ) -> list[str] | None:
     """Results of an If; None: what follows it was read, too, and ``names`` has the results of its graph.
 
-    UsageError where neither side can be read, or one that data may take.
+    UsageError where neither side can be read.
     """
     tensor = inputs[0] if inputs else None
     if tensor is None:
@@ -117,7 +125,7 @@ class _Branch:
         before = Before.of(self.g)
         flag, branch = self._decided()
         sides = self._tried(branch, lambda value: [self._made(one) for one in self.side(value)])
-        if isinstance(sides, int):
+        if isinstance(sides, _Alone):
             return self._alone(sides, before)
         if all(self._alike(*pair) for pair in zip(sides[1], sides[0], strict=True)):
             return [self._chosen(flag, branch, *pair) for pair in zip(sides[1], sides[0], strict=True)]
@@ -138,7 +146,7 @@ class _Branch:
             return [self._made(inner[one]) for one in wanted]
 
         sides = self._tried(branch, whole)
-        if isinstance(sides, int):
+        if isinstance(sides, _Alone):
             return self._alone(sides, before)
         for name, one, other in zip(wanted, sides[1], sides[0], strict=True):
             if not self._alike(one, other):
@@ -166,8 +174,8 @@ class _Branch:
             return GraphBuilder.add(self.g, "decided", self.g._nodes_of(self.tensor), branch=branch), branch
         return GraphBuilder.add(self.g, "decided", branch=branch, extent=self.condition.extent), branch
 
-    def _tried(self, branch: str, read: Callable[[int], list[str]]) -> dict[int, list[str]] | int:
-        """What both sides make, or which one can be read. UsageError where neither can, or data may take the other."""
+    def _tried(self, branch: str, read: Callable[[int], list[str]]) -> dict[int, list[str]] | _Alone:
+        """What both sides make, or the one that can be read. UsageError where neither can."""
         found: dict[int, list[str]] = {}
         wrong: dict[int, UsageError] = {}
         for value in (1, 0):
@@ -178,14 +186,20 @@ class _Branch:
             except UsageError as error:
                 wrong[value] = error
                 before.restore(self.g)
-        if wrong and (len(wrong) == 2 or self.condition is None):
+        if len(wrong) == 2:
             raise next(iter(wrong.values()))
-        return next(iter(found)) if wrong else found
+        return _Alone(next(iter(found)), next(iter(wrong.values()))) if wrong else found
 
-    def _alone(self, value: int, before: Before) -> list[str]:
+    def _alone(self, only: _Alone, before: Before) -> list[str]:
+        """Results of the one side that can be read; requests of the other are refused once their condition is known."""
         before.restore(self.g)
-        self.require(value)
-        return self.side(value)
+        if self.condition is not None:
+            self.require(only.value)
+            return self.side(only.value)
+        _, branch = self._decided()
+        words = f"its data take the side of an If that cannot be had at the sizes of --shapes: {only.why}"
+        self.g.required.append(Required(NEVER, words, (*self.g.guard, (branch, 1 - only.value))))
+        return self.side(only.value)
 
     def _made(self, tensor: str) -> str:
         """The tensor, of memory that segments hand on."""

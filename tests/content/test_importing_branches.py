@@ -74,6 +74,14 @@ def test_a_condition_of_sizes_on_one_side_of_another(rate, long):
         interpret(read, {"x": x(2, 3, 8), "rate": np.int64(1)})
 
 
+def test_a_side_of_data_that_no_asked_size_fits_is_refused_once_data_take_it():
+    model = models.squeezed(rate=True)
+    read = graph(model, "batch=1..8;long=12..15")
+    agree(model, read, {"x": x(2, 3, 13), "rate": np.int64(8)})
+    with pytest.raises(UsageError, match="its data take the side of an If that cannot be had"):
+        interpret(read, {"x": x(2, 3, 13), "rate": np.int64(1)})
+
+
 @pytest.mark.parametrize("count", [1, 3, 4, 9])
 def test_sizes_decide_when_a_request_runs(count):
     model = models.rows()

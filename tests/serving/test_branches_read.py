@@ -11,6 +11,7 @@ import haotuner
 from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
 from haotuner.importing.read import graph_of
+from haotuner.orchestrate.spans import ranges_of
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import model_pack
 
@@ -29,7 +30,8 @@ DRAW = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def graphs():
-    return {name: graph_of(one, None, {}) for name, one in MODELS.items()}
+    narrow = graph_of(MODELS["rates"], None, {}, lambda inputs: ranges_of(inputs, "batch=1..8;long=12..15"))
+    return {name: graph_of(one, None, {}) for name, one in MODELS.items()} | {"narrow": narrow}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,7 @@ def x(*shape: int) -> Any:
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     *(("of_data", {"x": np.abs(x(3, 4)) * np.float32(sign), "flag": np.bool_(flag)}) for sign in (1, -1) for flag in (0, 1)),
     *(("rates", {"x": x(2, 3, long), "rate": np.int64(rate)}) for rate, long in ((8, 9), (1, 5), (8, 15), (3, 7))),
+    ("narrow", {"x": x(2, 3, 13), "rate": np.int64(8)}),
     *(("rows", {"x": x(count, 4)}) for count in (1, 3, 4, 9)),
     *(("counted", {"x": x(7, 4), "flag": np.bool_(flag)}) for flag in (0, 1)),
     *(("looped", {"first": x(4), "x": x(turns, 4)}) for turns in (1, 9, 0)),
@@ -70,6 +73,13 @@ def test_requests_of_no_side_are_refused_by_the_condition(pack):
     for rate, long, words in ((1, 8, r"\(long // 4\) == 1"), (8, 16, r"\(long // 8\) == 1")):
         with pytest.raises(UsageError, match=f"rates: this pack serves requests where {words}"):
             pack.model("rates").run({"x": x(2, 3, long), "rate": np.int64(rate)})
+
+
+def test_data_that_take_a_side_which_no_asked_size_fits_are_refused(pack):
+    model, given = pack.model("narrow"), {"x": x(2, 3, 13), "rate": np.int64(1)}
+    for run in (model.run, lambda told: model._walked(told, None, None, lambda one, own, placed: one.run(own, placed))):
+        with pytest.raises(UsageError, match="narrow: its data take the side of an If"):
+            run(given)
 
 
 def test_the_pack_is_sound(path):
