@@ -1,9 +1,8 @@
 """Sixty sizes a kind that nothing was tuned for, against the best peer at each, and writes docs/results/sixty.md.
 
-    python -m tests.bench.sixty [KIND ...] [--threads 1,2] [--budget 20s] [--seconds-per-row 0.5] [--seed 1] [--cold]
+    python -m tests.bench.sixty [KIND ...] [--threads 1,2] [--budget 20s] [--seconds-per-row 0.5] [--seed 1]
 
-A kind is a few ops; each is tuned once for its whole range, and raced at sizes drawn from it by the seed, log-uniform,
-weights hot or, with ``--cold``, out of cache, as a server's layers find them.
+A kind is a few ops; each is tuned once for its whole range, and raced at sizes drawn from it by the seed, log-uniform, hot.
 Every library computes with its results checked; the page has means, the share of sizes lost, and the worst ones. Run it on a
 quiet machine; kinds that are not named stay as they are in the page.
 """
@@ -83,8 +82,7 @@ KINDS: dict[str, tuple[tuple[str, str], ...]] = {
 }  # fmt: skip
 HEAD = """# Sixty sizes a kind
 
-Made by `python -m tests.bench.sixty`, each kind by the command it names: sizes drawn by a seed from the tuned range, weights
-hot where a title does not say cold.
+Made by `python -m tests.bench.sixty`, each kind by the command it names: sizes drawn by a seed from the tuned range, hot.
 Ratios are a peer's time over ours: more than 1 means that we are faster; *best* is the best peer at each size. *lost* and
 *far*: sizes whose whole 95 % interval lies under 0.95 and 0.85. A peer that is wrong, or cannot compute an op, is left out.
 """
@@ -98,13 +96,12 @@ def main() -> None:
     words.add_argument("--budget", default="20s")
     words.add_argument("--seconds-per-row", default="0.5")
     words.add_argument("--seed", type=int, default=1)
-    words.add_argument("--cold", action="store_true", help="weights come from memory at each call")
     words.add_argument("--page", type=Path, default=Path("docs/results/sixty.md"))
     asked = words.parse_args()
     for kind in asked.kinds:
         rows: list[Any] = []
         command = f"python -m tests.bench.sixty {kind} --threads {asked.threads} --budget {asked.budget}"
-        command += f" --seconds-per-row {asked.seconds_per_row} --seed {asked.seed}" + " --cold" * asked.cold
+        command += f" --seconds-per-row {asked.seconds_per_row} --seed {asked.seed}"
         with tempfile.TemporaryDirectory() as folder:
             for place, (spec, shapes) in enumerate(KINDS[kind]):
                 pack = Path(folder) / str(place)
@@ -114,17 +111,15 @@ def main() -> None:
                 )  # fmt: skip
                 rows += raced(pack, Op.parse(spec), ShapeRange.parse(shapes), -(-SIZES // len(KINDS[kind])), asked)
         page = asked.page.read_text(encoding="utf-8") if asked.page.exists() else HEAD
-        title = f"{kind}, weights cold" if asked.cold else kind
-        text = [f"## {title}", "", f"`{command}`", "", machine(tuned), "", *section(rows)]
-        asked.page.write_text(with_section(page, title, "\n".join(text)), encoding="utf-8")
+        text = [f"## {kind}", "", f"`{command}`", "", machine(tuned), "", *section(rows)]
+        asked.page.write_text(with_section(page, kind, "\n".join(text)), encoding="utf-8")
 
 
 def raced(pack: Path, op: Op, shapes: ShapeRange, count: int, asked: argparse.Namespace) -> list[Any]:
     """The rows of one op at so many drawn sizes."""
     contest = contest_of(
         pack, environment=dict(os.environ), ops=[op.name], shapes=drawn(op, shapes, count, asked.seed), against=PEERS,
-        threads=tuple(int(count) for count in asked.threads.split(",")),
-        weights=("cold" if asked.cold else "hot",), block_s=BLOCK_S,
+        threads=tuple(int(count) for count in asked.threads.split(",")), weights=("hot",), block_s=BLOCK_S,
         seconds_per_row=float(asked.seconds_per_row), noise_floor=False,
     )  # fmt: skip
     found: list[Any] = finish(contest, facts_of(pack, None), _told)["rows"]
