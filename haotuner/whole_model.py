@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from haotuner.orchestrate.tasks import AskedModel
 
 TOLERANCE = 1e-3  # of the largest result: fp32 sums in other orders, through some hundred steps
-ULPS_OF_HALVES = (
-    4  # of models that round to 16 bits after every step: what sums in other orders and later layers make of one
-)
+# Of models that round to 16 bits after every step: what sums in other orders and later layers make of one.
+ULPS_OF_HALVES = 4
 # Of models that round to bytes: a sum between two bytes may become the other one, of a signed range 1/127 of the largest;
 # layers behind it may make two of it, and many layers more: see ``tolerance_of``.
 TOLERANCE_OF_BYTES = 2e-2
