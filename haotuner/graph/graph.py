@@ -15,8 +15,6 @@ from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import TensorType, dtype_named, numpy_dtype
 
 Guard: TypeAlias = tuple[tuple[str, int], ...]  # branches and what they must be, the outermost first
-
-
 NEVER = 0  # the extent of what no request fulfils: its guard says which are refused
 
 

@@ -14,13 +14,13 @@ import sympy
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, largest, lowered, smallest, text
 from haotuner.graph.graph import Node
 from haotuner.importing.known import Undecided, exact
+from haotuner.importing.scalars import PASSED, number_held
 from haotuner.words.shape import Span
 
 if TYPE_CHECKING:
     from haotuner.importing.folding import Folding
 
 TRIED = 8_192  # requests for each of which a condition is computed; of more it is bounded
-_SAME = ("reshape", "broadcast", "cast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def condition_of(g: Folding, tensor: str) -> Condition | None:
     node = next((one for one in reversed(g.nodes) if one.output == tensor), None)
     if node is None or math.prod(one if isinstance(one, int) else 2 for one in g.types[tensor].shape) != 1:
         return None
-    if node.primitive in _SAME:
+    if node.primitive in PASSED:
         return condition_of(g, node.inputs[0]) if g.types[node.inputs[0]].dtype == "bool" else _of_number(g, node.inputs[0])
     return _mapped(g, node) if node.primitive == "map" else None
 
@@ -91,21 +91,7 @@ def _differ(one: Extent, other: Extent) -> Condition | None:
 
 
 def _number_of(g: Folding, tensor: str) -> Extent | None:
-    """The number that a tensor of one element holds, where dimensions tell it."""
-    known = g.known(tensor)
-    if known is not None:
-        flat = np.asarray(known).reshape(-1)
-        try:
-            return exact(flat[0]) if flat.size == 1 else None
-        except Undecided:
-            return None
-    node = next((one for one in reversed(g.nodes) if one.output == tensor), None)
-    if node is None:
-        return None
-    if node.primitive == "size":
-        found: Extent = node.attributes["extent"]
-        return found
-    return _number_of(g, node.inputs[0]) if node.primitive in _SAME else None
+    return number_held(g, {node.output: node for node in g.nodes}, tensor)
 
 
 def _is_zero(gap: Extent) -> Extent:

@@ -97,20 +97,22 @@ class Folding(GraphBuilder):
         """
         if tensor in self.constants or self.types[tensor].dtype not in FLOATS:
             return tensor
-        made, sources, behind = {node.output: node for node in self.nodes}, [tensor], dict[str, Node]()
-        while sources:
-            name = sources.pop()
-            if name in self.constants or name in behind:
+        wanted, behind = {tensor}, list[Node]()
+        for node in reversed(self.nodes):
+            if not wanted:
+                break
+            if node.output not in wanted:
                 continue
-            node = made.get(name)
-            if node is None or node.primitive not in WEIGHTS_MADE_BY or len(behind) == MOST_STEPS:
+            # Of a dimension: a constant as often as the request says.
+            if node.primitive not in WEIGHTS_MADE_BY or len(behind) == MOST_STEPS or sizes_of(node, self.types):
                 return tensor
-            if sizes_of(node, self.types):
-                return tensor  # a constant as often as a dimension of the request says
-            behind[name] = node
-            sources += node.inputs
+            behind.append(node)
+            wanted |= {one for one in node.inputs if one not in self.constants}
+            wanted.remove(node.output)
+        if wanted:
+            return tensor
         values: dict[str, Any] = {}
-        for node in (one for one in self.nodes if one.output in behind):
+        for node in reversed(behind):
             given = [values[one] if one in values else self.constants[one] for one in node.inputs]
             kind = self.types[node.output]
             found = PRIMITIVES[node.primitive].compute(given, node.attributes, number_of)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import Extent, canonical, ceiling_division, largest, same
 from haotuner.graph.graph import Node
 from haotuner.importing.folding import Folding
-
-_PASSED = ("cast", "reshape")
+from haotuner.importing.scalars import number_held, plain
 
 
 def always(g: Folding, condition: str) -> bool:
@@ -67,33 +65,10 @@ def _less(g: Folding, made: dict[str, Node], tensor: str) -> tuple[str, str] | N
     return None
 
 
-def plain(made: dict[str, Node], tensor: str) -> str:
-    """What a tensor is without other types and shapes."""
-    while (node := made.get(tensor)) is not None and node.primitive in _PASSED:
-        tensor = node.inputs[0]
-    return tensor
-
-
 def _number(g: Folding, made: dict[str, Node], tensor: str) -> Extent | None:
     """The whole number, or expression of dimensions, that a tensor of one element holds."""
-    seen: Any = None
-    while seen is None and tensor is not None:
-        seen = g.known(tensor)
-        node = made.get(tensor)
-        if seen is not None or node is None:
-            break
-        if node.primitive == "size":
-            extent: Extent = node.attributes["extent"]
-            return extent
-        if node.primitive not in (*_PASSED, "concat") or len(node.inputs) != 1:
-            return None
-        tensor = node.inputs[0]
-    if seen is None or np.size(seen) != 1:
-        return None
-    (one,) = np.asarray(seen).reshape(-1)
-    if isinstance(one, np.generic):
-        return int(one) if float(one).is_integer() else None
-    return one
+    found = number_held(g, made, tensor)
+    return found if isinstance(found, int) or getattr(found, "is_integer", False) else None
 
 
 def _step(g: Folding, made: dict[str, Node], before: str, after: str) -> int | None:
