@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from haotuner.graph.extents import evaluate
-from haotuner.graph.graph import Graph, Node
+from haotuner.graph.graph import Body, Graph, Node
 from haotuner.graph.primitives import PRIMITIVES, Sizes
 from haotuner.graph.types import HALVES, TensorType, numpy_dtype
 from haotuner.ops.functions import COMPARISONS
@@ -37,11 +37,15 @@ def unhalved(graph: Graph) -> Graph:
 
 
 def _in_type(graph: Graph, dtypes: Collection[str], other: str) -> Graph:
-    """The same graph with another type for what is of some types."""
-    nodes = tuple(
-        replace(node, attributes={**node.attributes, "dtype": other}) if node.attributes.get("dtype") in dtypes else node
-        for node in graph.nodes
-    )
+    """The same graph with another type for what is of some types, in bodies of loops, too."""
+
+    def told(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+        body = attributes.get("body")
+        if isinstance(body, Body):
+            return {**attributes, "body": replace(body, graph=_in_type(body.graph, dtypes, other))}
+        return {**attributes, "dtype": other} if attributes.get("dtype") in dtypes else attributes
+
+    nodes = tuple(replace(node, attributes=told(node.attributes)) for node in graph.nodes)
     types = {name: TensorType(t.shape, other) if t.dtype in dtypes else t for name, t in graph.types.items()}
     constants = {name: value.astype(numpy_dtype(other)) if graph.types[name].dtype in dtypes else value
                  for name, value in graph.constants.items()}  # fmt: skip

@@ -5,20 +5,35 @@ Inputs and outputs keep their types. What lies between is not rounded any more, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from haotuner.graph.graph import Graph, Node
+from haotuner.graph.graph import Graph, Node, bodies
 from haotuner.graph.rounding import unhalved
 from haotuner.graph.types import HALVES
 
 
+def _halves(graph: Graph) -> set[str]:
+    return {name for name, kind in graph.types.items() if kind.dtype in HALVES}
+
+
+def _computes_halves(graph: Graph) -> bool:
+    halves = _halves(graph)
+    return any(node.primitive != "cast" and halves.intersection((*node.inputs, node.output)) for node in graph.nodes)
+
+
+def _within(attributes: Mapping[str, Any], called: Mapping[str, str]) -> Mapping[str, Any]:
+    """Attributes of a node; a loop's body reads what lies outside of it by its name."""
+    body = attributes.get("body")
+    return {**attributes, "body": body.renamed(lambda name: called.get(name, name))} if body is not None else attributes
+
+
 def in_singles(graph: Graph) -> Graph:
-    """The graph with fp32 for fp16 and bf16; itself where it computes none, holds loops, or hands out what it is given."""
-    halves = {name for name, kind in graph.types.items() if kind.dtype in HALVES}
-    within = any(isinstance(value, Graph) for node in graph.nodes for value in node.attributes.values())
+    """The graph with fp32 for fp16 and bf16; itself where it computes none, or hands out what it is given."""
+    halves = _halves(graph)
     given_out = halves & set(graph.outputs) & {*graph.constants, *graph.inputs}
-    computes = any(node.primitive != "cast" and halves.intersection((*node.inputs, node.output)) for node in graph.nodes)
-    if not computes or within or given_out:
+    if given_out or not any(map(_computes_halves, (graph, *(body.graph for body in bodies(graph))))):
         return graph
     plain = unhalved(graph)
     types, guards, nodes, called = dict(plain.types), dict(plain.guards), list[Node](), dict[str, str]()
@@ -36,7 +51,7 @@ def in_singles(graph: Graph) -> Graph:
             del types[node.output]
             guards.pop(node.output, None)
         else:
-            nodes.append(replace(node, inputs=reads, output=made))
+            nodes.append(replace(node, inputs=reads, output=made, attributes=_within(node.attributes, called)))
     ends = [one for one in dict.fromkeys(graph.outputs) if one in halves]
     nodes += [Node("cast", (called[one],), one, {"dtype": graph.types[one].dtype}) for one in ends]
     return replace(plain, nodes=tuple(nodes), types=types, guards=guards)

@@ -54,7 +54,7 @@ def branched(
 ) -> list[str] | None:
     """Results of an If; None: what follows it was read, too, and ``names`` has the results of its graph.
 
-    UsageError where neither side can be read.
+    UsageError where neither side can be read, or where data may take one that cannot be read at any sizes.
     """
     tensor = inputs[0] if inputs else None
     if tensor is None:
@@ -175,7 +175,10 @@ class _Branch:
         return GraphBuilder.add(self.g, "decided", branch=branch, extent=self.condition.extent), branch
 
     def _tried(self, branch: str, read: Callable[[int], list[str]]) -> dict[int, list[str]] | _Alone:
-        """What both sides make, or the one that can be read. UsageError where neither can."""
+        """What both sides make, or the one that can be read.
+
+        UsageError where neither can, or where data may take one that cannot be read at other sizes, either.
+        """
         found: dict[int, list[str]] = {}
         wrong: dict[int, UsageError] = {}
         for value in (1, 0):
@@ -186,9 +189,25 @@ class _Branch:
             except UsageError as error:
                 wrong[value] = error
                 before.restore(self.g)
+        if not wrong:
+            return found
+        value, why = next(iter(wrong.items()))
         if len(wrong) == 2:
-            raise next(iter(wrong.values()))
-        return _Alone(next(iter(found)), next(iter(wrong.values()))) if wrong else found
+            raise why
+        if self.condition is None:
+            self._of_other_sizes(branch, value, read)
+        return _Alone(1 - value, why)
+
+    def _of_other_sizes(self, branch: str, value: int, read: Callable[[int], list[str]]) -> None:
+        """UsageError unless a side can be read where nobody asks for sizes: it lacks none of what has a rule."""
+        before, ranges = Before.of(self.g), self.reader.ranges
+        self.reader.ranges = {}
+        try:
+            with guarded(self.g, branch, value):
+                read(value)
+        finally:
+            self.reader.ranges = ranges
+            before.restore(self.g)
 
     def _alone(self, only: _Alone, before: Before) -> list[str]:
         """Results of the one side that can be read; requests of the other are refused once their condition is known."""

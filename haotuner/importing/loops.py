@@ -15,7 +15,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.data_sizes import HOST, MAKING
 from haotuner.graph.extents import Extent, dimensions, same, smallest
-from haotuner.graph.graph import Body, GraphBuilder, Node, sizes_of
+from haotuner.graph.graph import Body, GraphBuilder, Node, Required, sizes_of
 from haotuner.importing.call import Call
 from haotuner.importing.folding import Before, Folding
 from haotuner.importing.layout import cut, reshaped
@@ -288,13 +288,13 @@ class _Loop:
         pairs = tuple((before, end(after)) for before, after in self.pairs)
         made = tuple(map(end, self.made))
         goes_on = None if self.goes_on is None else end(self.goes_on)
-        graph = replace(_Builder(g, inside).finish(*ends), inputs=())
         outer = len(g.guard)
-        guards = {one: g.guards[one][outer:] for one in graph.types if len(g.guards.get(one, ())) > outer}
         required = [one for one in g.required if not branches.isdisjoint(name for name, _ in one.guard)]
         g.required = [one for one in g.required if one not in required]
-        asked = tuple(replace(one, guard=one.guard[outer:]) for one in required)
-        graph = replace(graph, guards=guards, required=asked)
+        asked = [replace(one, guard=one.guard[outer:]) for one in required]
+        graph = replace(_Builder(g, inside, asked).finish(*ends), inputs=())
+        guards = {one: g.guards[one][outer:] for one in graph.types if len(g.guards.get(one, ())) > outer}
+        graph = replace(graph, guards=guards)
         read = {one for node in graph.nodes for one in node.inputs} - graph.constants.keys()
         read -= {node.output for node in graph.nodes}
         own = {self.turn, *(pair[0] for pair in pairs), *self.rows}
@@ -326,5 +326,5 @@ class _Loop:
 class _Builder(GraphBuilder):
     """Of the nodes of a turn alone."""
 
-    def __init__(self, g: Folding, nodes: Sequence[Node]) -> None:
-        GraphBuilder.__init__(self, [], list(nodes), g.types, g.constants)
+    def __init__(self, g: Folding, nodes: Sequence[Node], required: Sequence[Required]) -> None:
+        GraphBuilder.__init__(self, [], list(nodes), g.types, g.constants, required=list(required))

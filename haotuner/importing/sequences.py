@@ -14,7 +14,7 @@ from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Node, sizes_of
 from haotuner.graph.types import TensorType
 from haotuner.importing.folding import Folding
-from haotuner.importing.turns import plain
+from haotuner.importing.scalars import plain
 
 _LIFTED = ("map", "cast", "reshape", "transpose", "contract")
 
@@ -69,10 +69,10 @@ class Sequences:
         return [(self.stacks[one], one) for one in self.made if one in gone and one in read]
 
     def _liftable(self, nodes: Sequence[Node]) -> set[str]:
-        """Tensors of a turn that are rows of what can be computed outside."""
+        """Tensors of a turn that are rows of what can be computed outside; none of a side that a turn may not take."""
         found = set(self.stacks)
         for node in nodes:
-            if node.output not in self.inside:
+            if node.output not in self.inside or self.g.guards.get(node.output, ()) != self.g.guard:
                 continue
             row = node.primitive == "gather" and self._is_row(node)
             of_rows = node.primitive in _LIFTED and all(one in found or one not in self.inside for one in node.inputs)

@@ -124,3 +124,30 @@ def looped() -> Any:
     )  # fmt: skip
     nodes = [n("Scan", ["first", "x"], ["end", "every"], body=body, num_scan_inputs=1)]
     return whole(nodes, {"first": (FLOAT, [4]), "x": (FLOAT, ["batch", 4])}, ["end", "every"])
+
+
+def looped_squeezed() -> Any:
+    """Each turn doubles its state, or adds a product of its row without the row's last axis, by what data say."""
+    alone = [
+        n("Shape", ["row"], ["shape"]),
+        n("Gather", ["shape", "last"], ["length"], axis=0),
+        n("Equal", ["length", "one"], ["alone"]),
+        n("If", ["alone"], ["flat"], then_branch=side([n("Squeeze", ["row", "last"], ["s"])], "s"),
+          else_branch=side([n("Identity", ["row"], ["i"])], "i")),
+        n("Gemm", ["flat", "w"], ["mixed"]),
+        n("Add", ["state", "mixed"], ["b"]),
+    ]  # fmt: skip
+    body = helper.make_graph(
+        [
+            n("ReduceSum", ["row"], ["sum"], keepdims=0),
+            n("Greater", ["sum", "zero"], ["up"]),
+            n("If", ["up"], ["next"], then_branch=side([n("Add", ["state", "state"], ["a"])], "a"),
+              else_branch=side(alone, "b")),
+        ],
+        "body",
+        [helper.make_tensor_value_info("state", FLOAT, [1, 4]), helper.make_tensor_value_info("row", FLOAT, [1, 3, "long"])],
+        [helper.make_tensor_value_info("next", FLOAT, [1, 4])],
+    )  # fmt: skip
+    weights = {"w": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    nodes = [n("Scan", ["first", "x"], ["end"], body=body, num_scan_inputs=1)]
+    return whole(nodes, {"first": (FLOAT, [1, 4]), "x": (FLOAT, ["batch", 1, 3, "long"])}, ["end"], weights)

@@ -141,4 +141,17 @@ def counting() -> Graph:
     return read([loop], [info("x", ["batch", 8]), info("go", [], BOOL)], ["last", "counts"])
 
 
+def in_halves() -> Graph:
+    """A layer in fp16 whose turns read an input of the model, as tuning for a CPU has it: between the ends in fp32."""
+    half = TensorProto.FLOAT16
+    nodes = [
+        helper.make_node("Mul", ["state", "shift"], ["mixed"]),
+        *LAYER[1:],
+        helper.make_node("Mul", ["next", "shift"], ["out"]),
+    ]
+    inner = body(nodes, [("state", None, half), ("row", None, half)], ["next", "out"])
+    scan = helper.make_node("Scan", ["h", "x"], ["last", "every"], body=inner, num_scan_inputs=1)
+    return read([scan], [info("h", [8], half), info("x", ["seq", 8], half), info("shift", [8], half)], ["last", "every"])
+
+
 GRAPHS = {"scanned": scanned, "tensorflow": tensorflow, "halved": halved, "nested": nested, "counting": counting}

@@ -110,6 +110,27 @@ def test_branches_in_the_body_of_a_loop():
     agree(model, graph(model), {"first": x(4), "x": x(9, 4)})
 
 
+@pytest.mark.parametrize("shapes", ["", "batch=1..8;long=1", "batch=1..8;long=2"])
+def test_sides_in_a_loop_that_no_asked_size_fits(shapes):
+    model, first = models.looped_squeezed(), x(1, 4)
+    read = graph(model, shapes)
+    agree(model, read, {"first": first, "x": np.abs(x(3, 1, 3, 2))})  # no turn takes the other side
+    with pytest.raises(UsageError, match="of an If that cannot be had|requests where long == 1"):
+        interpret(read, {"first": first, "x": -np.abs(x(3, 1, 3, 2))})
+    if shapes != "batch=1..8;long=2":
+        agree(model, read, {"first": first, "x": x(3, 1, 3, 1)})
+
+
+def test_a_side_of_data_that_fits_no_size_at_all_is_an_error():
+    model = models.of_data()
+    branch = next(one for one in model.graph.node if one.op_type == "If")
+    same = next(one.g for one in branch.attribute if one.name == "else_branch")
+    same.node.insert(0, models.n("BatchNormalization", ["x", "zero", "zero", "zero", "zero"], ["odd"], training_mode=1))
+    for shapes in ("", "batch=1..8"):
+        with pytest.raises(UsageError, match="training mode"):
+            graph(model, shapes)
+
+
 def test_what_is_refused():
     with pytest.raises(UsageError, match=r"rank or type of out: .*data decide it; export the model for one side"):
         graph(models.either_rank())

@@ -31,7 +31,8 @@ DRAW = np.random.default_rng(0)
 @pytest.fixture(scope="module")
 def graphs():
     narrow = graph_of(MODELS["rates"], None, {}, lambda inputs: ranges_of(inputs, "batch=1..8;long=12..15"))
-    return {name: graph_of(one, None, {}) for name, one in MODELS.items()} | {"narrow": narrow}
+    turns = graph_of(models.looped_squeezed(), None, {}, lambda inputs: ranges_of(inputs, "batch=1..8;long=2"))
+    return {name: graph_of(one, None, {}) for name, one in MODELS.items()} | {"narrow": narrow, "turns": turns}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,7 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     *(("of_data", {"x": np.abs(x(3, 4)) * np.float32(sign), "flag": np.bool_(flag)}) for sign in (1, -1) for flag in (0, 1)),
     *(("rates", {"x": x(2, 3, long), "rate": np.int64(rate)}) for rate, long in ((8, 9), (1, 5), (8, 15), (3, 7))),
     ("narrow", {"x": x(2, 3, 13), "rate": np.int64(8)}),
+    ("turns", {"first": x(1, 4), "x": np.abs(x(3, 1, 3, 2))}),
     *(("rows", {"x": x(count, 4)}) for count in (1, 3, 4, 9)),
     *(("counted", {"x": x(7, 4), "flag": np.bool_(flag)}) for flag in (0, 1)),
     *(("looped", {"first": x(4), "x": x(turns, 4)}) for turns in (1, 9, 0)),
@@ -76,10 +78,13 @@ def test_requests_of_no_side_are_refused_by_the_condition(pack):
 
 
 def test_data_that_take_a_side_which_no_asked_size_fits_are_refused(pack):
-    model, given = pack.model("narrow"), {"x": x(2, 3, 13), "rate": np.int64(1)}
-    for run in (model.run, lambda told: model._walked(told, None, None, lambda one, own, placed: one.run(own, placed))):
-        with pytest.raises(UsageError, match="narrow: its data take the side of an If"):
-            run(given)
+    wrong = {"narrow": {"x": x(2, 3, 13), "rate": np.int64(1)}, "turns": {"first": x(1, 4), "x": -np.abs(x(3, 1, 3, 2))}}
+    for name, given in wrong.items():
+        model = pack.model(name)
+        with pytest.raises(UsageError, match=f"{name}: its data take the side of an If"):
+            model.run(given)
+        with pytest.raises(UsageError, match=f"{name}: its data take the side of an If"):
+            model._walked(given, None, None, lambda one, own, placed: one.run(own, placed))
 
 
 def test_the_pack_is_sound(path):

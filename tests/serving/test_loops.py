@@ -10,12 +10,13 @@ import pytest
 import haotuner
 from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
+from haotuner.graph.singles import in_singles
 from haotuner.orchestrate.lacking import check_sizes
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import model_pack
 
 pytest.importorskip("onnx")
-from tests.content.onnx_loops import GRAPHS  # noqa: E402, after the skip
+from tests.content.onnx_loops import GRAPHS, in_halves  # noqa: E402, after the skip
 
 
 def given(name: str, size: int, batch: int = 2) -> dict[str, Any]:
@@ -35,7 +36,8 @@ def real(draw: Any, *shape: int) -> Any:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return model_pack(tmp_path_factory.mktemp("loops") / "pack", {name: made() for name, made in GRAPHS.items()})
+    graphs = {name: made() for name, made in GRAPHS.items()} | {"in_halves": in_singles(in_halves())}
+    return model_pack(tmp_path_factory.mktemp("loops") / "pack", graphs)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,17 @@ def judge(pack: Any, name: str, inputs: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 40])
 def test_a_counted_loop_of_any_length(pack, name, size):
     judge(pack, name, given(name, size))
+
+
+def test_a_loop_in_halves_is_computed_in_fp32(pack):
+    draw = np.random.default_rng(0)
+    inputs = {name: real(draw, *shape).astype(np.float16) for name, shape in (("h", (8,)), ("x", (7, 8)), ("shift", (8,)))}
+    found, want = pack.model("in_halves").run(inputs), interpret(in_halves(), inputs)
+    exact = interpret(in_singles(in_halves()), inputs)
+    for name in ("last", "every"):
+        assert found[name].dtype == want[name].dtype == np.float16
+        np.testing.assert_allclose(found[name], exact[name], atol=1e-3)
+        np.testing.assert_allclose(found[name], want[name], atol=2e-2)
 
 
 @pytest.mark.parametrize("size", [0, 1, 5])
