@@ -21,7 +21,7 @@ class Step:
     ``number`` names it in programs and records: never used again for another step, and under 16, for devices keep four bits
     of it. ``operands``: what it reads beside the result, and how large that is. ``formula``: what it makes of ``VALUE`` and
     these; devices' programs are written from it. ``gain`` bounds how much it may enlarge an error; ``scales``: the operand
-    that enlarges it by its magnitude.
+    that enlarges it by its magnitude where that is above ``gain``.
     """
 
     name: str
@@ -50,6 +50,7 @@ _CUBE = apply("mul", apply("mul", VALUE, VALUE), VALUE)
 _TANH_NORMAL = apply(
     "sigmoid", apply("mul", apply("add", VALUE, apply("mul", _CUBE, 0.044715)), 2.0 * math.sqrt(2.0 / math.pi))
 )
+_SLOPED = apply("add", apply("max", VALUE, 0.0), apply("mul", apply("min", VALUE, 0.0), Load("slope")))
 
 # Gains are the largest slopes: gelu's at x = 1.41, silu's at 2.4, hard-swish's at 3.
 STEPS: dict[str, Step] = {
@@ -69,7 +70,9 @@ STEPS: dict[str, Step] = {
              operands=(("low", "channel"), ("high", "channel"))),
         Step(name="residual", number=12, formula=apply("add", VALUE, Load("residual")), operands=(("residual", "whole"),)),
         Step(name="scale", number=13, formula=apply("mul", VALUE, Load("scale")), operands=(("scale", "channel"),),
-             scales="scale"),
+             gain=0.0, scales="scale"),
+        # ONNX's PRelu, and LeakyRelu where all slopes are one: x where it is positive, slope x where it is not.
+        Step(name="prelu", number=14, formula=_SLOPED, operands=(("slope", "channel"),), scales="slope"),
     )
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from haotuner.ops.epilogue import STEPS
 from haotuner.ops.functions import FUNCTIONS
 
 MOST_NODES = 10  # of a function: gelu and hard-swish have five, gelu by tanh nine
-POINTS = np.linspace(-6.0, 6.0, 97)
+POINTS = np.linspace(-6.0, 6.0, 97)[:, None]  # a column: channels may differ
 ALIKE = 1e-5  # of two functions at all points
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+_Function = tuple[str, list[str], Mapping[str, Any]]  # a step, the nodes that it is, what it reads of each channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,13 @@ class Carried:
         """Itself, then without its last step, and so on down to nothing."""
         for length in range(len(self.steps), -1, -1):
             steps = self.steps[:length]
+            read = {name for step in steps for name, _ in STEPS[step].operands}
             yield Carried(
                 steps=steps,
                 nodes=self.nodes[: sum(self.counts[:length])],
                 counts=self.counts[:length],
-                constants={name: value for name, value in self.constants.items() if name in steps},
-                passed={name: one for name, one in self.passed.items() if name in steps},
+                constants={name: value for name, value in self.constants.items() if name in read},
+                passed={name: one for name, one in self.passed.items() if name in read},
             )
 
     @property
@@ -82,10 +86,10 @@ class Following:
         value = self.graph.constants.get(tensor)
         return float(value.reshape(())) if value is not None and value.size == 1 else None
 
-    def carried(self, tensor: str, bias_of: Callable[[str], Any]) -> Carried:
-        """What may follow a product: bias, function, residual, or bias, residual, function.
+    def carried(self, tensor: str, row_of: Callable[[str], Any], channels: int) -> Carried:
+        """What may follow a product of so many channels: bias, function, residual, or bias, residual, function.
 
-        ``bias_of`` gives a constant's row, or None.
+        ``row_of`` gives a constant's row of channels, or None.
         """
         steps: list[str] = []
         nodes: list[str] = []
@@ -93,23 +97,23 @@ class Following:
         constants: dict[str, Any] = {}
         passed: dict[str, str] = {}
 
-        def take(step: str, made: Sequence[str]) -> None:
+        def take(step: str, made: Sequence[str], rows: Mapping[str, Any] = NOTHING) -> None:
             steps.append(step)
             nodes.extend(made)
             counts.append(len(made))
+            constants.update({name: np.full(channels, value, np.float32) for name, value in rows.items()})
 
         found = self.after(tensor, "add")
-        if found is not None and (row := bias_of(found[1])) is not None:
-            constants["bias"] = row
-            take("bias", [found[0]])
-        function = self._function_of_one(nodes[-1] if nodes else tensor)
+        if found is not None and (row := row_of(found[1])) is not None:
+            take("bias", [found[0]], {"bias": row})
+        function = self._function_of_one(nodes[-1] if nodes else tensor, row_of)
         if function is not None:
             take(*function)
         more = self.added(nodes[-1] if nodes else tensor)
         if more is not None and self._alike(more[1], tensor):
             passed["residual"] = more[1]
             take("residual", [more[0]])
-            function = self._function_of_one(more[0]) if function is None else None
+            function = self._function_of_one(more[0], row_of) if function is None else None
             if function is not None:
                 take(*function)
         return Carried(tuple(steps), tuple(nodes), tuple(counts), constants, passed)
@@ -120,8 +124,11 @@ class Following:
         alike = len(one.shape) == len(two.shape) and all(same(a, b) for a, b in zip(one.shape, two.shape, strict=True))
         return alike and one.dtype == "fp32" and tensor not in self.graph.constants
 
-    def _function_of_one(self, tensor: str) -> tuple[str, list[str]] | None:
-        """The largest function of the tensor alone that epilogues have, and its nodes in order: known by its values."""
+    def _function_of_one(self, tensor: str, row: Callable[[str], Any]) -> _Function | None:
+        """The largest function of the tensor alone that epilogues have, and its nodes in order: known by its values.
+
+        ``row`` gives a constant's row of channels, or None.
+        """
         if tensor in self.graph.outputs:
             return None
         values: dict[str, Any] = {tensor: POINTS}
@@ -129,26 +136,31 @@ class Following:
         best = None
         while len(nodes) < MOST_NODES:
             node = next(
-                (one for name in values for one in self.readers.get(name, []) if self._computable(one, values)), None
+                (one for name in values for one in self.readers.get(name, []) if self._computable(one, values, row)), None
             )
             if node is None:
                 break
-            given = [values[one] if one in values else self.number(one) for one in node.inputs]
+            given = [values[one] if one in values else self._channels(one, row) for one in node.inputs]
             values[node.output] = np.asarray(FUNCTIONS[node.attributes["function"]](*given), np.float64)
             nodes.append(node.output)
             if self._closed(set(values), node.output):
-                name = _named(values[node.output])
-                best = (name, list(nodes)) if name else best
+                named = _named(values[node.output])
+                best = (named[0], list(nodes), named[1]) if named else best
             if node.output in self.graph.outputs:
                 break
         return best
 
-    def _computable(self, node: Node, values: Mapping[str, Any]) -> bool:
+    def _channels(self, tensor: str, row: Callable[[str], Any]) -> Any:
+        """A constant as one number, or as one for each channel; None where it is neither."""
+        number = self.number(tensor)
+        return row(tensor) if number is None else number
+
+    def _computable(self, node: Node, values: Mapping[str, Any], row: Callable[[str], Any]) -> bool:
         return (
             node.primitive == "map"
             and node.output not in values
-            and self.graph.types[node.output].dtype == "fp32"
-            and all(one in values or self.number(one) is not None for one in node.inputs)
+            and self.graph.types[node.output].dtype in ("fp32", "bool")
+            and all(one in values or self._channels(one, row) is not None for one in node.inputs)
         )
 
     def _closed(self, inside: set[str], last: str) -> bool:
@@ -158,9 +170,12 @@ class Following:
         ) & set(self.graph.outputs)
 
 
-def _named(values: Any) -> str | None:
-    """The step of these values at the points."""
+def _named(values: Any) -> tuple[str, Mapping[str, Any]] | None:
+    """The step of these values at the points, which may differ by channel, and what it reads."""
     for name, step in STEPS.items():
         if not step.operands and np.allclose(step.apply(POINTS, {}), values, atol=ALIKE):
-            return name
+            return name, NOTHING
+    slopes = np.broadcast_to(values[0] / POINTS[0], values.shape[1:])
+    if np.allclose(STEPS["prelu"].apply(POINTS, {"slope": slopes}), values, atol=ALIKE):
+        return "prelu", {"slope": slopes}
     return None

@@ -21,7 +21,7 @@ def of_bytes(follow: Following, tensor: str, row: Rows, features: int) -> Iterat
     head = _real(follow, tensor, row, features)
     if head is not None:
         yield from _bytes_again(follow, head, features)
-        more = follow.carried(head.nodes[-1], lambda _: None)
+        more = follow.carried(head.nodes[-1], lambda _: None, features)
         for part in more.prefixes():
             yield Carried(
                 steps=(*head.steps, *part.steps),

@@ -88,9 +88,9 @@ class Finder:
     def _served(self, node: Node, last: str, row: Callable[[str], Any], features: int, plain: str) -> Carried | None:
         """As much of what follows a product as there are kernels for; None: there are none for the product alone."""
         whole = self._of(node, "int32")
-        after = of_bytes(self.follow, last, row, features) if whole else self.follow.carried(last, row).prefixes()
-        if whole and self.serves is not None:  # a device's model binds a bias with a weight, and nothing else
-            after = iter([NONE])
+        after = of_bytes(self.follow, last, row, features) if whole else self.follow.carried(last, row, features).prefixes()
+        if self.serves is not None:  # a device's model binds a bias with a weight, and nothing else
+            after = iter([NONE]) if whole else (one for one in after if one.constants.keys() <= {"bias"})
         return next((one for one in after if self.serves is None or self.serves(Op.parse(f"{plain}{one.epilogue}"))), None)
 
     def _of(self, node: Node, *dtypes: str) -> bool:

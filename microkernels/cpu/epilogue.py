@@ -108,6 +108,8 @@ def _stepped(make: Maker, step: str, value: Any, given: dict[str, Any]) -> Any:
         return value * given[step]
     if step == "clamp":
         return make.below(make.above(value, given["low"]), given["high"])
+    if step == "prelu":
+        return make.above(value, number(0.0)) + make.below(value, number(0.0)) * given["slope"]
     if step == "relu":
         return make.above(value, number(0.0))
     if step == "relu6":

@@ -116,6 +116,8 @@ def _steps(graph: Graph, op: Op, last: str, constants: Mapping[str, Array], chan
             last = graph.node("Add", last, values(step))
         elif step == "scale":
             last = graph.node("Mul", last, values(step))
+        elif step == "prelu":
+            last = graph.node("PRelu", last, values("slope"))
         elif step == "clamp":
             last = graph.node("Min", graph.node("Max", last, values("low")), values("high"))
         elif step in ("gelu", "gelutanh"):
