@@ -156,9 +156,8 @@ def tolerance(
         allowed = allowed + (step_eps - DTYPES["fp32"].eps) * np.abs(value)
     for step in (STEPS[name] for name in op.epilogue):
         entered, value = np.abs(value), step.apply(value, extra)
-        gain = np.maximum(np.abs(extra[step.scales]), step.gain) if step.scales else step.gain
         # Each step rounds its result; what it computes inside is as exact as its input is large.
-        allowed = allowed * gain + step_eps * (np.abs(value) + EPILOGUE_ULPS * np.minimum(entered, 1.0 + np.abs(value)))
+        allowed = allowed * step.enlarges(extra) + step_eps * (np.abs(value) + EPILOGUE_ULPS * np.minimum(entered, 1.0 + np.abs(value)))
     if not eps:  # what lies so near to a half may be either
         return np.maximum(_stored(op, value + allowed) - want, want - _stored(op, value - allowed))
     if eps > DTYPES["fp32"].eps:

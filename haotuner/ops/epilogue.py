@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from haotuner.ops.formula import Formula, Load, apply, elementwise
 from haotuner.ops.kind import Arrays
 
@@ -34,6 +36,10 @@ class Step:
     def apply(self, value: Any, given: Arrays) -> Any:
         """The step in float64, operands broadcast to the output."""
         return elementwise(self.formula, {**given, "value": value})
+
+    def enlarges(self, given: Arrays) -> Any:
+        """How much it enlarges an error at most, element by element where an operand says it."""
+        return np.maximum(np.abs(given[self.scales]), self.gain) if self.scales else self.gain
 
 
 VALUE = Load("value")

@@ -21,7 +21,7 @@ from haotuner.words.op import Op
 STEP_BITS = 4
 STEPPED = "ep"  # the last parameter of kernels that are built for steps: which
 ANY_STEPS = 1  # as bits a bias alone, which a plain kernel adds
-CHANNELS = ("bias", "scale", "low", "high")  # places of what a launch reads with one value a channel
+CHANNELS = ("bias", "scale", "low", "high", "slope")  # places of what a launch reads with one value a channel
 # Element types of y by their number in ht_cuda_args.h, where it is not the kernel's own, which is 0.
 Y_TYPES = ("", "fp32", "fp16", "bf16", "int32", "uint8", "int8")
 FLOATS_WRITE = Y_TYPES[1:4]  # kernels of floats; those of bytes all of them

@@ -29,10 +29,10 @@ KERNELS = tuple(map(stepped, (
 )))  # fmt: skip
 BUILT = (  # for the very steps: every step among them, stored from registers, through shared memory, turned, by strips
     (examples.MMA.kernel(bm=16, bn=64, bk=32, wm=1, wn=1, st=2), ("bias", "gelu", "residual")),
-    (examples.MMA_BF16.kernel(bm=16, bn=32, bk=32, wm=1, wn=2, st=2), ("scale", "bias", "silu")),
+    (examples.MMA_BF16.kernel(bm=16, bn=32, bk=32, wm=1, wn=2, st=2), ("scale", "bias", "prelu", "silu")),
     (examples.WGMMA_BF16.kernel(bm=64, bn=32, st=2), ("residual", "clamp", "tanh", "scale")),
     (examples.SHORT_WGMMA.kernel(bm=8, bn=64, st=3), ("bias", "hardswish", "gelutanh")),
-    (examples.SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), ("sigmoid", "bias", "relu6", "residual")),
+    (examples.SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), ("sigmoid", "bias", "prelu", "relu6", "residual")),
     (examples.GEMV.kernel(bm=4, c=2, wn=2, wk=2, v=8), ("hardsigmoid", "clamp", "relu")),
     (examples.WGMMA.kernel(bm=64, bn=64, st=2), ("bias", "gelu")),  # what comes last is rounded to 16 bits at once
     (examples.MMA_BF16.kernel(bm=16, bn=64, bk=32, wm=1, wn=1, st=2), ("bias", "residual", "silu")),

@@ -9,7 +9,7 @@ from haotuner.errors import NothingLegal
 from haotuner.words.op import Op
 
 WHOLE = ("int32", "uint8", "int8")
-EPILOGUES = ("", "relu", "bias", "bias+residual", "scale+bias+gelu", "residual+relu", "clamp")
+EPILOGUES = ("", "relu", "bias", "bias+residual", "scale+bias+gelu", "residual+relu", "clamp", "bias+prelu")
 TYPES = ("fp32", "fp16", "bf16", "int8", "int8,in=int8")
 OUTS = ("own", "fp32", "fp16", "bf16", *WHOLE)
 _IMAGES = (

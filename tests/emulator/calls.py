@@ -34,7 +34,7 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("x", "w", "bias", "residual", "y", "partial")),
         *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "y_type", "ldw")),
-        *((name, ctypes.c_void_p) for name in ("scale", "low", "high")),
+        *((name, ctypes.c_void_p) for name in ("scale", "low", "high", "slope")),
         ("after", ctypes.c_uint64),
     ]
 
@@ -125,7 +125,7 @@ def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CD
     arguments = Arguments(
         x_at, w_at, places.get("bias"), places.get("residual"), y_at, partial_at,
         m, n, k, k + call.x_gap, n + call.y_gap, call.splits, y_type(call, case.dtype), columns,
-        *(places.get(name) for name in ("scale", "low", "high")), after(call),
+        *(places.get(name) for name in ("scale", "low", "high", "slope")), after(call),
     )  # fmt: skip
     whole_rows = np.lib.stride_tricks.as_strided(y, (m - 1, n + call.y_gap), y.strides)  # the last row has no gap behind it
     worst = 0.0
@@ -240,8 +240,7 @@ def stepped(
         allowed = fp32 * np.abs(sums) * (bool(call.steps) or out in UNIT_ROUNDOFF)
     for step in (STEPS[name] for name in call.steps):
         entered, value = np.abs(value), step.apply(value, beside)
-        gain = np.abs(beside[step.scales]) if step.scales else step.gain
-        allowed = allowed * gain + fp32 * (np.abs(value) + STEP_ROUNDOFFS * np.minimum(entered, 1.0 + np.abs(value)))
+        allowed = allowed * step.enlarges(beside) + fp32 * (np.abs(value) + STEP_ROUNDOFFS * np.minimum(entered, 1.0 + np.abs(value)))
     if out not in UNIT_ROUNDOFF:  # what lies so near to a half may be either
         kept = np.iinfo(DTYPES[out])
         low, want, high = (np.clip(np.rint(one), kept.min, kept.max) for one in (value - allowed, value, value + allowed))

@@ -26,10 +26,10 @@ SPECS = (
     "conv2d:c=6,f=10,r=3,s=3,pad=1,epilogue=bias+relu",
     "conv2d:c=6,f=9,r=3,s=3,pad=1,layout=nhwc,epilogue=bias+hardswish+residual",
     "conv2d:c=21,f=21,r=3,s=3,pad=1,groups=21,epilogue=scale+bias+residual+relu6",  # planes are finished 16 at a time
-    "conv2d:c=19,f=19,r=3,s=3,groups=19,layout=nhwc,epilogue=residual+silu",
+    "conv2d:c=19,f=19,r=3,s=3,groups=19,layout=nhwc,epilogue=residual+prelu",
     "conv_transpose2d:c=6,f=8,r=4,s=3,stride=2,pad=1,groups=2,epilogue=residual+clamp",
     "conv_transpose2d:c=6,f=5,r=2,s=2,stride=2,layout=nhwc,epilogue=bias+residual+relu",
-    "conv_transpose2d:c=6,f=5,r=2,s=2,stride=2,epilogue=bias+relu",  # rows of an image are finished as one
+    "conv_transpose2d:c=6,f=5,r=2,s=2,stride=2,epilogue=bias+prelu",  # rows of an image are finished as one
     "conv1d:c=7,f=20,s=5,pad=4,dilation=2,epilogue=sigmoid",
 )
 

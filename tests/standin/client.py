@@ -23,7 +23,7 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint64) for name in ("x", "w", "bias", "residual", "y", "partial")),
         *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "y_type", "ldw")),
-        *((name, ctypes.c_uint64) for name in ("scale", "low", "high", "after")),
+        *((name, ctypes.c_uint64) for name in ("scale", "low", "high", "slope", "after")),
     ]
 
 

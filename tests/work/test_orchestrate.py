@@ -148,6 +148,20 @@ def test_a_function_is_known_by_its_values_however_it_is_written(name):
     assert isinstance(found, Product) and Op.parse(found.op).epilogue == ("bias", name)
 
 
+@pytest.mark.parametrize("slope", [0.1, np.array([0.5, -1.0, 0.0, 2.0], np.float32)], ids=["leaky_relu", "prelu"])
+def test_slopes_where_a_result_is_not_positive_are_carried(slope: Any) -> None:
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
+    low = g.map("mul", y, slope if isinstance(slope, float) else g.constant(slope))
+    graph = g.finish(g.map("select", g.map("less", y, 0.0), low, y))
+    (found,) = Greedy(graph).steps
+    assert isinstance(found, Product) and Op.parse(found.op).epilogue == ("prelu",)
+    assert np.allclose(found.constants["slope"], slope) and found.constants["slope"].shape == (4,)
+    on_device = next(iter(Greedy(graph, serves=lambda op: True).products.values()))
+    assert Op.parse(on_device.op).epilogue == (), "a device's model binds a bias alone"
+
+
 def test_a_function_whose_middle_is_read_elsewhere_is_not_carried():
     g = GraphBuilder()
     x = g.input("x", (B, 8))

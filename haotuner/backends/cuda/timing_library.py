@@ -46,7 +46,7 @@ class ArgsWords(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_uint64) for name in ("x", "w", "bias", "residual", "y", "partial")),
         *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "y_type", "ldw")),
-        *((name, ctypes.c_uint64) for name in ("scale", "low", "high", "after")),
+        *((name, ctypes.c_uint64) for name in ("scale", "low", "high", "slope", "after")),
     )
 
 

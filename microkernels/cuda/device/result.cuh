@@ -44,11 +44,12 @@ HT_DEVICE void ht_move_channels(ht_cuda_args& a, int64_t elements) {
     a.scale = ht_moved(a.scale, elements, bytes);
     a.low = ht_moved(a.low, elements, bytes);
     a.high = ht_moved(a.high, elements, bytes);
+    a.slope = ht_moved(a.slope, elements, bytes);
 }
 
 template <class T>
 HT_DEVICE bool ht_aligned(const ht_cuda_args& a) {
-    const uint64_t results = (uint64_t)a.y | (uint64_t)a.residual, channels = (uint64_t)a.bias | (uint64_t)a.scale;
+    const uint64_t results = (uint64_t)a.y | (uint64_t)a.residual, channels = (uint64_t)a.bias | (uint64_t)a.scale | (uint64_t)a.slope;
     return (results | channels | (uint64_t)a.low | (uint64_t)a.high) % 16 == 0 && a.ldy % ht_wide<T>::elements == 0;
 }
 
@@ -139,20 +140,30 @@ HT_DEVICE void ht_load_channel(float* to, const void* from, int row, int column,
     }
 }
 
+// Where a step reads what it reads of one channel, or of the result's place.
+HT_DEVICE const void* ht_read_by(const ht_cuda_args& a, int step) {
+    return step == HT_STEP_BIAS ? a.bias : step == HT_STEP_SCALE ? a.scale : step == HT_STEP_CLAMP ? a.low : step == HT_STEP_PRELU ? a.slope : a.residual;
+}
+// A step on a value and what it reads; of a clamp its lower end alone.
+HT_DEVICE float ht_joined(int step, float v, float other) {
+    if (step == HT_STEP_PRELU) return (v < 0 ? 0 : v) + (v > 0 ? 0 : v) * other;
+    return step == HT_STEP_SCALE ? v * other : step == HT_STEP_CLAMP ? (v < other ? other : v) : v + other;
+}
+
 // The steps that a kernel is built for: the lowest four bits are the next one. SHORT: the last one is rounded to 16 bits. ADDED: what
 // is added, a pair of T that was loaded before.
 template <uint64_t STEPS, class T, int N, bool SHORT, class BESIDE>
 HT_DEVICE void ht_built_steps(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside, const uint32_t* added) {
     constexpr int step = (int)(STEPS & 15);
-    if constexpr (step == HT_STEP_BIAS || step == HT_STEP_SCALE || step == HT_STEP_RESIDUAL) {
-        const void* const from = step == HT_STEP_BIAS ? a.bias : step == HT_STEP_SCALE ? a.scale : a.residual;
+    if constexpr (step == HT_STEP_BIAS || step == HT_STEP_SCALE || step == HT_STEP_RESIDUAL || step == HT_STEP_PRELU) {
+        const void* const from = ht_read_by(a, step);
         if (from) {
             float other[N];
             if constexpr (step == HT_STEP_RESIDUAL && SHORT) ht_load_some<T, N>(other, (const T*)added);
             else if constexpr (step == HT_STEP_RESIDUAL) ht_load_y<T, N>(a, other, from, at);
             else ht_load_channel<T, N>(other, from, row, column, beside);
 #pragma unroll
-            for (int i = 0; i < N; i++) v[i] = step == HT_STEP_SCALE ? v[i] * other[i] : v[i] + other[i];
+            for (int i = 0; i < N; i++) v[i] = ht_joined(step, v[i], other[i]);
         }
     } else if constexpr (step == HT_STEP_CLAMP) {
         if (a.low) {
@@ -194,18 +205,17 @@ HT_DEVICE void ht_put_after(const ht_cuda_args& a, float* v, int row, int column
     for (int place = 0; place < 64; place += 4) {
         const int step = (int)((a.after ? a.after : HT_STEP_BIAS | HT_STEP_RESIDUAL << 4) >> place & 15);
         if (step == 0) break;
-        if (step != HT_STEP_BIAS && step != HT_STEP_RESIDUAL && step != HT_STEP_SCALE && step != HT_STEP_CLAMP) {
+        if (step != HT_STEP_BIAS && step != HT_STEP_RESIDUAL && step != HT_STEP_SCALE && step != HT_STEP_CLAMP && step != HT_STEP_PRELU) {
             ht_activate<N>(step, v);
             continue;
         }
-        const void* from = step == HT_STEP_BIAS ? a.bias : step == HT_STEP_SCALE ? a.scale : step == HT_STEP_CLAMP ? a.low : a.residual;
+        const void* from = ht_read_by(a, step);
         if (!from) continue;
         float other[N];
         if (step == HT_STEP_RESIDUAL) ht_load_y<T, N>(a, other, from, at);
         else ht_load_channel<T, N>(other, from, row, column, beside);
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            v[i] = step == HT_STEP_SCALE ? v[i] * other[i] : step == HT_STEP_CLAMP ? (v[i] < other[i] ? other[i] : v[i]) : v[i] + other[i];
+        for (int i = 0; i < N; i++) v[i] = ht_joined(step, v[i], other[i]);
         if (step != HT_STEP_CLAMP) continue;
         ht_load_channel<T, N>(other, a.high, row, column, beside);
 #pragma unroll

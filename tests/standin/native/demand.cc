@@ -107,7 +107,7 @@ CUresult defer(LaunchPointer launch) {
     } else {
         const bool partial = launch->kernel->name.rfind("haotuner_reduce", 0) != 0 && arguments->splits > 1;
         for (CUdeviceptr address : {arguments->x, arguments->w, arguments->bias, arguments->residual, arguments->scale, arguments->low,
-                                     arguments->high}) one.reads.insert(start_of(address));
+                                     arguments->high, arguments->slope}) one.reads.insert(start_of(address));
         if (!partial && arguments->partial) one.reads.insert(start_of(arguments->partial));
         one.target = partial ? arguments->partial : arguments->y;
         one.bytes = partial ? 4ull * arguments->splits * arguments->m * arguments->n

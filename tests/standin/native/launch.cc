@@ -77,7 +77,7 @@ CUresult check_pointers(const Launch& launch) {
         if (program->phase && !reachable(launch.context, program->partial, 1)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (!arguments) return CUDA_SUCCESS;
     for (uint64_t pointer : {arguments->x, arguments->w, arguments->bias, arguments->residual, arguments->y, arguments->partial,
-                             arguments->scale, arguments->low, arguments->high})
+                             arguments->scale, arguments->low, arguments->high, arguments->slope})
         if (pointer && !reachable(launch.context, pointer, 1)) {
             say("%s: %#llx is no memory of this context", launch.kernel->name.c_str(), static_cast<unsigned long long>(pointer));
             return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -116,7 +116,7 @@ CUresult touch_operands(const Launch& launch) {
         TRY(touch(a->partial, 4 * splits * m * n, false));
     }
     if (partial) return touch(a->partial, 4 * splits * m * n, true);
-    for (uint64_t values : {a->bias, a->scale, a->low, a->high})
+    for (uint64_t values : {a->bias, a->scale, a->low, a->high, a->slope})
         if (values) TRY(touch(values, n * size, false));
     if (a->residual && a->residual != a->y) TRY(touch(a->residual, rows, false));
     return touch(a->y, rows, true);

@@ -221,7 +221,7 @@ struct Launch {
 struct Arguments {  // ht_cuda_args of haotuner/runtime/native/cuda/ht_cuda_args.h
     uint64_t x, w, bias, residual, y, partial;
     int32_t m, n, k, ldx, ldy, splits, y_type, ldw;
-    uint64_t scale, low, high, after;
+    uint64_t scale, low, high, slope, after;
 };
 const Arguments* arguments_of(const Launch& launch);  // null: the kernel takes something else
 struct Program {  // ht_generated_args of haotuner/runtime/native/cuda/ht_cuda_generated.h

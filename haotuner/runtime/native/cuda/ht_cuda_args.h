@@ -1,4 +1,4 @@
-/* What every CUDA kernel of a pack is given: by value, 112 bytes, the same for the host's compiler, nvcc and NVRTC. */
+/* What every CUDA kernel of a pack is given: by value, 120 bytes, the same for the host's compiler, nvcc and NVRTC. */
 #ifndef HT_CUDA_ARGS_H
 #define HT_CUDA_ARGS_H
 
@@ -9,7 +9,7 @@
 /* Element type of y and residual: the kernel's own (of bytes int32), or this one. A residual of whole numbers is of fp32. */
 enum { HT_Y_OWN, HT_Y_FP32, HT_Y_FP16, HT_Y_BF16, HT_Y_INT32, HT_Y_UINT8, HT_Y_INT8 };
 
-enum { HT_STEP_BITS = 4, HT_STEP_BIAS = 1, HT_STEP_CLAMP = 11, HT_STEP_RESIDUAL = 12, HT_STEP_SCALE = 13 }; /* that read something */
+enum { HT_STEP_BITS = 4, HT_STEP_BIAS = 1, HT_STEP_CLAMP = 11, HT_STEP_RESIDUAL = 12, HT_STEP_SCALE = 13, HT_STEP_PRELU = 14 }; /* that read something */
 
 /* Y = the steps of `after` on X * W^T; without any X * W^T + bias + residual, each where it is not NULL. Kernels whose operands come
  * by tensor maps take two CUtensorMap after it: x, then w. What is read with one value a channel is of the kernel's own type (of bytes fp32). */
@@ -23,7 +23,7 @@ typedef struct {
     int32_t m, n, k, ldx, ldy, splits; /* m, n, k, splits >= 1; strides in elements */
     int32_t y_type;       /* HT_Y_OWN and on */
     int32_t ldw;          /* of kernels of a batch: the row stride of w, which need not be compact; others ignore it */
-    const void *scale, *low, *high; /* n elements each, where a step reads them */
+    const void *scale, *low, *high, *slope; /* n elements each, where a step reads them */
     uint64_t after;       /* steps by their numbers (haotuner/ops/epilogue.py), four bits each, the first one lowest */
 } ht_cuda_args;
 

@@ -5,7 +5,7 @@
 
 #include "cuda_dense.h"
 
-static const char* const names[HT_CHANNELS] = {"bias", "scale", "low", "high"};
+static const char* const names[HT_CHANNELS] = {"bias", "scale", "low", "high", "slope"};
 
 static int place_of(const char* name) {
   for (int i = 0; i < HT_CHANNELS; ++i)
@@ -66,4 +66,5 @@ void ht_cuda_tell(ht_cuda_args* args, const ht_cuda_after* after, const ht_cuda_
   args->scale = channels->values[HT_SCALE];
   args->low = channels->values[HT_LOW];
   args->high = channels->values[HT_HIGH];
+  args->slope = channels->values[HT_SLOPE];
 }

@@ -10,7 +10,7 @@ typedef struct { /* of an op */
   uint8_t fused, residual; /* fused: values of a channel are bound as the epilogue says, else perhaps a bias; residual: it comes with the call */
 } ht_cuda_after;
 
-enum { HT_BIAS, HT_SCALE, HT_LOW, HT_HIGH, HT_CHANNELS };
+enum { HT_BIAS, HT_SCALE, HT_LOW, HT_HIGH, HT_SLOPE, HT_CHANNELS };
 
 typedef struct { /* of a bound weight: one axis of values each, or NULL */
   const void* values[HT_CHANNELS];
