@@ -157,7 +157,8 @@ def tolerance(
     for step in (STEPS[name] for name in op.epilogue):
         entered, value = np.abs(value), step.apply(value, extra)
         # Each step rounds its result; what it computes inside is as exact as its input is large.
-        allowed = allowed * step.enlarges(extra) + step_eps * (np.abs(value) + EPILOGUE_ULPS * np.minimum(entered, 1.0 + np.abs(value)))
+        inside = EPILOGUE_ULPS * np.minimum(entered, 1.0 + np.abs(value))
+        allowed = allowed * step.enlarges(extra) + step_eps * (np.abs(value) + inside)
     if not eps:  # what lies so near to a half may be either
         return np.maximum(_stored(op, value + allowed) - want, want - _stored(op, value - allowed))
     if eps > DTYPES["fp32"].eps:

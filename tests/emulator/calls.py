@@ -240,7 +240,8 @@ def stepped(
         allowed = fp32 * np.abs(sums) * (bool(call.steps) or out in UNIT_ROUNDOFF)
     for step in (STEPS[name] for name in call.steps):
         entered, value = np.abs(value), step.apply(value, beside)
-        allowed = allowed * step.enlarges(beside) + fp32 * (np.abs(value) + STEP_ROUNDOFFS * np.minimum(entered, 1.0 + np.abs(value)))
+        inside = STEP_ROUNDOFFS * np.minimum(entered, 1.0 + np.abs(value))
+        allowed = allowed * step.enlarges(beside) + fp32 * (np.abs(value) + inside)
     if out not in UNIT_ROUNDOFF:  # what lies so near to a half may be either
         kept = np.iinfo(DTYPES[out])
         low, want, high = (np.clip(np.rint(one), kept.min, kept.max) for one in (value - allowed, value, value + allowed))

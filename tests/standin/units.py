@@ -81,7 +81,8 @@ def share(driver: Driver, module: int, case: dict[str, Any], call: Call) -> floa
     partial = driver.new("cuMemAlloc", 4 * call.splits * m * n) if call.splits > 1 else 0
     arguments = Arguments(
         x_on.at, w_on.at, read.get("bias", 0), read.get("residual", 0), y_on.at, partial, m, n, k, k + call.x_gap, stride,
-        call.splits, y_type(call, case["dtype"]), 0, *(read.get(name, 0) for name in ("scale", "low", "high", "slope")), after(call),
+        call.splits, y_type(call, case["dtype"]), 0, *(read.get(name, 0) for name in ("scale", "low", "high", "slope")),
+        after(call),
     )  # fmt: skip
     kept = [_TensorMap() for _ in launch["maps"]]
     for one, room in zip(launch["maps"], kept, strict=True):
