@@ -44,9 +44,7 @@ def test_each_dtype_has_the_families_of_its_instructions():
 
 
 @pytest.mark.parametrize("kind", ["dense:n=2304,k=768", "grouped:g=8,n=2304,k=768"])
-@pytest.mark.parametrize(
-    "epilogue", ["bias", "relu+bias", "residual+bias", "scale+clamp+tanh", "prelu+residual+silu"]
-)
+@pytest.mark.parametrize("epilogue", ["bias", "relu+bias", "residual+bias", "scale+clamp+tanh", "prelu+residual+silu"])
 def test_epilogues_are_built_in_the_same_kernels(kind, epilogue):
     op = Op.parse(f"{kind},dtype=bf16")
     fused = Op.parse(f"{kind},dtype=bf16,out=fp32,epilogue={epilogue}")

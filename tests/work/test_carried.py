@@ -1,0 +1,74 @@
+"""What a product carries along: biases, functions known by their values, slopes, residuals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import GraphBuilder
+from haotuner.orchestrate.greedy import Greedy, Loops
+from haotuner.orchestrate.products import Product
+from haotuner.words.op import Op
+
+B = dimension("batch")
+
+
+def test_a_sum_of_two_products_is_carried_by_one_of_them():
+    g = GraphBuilder()
+    x = g.input("x", (B, 16))
+    one, other = (g.add("contract", x, g.constant(np.ones((16, 16), np.float32)), labels="bk,kn->bn") for _ in range(2))
+    graph = g.finish(g.map("add", one, other))
+    steps = Greedy(graph).steps
+    assert sorted(step.op for step in steps if isinstance(step, Product)) == [
+        "dense:n=16,k=16", "dense:n=16,k=16,epilogue=residual"
+    ]  # fmt: skip
+    assert not any(isinstance(step, Loops) for step in steps)
+
+
+FUNCTIONS: dict[str, Any] = {
+    "gelu": composites.gelu,
+    "gelutanh": composites.gelu_tanh,
+    "silu": composites.silu,
+    "relu": lambda g, x: g.map("max", x, 0.0),
+    "hardswish": lambda g, x: g.map(
+        "mul", x, g.map("max", g.map("min", g.map("add", g.map("mul", x, 1 / 6), 0.5), 1.0), 0.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_known_by_its_values_however_it_is_written(name):
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    y = g.map("add", g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn"),
+              g.constant(np.ones(4, np.float32)))  # fmt: skip
+    graph = g.finish(FUNCTIONS[name](g, y))
+    (found,) = Greedy(graph).steps
+    assert isinstance(found, Product) and Op.parse(found.op).epilogue == ("bias", name)
+
+
+@pytest.mark.parametrize("slope", [0.1, np.array([0.5, -1.0, 0.0, 2.0], np.float32)], ids=["leaky_relu", "prelu"])
+def test_slopes_where_a_result_is_not_positive_are_carried(slope: Any) -> None:
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
+    low = g.map("mul", y, slope if isinstance(slope, float) else g.constant(slope))
+    graph = g.finish(g.map("select", g.map("less", y, 0.0), low, y))
+    (found,) = Greedy(graph).steps
+    assert isinstance(found, Product) and Op.parse(found.op).epilogue == ("prelu",)
+    assert np.allclose(found.constants["slope"], slope) and found.constants["slope"].shape == (4,)
+    on_device = next(iter(Greedy(graph, serves=lambda op: True).products.values()))
+    assert Op.parse(on_device.op).epilogue == (), "a device's model binds a bias alone"
+
+
+def test_a_function_whose_middle_is_read_elsewhere_is_not_carried():
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
+    s = g.map("sigmoid", y)
+    found = next(iter(Greedy(g.finish(g.map("mul", y, s), s)).products.values()))
+    assert Op.parse(found.op).epilogue == () and found.output == y
