@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
-from haotuner.words.schedule_words import TYPES
+from haotuner.runtime.handed import NAMES, Handed, address
 
 _VERSION = 1  # of runtime/native/model/entry.h
 _AXES = 16
@@ -115,12 +115,20 @@ class NativeEnd:
 
     def __init__(self, facts: _Facts) -> None:
         self.name = facts.name.decode()
-        self.dtype = _numpy(_NAMES[facts.code, facts.bits], self.name)
+        self.dtype = _numpy(NAMES[facts.code, facts.bits], self.name)
         self.rank: int = facts.rank
         self.shape: tuple[int | str | None, ...] = tuple(
             facts.extents[a] if facts.extents[a] >= 0 else facts.dims[a].decode() if facts.dims[a] else None
             for a in range(facts.rank)
         )
+
+
+class _Said:
+    """Where the library says what was wrong with a call."""
+
+    def __init__(self) -> None:
+        self.kind, self.text = ctypes.c_char_p(), ctypes.create_string_buffer(_TEXT)
+        self.at = ctypes.addressof(self.kind), ctypes.addressof(self.text)
 
 
 class NativeModel:
@@ -131,22 +139,24 @@ class NativeModel:
 
         ``device``: the number of the GPU that it runs on, ``threads`` then 1, or 2 by plans for another kind of GPU.
         """
-        self._mapped, door = mapped, mapped.door
-        handle, kind, text = _P(), ctypes.c_char_p(), ctypes.create_string_buffer(_TEXT)
-        told = ctypes.addressof(handle), ctypes.addressof(kind), ctypes.addressof(text), _TEXT
+        self._mapped, door, said = mapped, mapped.door, _Said()
+        handle = _P()
+        told = ctypes.addressof(handle), *said.at, _TEXT
         failed = (
             door.open(index, weights, threads, *told)
             if device is None
             else mapped.open_on(index, weights, device, threads, *told)
         )
         if failed:
-            words = text.value.decode(errors="replace")
-            raise HaotunerError(words) if device is not None and kind.value != b"RuntimeError" else PackInvalid(words)
-        self._handle = handle
+            words = said.text.value.decode(errors="replace")
+            known = said.kind.value == b"RuntimeError"
+            raise HaotunerError(words) if device is not None and not known else PackInvalid(words)
+        self._handle, self._said, self._run = handle, [said], door.run  # which ctypes makes anew each time
         weakref.finalize(self, _close, mapped, handle).atexit = False
         self.name: str = door.name(handle).decode()
         self.dims = tuple(one.decode() for one in _until_none(lambda i: door.dim(handle, i)))
         self.inputs, self.outputs = ([NativeEnd(one) for one in _until_none(self._facts(kind))] for kind in (0, 1))
+        self._given, self._made = (Handed([end.dtype for end in ends]) for ends in (self.inputs, self.outputs))
 
     @property
     def address(self) -> int:
@@ -161,22 +171,28 @@ class NativeModel:
 
         return facts
 
-    def _call(self, function: Callable[..., int], first: int, second: int) -> None:
-        kind, text = ctypes.c_char_p(), ctypes.create_string_buffer(_TEXT)
-        if function(self._handle, first, second, ctypes.addressof(kind), ctypes.addressof(text), _TEXT):
-            words = text.value.decode(errors="replace")
-            raise HaotunerError(words) if kind.value == b"RuntimeError" else UsageError(words)
+    def _call(self, function: Callable[..., int], first: int | bytes, second: int | bytes) -> None:
+        try:
+            said = self._said.pop()
+        except IndexError:  # as many as there were calls at once
+            said = _Said()
+        try:
+            if function(self._handle, first, second, *said.at, _TEXT):
+                words = said.text.value.decode(errors="replace")
+                raise HaotunerError(words) if said.kind.value == b"RuntimeError" else UsageError(words)
+        finally:
+            self._said.append(said)
 
     def memory(self, dims: list[int]) -> int:
         """Bytes of working memory of a call with these dimensions."""
         given, found = np.array(dims, np.int64), np.zeros(1, np.int64)
-        self._call(self._mapped.door.memory, _address(given), _address(found))
+        self._call(self._mapped.door.memory, address(given), address(found))
         return int(found[0])
 
     def shapes(self, inputs: list[Any]) -> list[tuple[int, ...]]:
         """Shapes of the outputs that these inputs make."""
-        found, tensors = np.zeros(max(1, sum(end.rank for end in self.outputs)), np.int64), _tensors(inputs)
-        self._call(self._mapped.door.shapes, _address(tensors), _address(found))
+        found, given = np.zeros(max(1, sum(end.rank for end in self.outputs)), np.int64), self._given.of(inputs)
+        self._call(self._mapped.door.shapes, given.packed(inputs), address(found))
         shapes, rest = [], found.tolist()
         for end in self.outputs:
             shapes.append(tuple(rest[: end.rank]))
@@ -185,20 +201,20 @@ class NativeModel:
 
     def run(self, inputs: list[Any], outputs: list[Any]) -> None:
         """All steps; the arrays are contiguous, in the model's order. UsageError in the library's words."""
-        given, found = _tensors(inputs), _tensors(outputs)
-        self._call(self._mapped.door.run, _address(given), _address(found))
+        given, made = self._given.of(inputs), self._made.of(outputs)
+        self._call(self._run, given.packed(inputs), made.packed(outputs))
 
     def times_us(self, inputs: list[Any], outputs: list[Any], steps: int) -> list[float]:
         """As ``run``: the microseconds of every step of the schedule."""
         if self._mapped.times is None:
             raise UsageError(f"the pack of {self.name} was made before steps were timed; tune again with this haotuner")
-        given, found, taken = _tensors(inputs), _tensors(outputs), np.zeros(max(1, steps), np.int64)
+        given, made, taken = self._given.of(inputs), self._made.of(outputs), np.zeros(max(1, steps), np.int64)
 
         def timed(*call: Any) -> int:
             handle, first, second, *said = call
-            return int(self._mapped.times(handle, first, second, _address(taken), *said))
+            return int(self._mapped.times(handle, first, second, address(taken), *said))
 
-        self._call(timed, _address(given), _address(found))
+        self._call(timed, given.packed(inputs), made.packed(outputs))
         return [float(one) / 1e3 for one in taken.tolist()[:steps]]
 
     def segments(self) -> list[str]:
@@ -214,25 +230,25 @@ class NativeModel:
 
         UsageError in the library's words, or what ``made`` raised.
         """
-        given, dims = _tensors(inputs), np.zeros(max(1, len(self.dims)), np.int64)
+        given, dims = self._given.of(inputs), np.zeros(max(1, len(self.dims)), np.int64)
         seeds = None if seed is None else np.array([seed % (1 << 64)], np.uint64)
         raised: list[BaseException] = []
 
         def place(_: int | None, output: int, wanted: int) -> int | None:
             try:
                 shape = ctypes.cast(wanted + _SHAPE_AT, ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))).contents
-                return _address(made(output, tuple(shape[: self.outputs[output].rank])))
+                return address(made(output, tuple(shape[: self.outputs[output].rank])))
             except BaseException as error:  # nothing may be raised through C
                 raised.append(error)
                 return None
 
         def placed(*call: Any) -> int:
             handle, first, _, *said = call
-            at = None if seeds is None else _address(seeds)
-            return int(self._mapped.placed(handle, first, at, _PLACE(place), None, _address(dims), *said))
+            at = None if seeds is None else address(seeds)
+            return int(self._mapped.placed(handle, first, at, _PLACE(place), None, address(dims), *said))
 
         try:
-            self._call(placed, _address(given), 0)
+            self._call(placed, given.packed(inputs), 0)
         except HaotunerError:
             if raised:
                 raise raised[0] from None
@@ -242,7 +258,7 @@ class NativeModel:
     def held(self) -> dict[str, int]:
         """What it counted and what it holds."""
         found = np.zeros(5, np.int64)
-        self._mapped.door.held(self._handle, _address(found))
+        self._mapped.door.held(self._handle, address(found))
         return dict(zip(("calls", "plans", "contexts", "arena_bytes", "packed_bytes"), found.tolist(), strict=True))
 
     def trim(self) -> None:
@@ -250,12 +266,6 @@ class NativeModel:
         self._mapped.door.trim(self._handle)
 
 
-_BFLOAT = 4
-_KINDS = {0: "int", 1: "uint", 2: "float", _BFLOAT: "bfloat", 6: "bool"}
-_NAMES = {(code, bits): _KINDS[code] + (str(bits) if code != 6 else "") for code, bits in TYPES.values()}
-_CODES = {np.dtype(name): code << 32 | bits << 40 | 1 << 48 for (code, bits), name in _NAMES.items() if code != _BFLOAT}
-_HALF = _BFLOAT << 32 | 16 << 40 | 1 << 48  # of the type that numpy has from others
-_CPU = 1
 _SHAPE_AT = 24  # bytes into a DLTensor
 
 
@@ -274,24 +284,6 @@ def _until_none(found: Callable[[int], Any]) -> list[Any]:
     while (one := found(len(every))) is not None:
         every.append(one)
     return every
-
-
-def _address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])  # what .ctypes.data says, in a tenth of its time
-
-
-def _tensors(arrays: list[Any]) -> Any:
-    """DLPack's tensors of contiguous arrays, one after the other, and behind them their shapes."""
-    shapes = [array.shape for array in arrays]
-    table = np.empty(6 * len(arrays) + sum(map(len, shapes)) + 1, np.int64)
-    behind = _address(table) + 48 * len(arrays)
-    words: list[int] = []
-    for array, shape in zip(arrays, shapes, strict=True):
-        words += (_address(array), _CPU, len(shape) | _CODES.get(array.dtype, _HALF), behind, 0, 0)
-        behind += 8 * len(shape)
-    words += [extent for shape in shapes for extent in shape]
-    table[: len(words)] = words
-    return table
 
 
 def _close(mapped: Mapped, handle: Any) -> None:
