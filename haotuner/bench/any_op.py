@@ -1,15 +1,17 @@
-"""Any op in a race: with its epilogue, in its own types, by all operands of one call, which lie in cache."""
+"""Any op in a race: with its epilogue, in its own types, by all operands of one call."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
+from haotuner.bench.inputs import rolled
+from haotuner.bench.rotation import resting
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
@@ -54,6 +56,19 @@ def images_of(op: Op) -> tuple[str, ...]:
 def draw(op: Op, shape: Shape, seed: int) -> Operands:
     """Operands of a call, those of the epilogue last."""
     return judge.draw(op, shape, np.random.default_rng([seed, *op.extents(shape).values()]))
+
+
+def draw_bound(op: Op, shape: Shape, count: int, seed: int) -> list[Operands]:
+    """So many copies, which differ, of what a server binds; each empty where it binds nothing."""
+    kept = {name: values for name, values in draw(op, shape, seed).items() if name in bound(op)} if bound(op) else {}
+    return [{name: rolled(values, index) for name, values in kept.items()} for index in range(count)]
+
+
+def of_call(op: Op, operands: Operands, copies: Sequence[Operands], index: int) -> Operands:
+    """All operands of the call of that number: its copy of what a server binds, or else of what rests."""
+    if bound(op):
+        return {**operands, **copies[index]}
+    return {name: rolled(values, index) if name in resting(op) else values for name, values in operands.items()}
 
 
 def error_share(op: Op, operands: Mapping[str, NDArray[Any]], y: NDArray[Any]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from haotuner.isolate.answers import MISSING, Job, Refusal
@@ -41,39 +41,44 @@ class Stage:
     def __init__(self, contender: Any) -> None:
         self._contender = contender
         self._op: Any = None
-        self._weights: list[Any] = []
+        self._weights: Sequence[Any] = ()
         self._x: Any = None
         self._clock: Any = None
 
-    def prepare(self, op: str, count: int, seed: int) -> Job:
-        """Draw the weights of an op and let the contender prepare them."""
-        from haotuner.bench.inputs import draw_weights
+    def prepare(self, side: str, op: str, shape: Mapping[str, int], count: int, seed: int) -> Job:
+        """Draw the weights of an op, for any of its shapes, and let the contender prepare them; ``side``: see ``Field``."""
+        from haotuner.bench.sides import copies
         from haotuner.words.op import Op
+        from haotuner.words.shape import Shape
 
-        self._clock, self._weights = None, []
+        self._clock, self._weights = None, ()
         self._op = Op.parse(op)
-        self._weights = draw_weights(self._op, count, seed)
+        self._weights = copies(side, self._op, Shape.of(shape), count, seed)
         self._contender.prepare(self._op, self._weights)
         gc.collect()
         return {}
 
-    def aim(self, side: str, shape: Mapping[str, int], count: int, seed: int) -> Job:
-        """Point the contender at a shape, check its results, and find out how long a call takes; ``side``: see ``Field``."""
+    def aim(self, side: str, shape: Mapping[str, int], count: int, evicted: int, seed: int) -> Job:
+        """Point the contender at a shape, check its results, and find out how long a call takes.
+
+        ``count`` and ``evicted`` (bytes) are those of a ``Rotation``; a contender's own clock evicts nothing.
+        """
         from haotuner.bench.sides import drawn, error_share, size_of
         from haotuner.bench.timing import Clock
         from haotuner.words.shape import Shape
 
         self._clock = None  # it may hold a graph of the last shape's operands
-        self._x = drawn(side, self._op, Shape.of(shape), seed)
+        self._x = drawn(side, self._op, Shape.of(shape), seed, self._weights)
         calls = self._contender.aim(self._x, count)
         share = 0.0
         checked = {0, count - 1} if hasattr(self._contender, "result") else set()  # the machine computes nothing
         for index in checked:
             found = self._contender.result(index)
-            share = max(share, error_share(side, self._op, self._x, self._weights[index], found))
+            share = max(share, error_share(side, self._op, self._x, self._weights, index, found))
         if share > 1:
             raise Refusal("verify", "wrong", f"error {share:.3g} times the tolerance of sums in fp32")
-        self._clock = getattr(self._contender, "clock", Clock)(calls)
+        own = getattr(self._contender, "clock", None)
+        self._clock = own(calls) if own is not None else Clock(calls, evicted)
         block = self._clock.block(0.0)
         plan = getattr(self._contender, "plan", lambda _: "")(size_of(side, shape))
         work = {name: getattr(self._contender, name, None) for name in ("flops", "bytes")}  # only the machine's is known

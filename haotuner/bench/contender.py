@@ -49,7 +49,7 @@ class Contender(Protocol):
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Bring the weights, each ``(n, k)``, into the form this library computes fastest with.
 
-        They are fp32 that the op's dtype holds exactly, and so is ``x``.
+        They are fp32 that the op's dtype holds exactly, and so is ``x``. Of other sides than plain layers see ``sides``.
         """
         ...
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from haotuner.bench.contention import available_bytes
 from haotuner.bench.environment import ISA_VARIABLES
 from haotuner.bench.field import HOST, Field
-from haotuner.bench.inputs import binds_weight, cold_count, weight_bytes
+from haotuner.bench.inputs import binds_weight
+from haotuner.bench.rotation import HOT, Rotation, resting, resting_bytes
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.words.cold import UNKNOWN_CACHE_BYTES
 from haotuner.words.op import Op
@@ -23,7 +24,7 @@ COPIES = 3  # of every weight that a contender holds: as given, prepared, and in
 
 def usual_weights(field: Field, ops: Sequence[Op]) -> tuple[str, ...]:
     """Cold, as a server finds them; hot of ops whose operands all come with the call, which were just written."""
-    return ("cold",) if all(map(field.can_be_cold, ops)) else ("hot",)
+    return ("cold",) if all(field.can_be_cold(op) and binds_weight(op) for op in ops) else ("hot",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class Contest:
             )
         hot = [op for op in self.ops if not self.field.can_be_cold(op)]
         if "cold" in self.weights and hot:
-            why = "is raced by its whole call" if binds_weight(hot[0]) else "binds no weight that could be cold"
+            why = "is raced hot on GPUs" if resting(hot[0]) else "has no operand that could be cold"
             raise UsageError(f"bench: {hot[0].kind} {why}; leave --weights out, or say hot")
         unknown = sorted(set(self.weights) - set(STATES))
         if unknown or not self.weights:
@@ -90,20 +91,28 @@ class Contest:
         """How many rows there will be."""
         return len(self.threads) * len(self.ops) * len(self.weights) * len(self.shapes)
 
+    def rotation(self, op: Op, shape: Shape, state: str) -> Rotation:
+        """What the calls take in turn in that state of the weights."""
+        return self.field.cold(op, shape, self.cache_bytes) if state == "cold" else HOT
+
     def weights_of(self, op: Op) -> int:
-        """How many weights the calls take in turn where they are cold."""
-        return cold_count(op, self.cache_bytes, self.field.caches)
+        """How many copies of its weight the op needs for all rows."""
+        return max(self.rotation(op, shape, state).copies for shape in self.shapes for state in self.weights)
 
     def check_memory(self) -> None:
         """EnvironmentMissing if the weights of all contenders together would not fit."""
         if "cold" not in self.weights:
             return
-        weights = max(weight_bytes(op) * self.weights_of(op) for op in self.ops)
         contenders = len(self.peers) + 1 + self.noise_floor
-        needed, free = COPIES * contenders * weights, available_bytes()
+        needed, free = contenders * max(self._cold_bytes(op) for op in self.ops), available_bytes()
         if free is not None and needed > free:
             raise EnvironmentMissing(
                 f"bench: cold weights ({self.field.caches} x the last-level cache) of {contenders} contenders take "
                 f"{needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; name fewer peers with --against, or race with "
                 "--weights hot"
             )
+
+    def _cold_bytes(self, op: Op) -> int:
+        """Of the largest row: copies, and what is read between rounds."""
+        turns = [(resting_bytes(op, shape), self.rotation(op, shape, "cold")) for shape in self.shapes]
+        return max(COPIES * size * turn.copies + turn.evicted_bytes for size, turn in turns)

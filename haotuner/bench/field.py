@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 from haotuner.bench import any_op, groups, images, products
 from haotuner.bench.contender import MACHINE_SPEC
+from haotuner.bench.rotation import Rotation, cold, resting
 from haotuner.errors import UsageError
 from haotuner.words.cold import CPU_CACHES, GPU_CACHES
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 DENSE, CONVOLUTION, PRODUCT, GROUPED, ANY = "dense", "convolution", "batch_matmul", "grouped", "any"
 
@@ -54,8 +56,16 @@ class Field:
         return bool(self.side(op))
 
     def can_be_cold(self, op: Op) -> bool:
-        """Whether calls may take many weights in turn: of ops whose contenders bind them."""
-        return self.side(op) in (DENSE, CONVOLUTION, GROUPED)
+        """Whether calls may take many weights, or what rests, in turn; on GPUs those of contenders of their own."""
+        return self.side(op) in (DENSE, CONVOLUTION, GROUPED) or (self.on_host and bool(resting(op)))
+
+    def cold(self, op: Op, shape: Shape, cache_bytes: int) -> Rotation:
+        """The rotation over cold weights, or operands that rest, beside a last-level cache of so many bytes.
+
+        Peers of plain layers keep nothing beside a weight; Inductor compiles a graph for every number of them.
+        """
+        crowded = self.on_host and self.side(op) != DENSE
+        return cold(op, shape, self.caches * cache_bytes, crowded=crowded, evicts=self.on_host)
 
     @property
     def what(self) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from haotuner import judge
 from haotuner.bench.contender import Array
@@ -12,23 +14,11 @@ from haotuner.bench.encoding import rounded
 from haotuner.bench.images import weight_shape
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.cold import CPU_CACHES
 from haotuner.words.op import Op
 
-MOST_WEIGHTS = 256  # more small weights than that are hours of compiling for peers that compile a model for each
 SAFETY = 8.0  # see `error_share`
 DIRECT_FLOPS = 2**28  # element-by-element check: 5 ms of float64 arithmetic a result
 EPS = float(np.finfo(np.float32).eps) / 2  # unit roundoff
-
-
-def cold_count(op: Op, cache_bytes: int, caches: int = CPU_CACHES) -> int:
-    """How many weights of the op outgrow the cache: at least two, and at most ``MOST_WEIGHTS``, which may be too few."""
-    return min(MOST_WEIGHTS, max(2, math.ceil(caches * cache_bytes / weight_bytes(op))))
-
-
-def weight_bytes(op: Op) -> int:
-    """Bytes of one weight as its dtype stores it."""
-    return DTYPES[op.dtype].size * math.prod(_weight_shape(op))
 
 
 def binds_weight(op: Op) -> bool:
@@ -52,7 +42,12 @@ def draw_weights(op: Op, count: int, seed: int) -> list[Array]:
     """
     size = _weight_shape(op)
     first = _drawn([seed, *size], size, op.dtype)
-    return [first, *(np.roll(first.ravel(), index).reshape(size) for index in range(1, count))]
+    return [rolled(first, index) for index in range(count)]
+
+
+def rolled(values: NDArray[Any], index: int) -> NDArray[Any]:
+    """The copy of that number: the elements moved on by so many, in memory of its own; the values themselves for 0."""
+    return np.roll(values.ravel(), index).reshape(values.shape) if index else values
 
 
 def draw_x(op: Op, m: int, seed: int) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from haotuner import judge
 from haotuner.bench.contender import Array
 from haotuner.bench.encoding import rounded
+from haotuner.bench.inputs import rolled
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -29,6 +30,11 @@ def draw(op: Op, shape: Shape, seed: int) -> Factors:
     rng = np.random.default_rng([seed, *op.extents(shape).values()])
     x, w = (rounded(rng.standard_normal(op.operand_shape(o, shape), dtype=np.float32), op.dtype) for o in op.meaning.inputs)
     return x, w
+
+
+def copy(factors: Factors, index: int) -> Factors:
+    """What the call of that number takes: second factors differ."""
+    return factors[0], rolled(factors[1], index)
 
 
 def error_share(op: Op, factors: Factors, y: Array) -> float:

@@ -14,6 +14,7 @@ from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, Setting
 from haotuner.bench.contest import MOST_ROUNDS, Contest
 from haotuner.bench.processes import Processes
 from haotuner.bench.retry_crowded import RetryCrowded
+from haotuner.bench.rotation import HOT, Rotation
 from haotuner.bench.scattered_pages import ScatteredPages
 from haotuner.bench.throttling import Throttling
 from haotuner.isolate.answers import Unanswered
@@ -38,7 +39,7 @@ class Row:
     foreign_cores: float  # other load while it was timed
     crowded: float = 0.0  # share of the blocks that threads sharing a core or a GPU that slowed itself down may have spoilt
     composition: str = ""  # what ours runs at this shape
-    count: int = 1  # weights that the calls took in turn
+    rotation: Rotation = HOT  # what the calls took in turn
     machine_flops: float | None = None  # of one call of the machine's own multiply-adds
     machine_bytes: float | None = None  # or, where memory is the limit, of one call of its reads
 
@@ -108,18 +109,16 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
         retry: Retry = Throttling(contest.ordinal) if contest.ordinal is not None else RetryCrowded(processes, threads)
         outcome.watched = retry.watched
         for op in contest.ops:
-            cold = contest.weights_of(op) if "cold" in contest.weights else 1
             ready: set[str] = set()
             for state in contest.weights:
                 budget.next_group()
                 for index, shape in enumerate(contest.shapes):
-                    failed = _prepare(processes, ready, op, cold, contest)
+                    failed = _prepare(processes, ready, op, contest)
                     seconds = budget.row_seconds(len(contest.shapes) - index)
                     if index and not seconds:
                         outcome.skipped += 1
                         continue
-                    count = cold if state == "cold" else 1
-                    yield _row(processes, retry, contest, seconds, Row.empty(op, shape, threads, state, failed), count)
+                    yield _row(processes, retry, contest, seconds, Row.empty(op, shape, threads, state, failed))
                     ready &= set(processes.names())  # who was replaced has to prepare again
             outcome.missing.update({name: why for name, why in processes.missing.items() if name != MACHINE})
             outcome.versions.update(processes.versions)
@@ -128,22 +127,25 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
             outcome.overhead_ns[threads] = overhead
 
 
-def _prepare(processes: Processes, ready: set[str], op: Op, count: int, contest: Contest) -> dict[str, Failed]:
+def _prepare(processes: Processes, ready: set[str], op: Op, contest: Contest) -> dict[str, Failed]:
     """Bring everybody to the point where they can be aimed at a shape of this op; who could not be."""
     failed = processes.start()
-    request = {"do": "prepare", "op": op.name, "count": count, "seed": contest.seed}
+    request = {"do": "prepare", "side": contest.field.side(op), "op": op.name, "shape": contest.shapes[0].as_dict(),
+               "count": contest.weights_of(op), "seed": contest.seed}  # fmt: skip
     asked = {name: request for name in processes.names() if name not in ready}
     answers, refused = processes.ask_all(asked, contest.prepare_limit_s)
     ready |= set(answers)
     return failed | refused
 
 
-def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, start: Row, count: int) -> Row:
+def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, start: Row) -> Row:
     """Race one row: ``start`` with its times, its failures and the load meanwhile."""
     timed = {"do": "time", "seconds": contest.block_s}
     failed = dict(start.failed)
     side = contest.field.side(start.op)
-    request = {"do": "aim", "side": side, "shape": start.shape.as_dict(), "count": count, "seed": contest.seed}
+    turn_over = contest.rotation(start.op, start.shape, start.weights)
+    request = {"do": "aim", "side": side, "shape": start.shape.as_dict(), "count": turn_over.copies,
+               "evicted": turn_over.evicted_bytes, "seed": contest.seed}  # fmt: skip
     asked = {name: request for name in processes.names() if name not in failed}
     aimed, refused = processes.ask_all(asked, contest.prepare_limit_s)
     failed |= refused
@@ -171,7 +173,7 @@ def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, s
         failed=failed,
         foreign_cores=contention.foreign_cores(before, after) if contest.field.on_host else 0.0,
         crowded=sum(crowded) / max(len(crowded), 1),
-        count=count,
+        rotation=turn_over,
         composition=str(aimed.get(OURS, {}).get("plan", "")),
         machine_flops=aimed.get(MACHINE, {}).get("flops"),
         machine_bytes=aimed.get(MACHINE, {}).get("bytes"),

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, SMALL_M
-from haotuner.bench.inputs import weight_bytes
 from haotuner.bench.intervals import (
     LEAST_PAIRS,
     Draws,
@@ -23,6 +22,7 @@ from haotuner.bench.intervals import (
     with_interval,
 )
 from haotuner.bench.race import Outcome, Row
+from haotuner.bench.rotation import resting_bytes
 from haotuner.cost.roofline import tiles_gflops
 from haotuner.words.device import Device
 
@@ -119,7 +119,7 @@ def row_json(one: Judged, facts: Facts) -> Json:
     row = one.row
     device = None if facts.device is None else facts.device.with_units(min(row.threads, facts.device.compute_units))
     gflops = None if one.ours_us is None else row.op.flops(row.shape) / one.ours_us / 1e3
-    gbps = None if one.ours_us is None else weight_bytes(row.op) / one.ours_us / 1e3
+    gbps = None if one.ours_us is None else resting_bytes(row.op, row.shape) / one.ours_us / 1e3
     return {
         "op": row.op.name,
         "shape": row.shape.as_dict(),
@@ -139,7 +139,8 @@ def row_json(one: Judged, facts: Facts) -> Json:
         "noise": None if one.noise is None else _ratio_json(one.noise),
         "gflops": gflops,
         "bandwidth_ratio": _share(gbps, _read_gbps(row, device)) if row.weights == "cold" else None,
-        "weights_bytes": weight_bytes(row.op) * row.count,
+        "weights_bytes": resting_bytes(row.op, row.shape) * row.rotation.copies,
+        "evicted_bytes": row.rotation.evicted_bytes,
         "composition": row.composition,
         "rounds": max((len(times) for times in row.blocks_us.values()), default=0),
         "foreign_cores": round(row.foreign_cores, 3),

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from haotuner.bench import any_op, groups, images, inputs, products
-from haotuner.bench.field import ANY, CONVOLUTION, DENSE, GROUPED
+from haotuner.bench.field import ANY, CONVOLUTION, DENSE, GROUPED, PRODUCT
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 
-def drawn(side: str, op: Op, shape: Shape, seed: int) -> Any:
-    """What ``Contender.aim`` takes: rows or images, both factors of products, or all operands by name."""
+def copies(side: str, op: Op, shape: Shape, count: int, seed: int) -> Sequence[Any]:
+    """What ``Contender.prepare`` takes: so many weights, or sets of all that a server binds by name (at any shape)."""
+    if side == ANY:
+        return any_op.draw_bound(op, shape, count, seed)
+    return () if side == PRODUCT else inputs.draw_weights(op, count, seed)
+
+
+def drawn(side: str, op: Op, shape: Shape, seed: int, bound: Sequence[Any] = ()) -> Any:
+    """What ``Contender.aim`` takes: rows or images, both factors of products, or all operands by name.
+
+    ``bound``: the copies; what is bound is the first of them.
+    """
+    if side == ANY:
+        return any_op.draw(op, shape, seed) | (bound[0] if bound else {})
     if side in (DENSE, GROUPED):
         draw: Any = inputs.draw_x if side == DENSE else groups.draw
         return draw(op, shape["m"], seed)
-    of = {CONVOLUTION: images.draw_image, ANY: any_op.draw}
-    return of.get(side, products.draw)(op, shape, seed)
+    return (images.draw_image if side == CONVOLUTION else products.draw)(op, shape, seed)
 
 
 def size_of(side: str, shape: Mapping[str, int]) -> int | Mapping[str, int]:
@@ -25,10 +36,12 @@ def size_of(side: str, shape: Mapping[str, int]) -> int | Mapping[str, int]:
     return shape["m"] if side in (DENSE, GROUPED) else shape
 
 
-def error_share(side: str, op: Op, x: Any, weight: Any, found: Any) -> float:
-    """Largest error of a result as a share of what is allowed; over 1 (or inf) is wrong."""
+def error_share(side: str, op: Op, x: Any, weights: Sequence[Any], index: int, found: Any) -> float:
+    """Largest error of the result for the copy of that index as a share of what is allowed; over 1 (or inf) is wrong."""
     if side == DENSE:
-        return inputs.error_share(x, weight, found, op.dtype)
+        return inputs.error_share(x, weights[index], found, op.dtype)
     if side in (GROUPED, CONVOLUTION):
-        return float((groups if side == GROUPED else images).error_share(op, x, weight, found))
-    return float((any_op if side == ANY else products).error_share(op, x, found))
+        return float((groups if side == GROUPED else images).error_share(op, x, weights[index], found))
+    if side == ANY:
+        return any_op.error_share(op, any_op.of_call(op, x, weights, index), found)
+    return products.error_share(op, products.copy(x, index), found)

@@ -19,4 +19,10 @@ def state_of(op: Op, weights: str) -> str:
 
 def waits(op: Op) -> bool:
     """Whether an op has a matrix that only waits for calls: a weight."""
-    return any(one.role == "constant" and len(one.axes(op.all_options())) > 1 for one in op.meaning.operands)
+    return bool(waiting(op))
+
+
+def waiting(op: Op) -> tuple[str, ...]:
+    """The matrices of an op that only wait for calls, by name."""
+    options = op.all_options()
+    return tuple(one.name for one in op.meaning.operands if one.role == "constant" and len(one.axes(options)) > 1)

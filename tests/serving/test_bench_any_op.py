@@ -10,13 +10,12 @@ import pytest
 
 from haotuner import judge
 from haotuner.bench import any_op
-from haotuner.bench.any_op import draw, error_share, raceable
+from haotuner.bench.any_op import draw, error_share, of_call, raceable
 from haotuner.bench.compare import contest_of
 from haotuner.bench.contender import Setting, load
 from haotuner.bench.field import ANY, GPU, HOST
 from haotuner.bench.peers.any_ours import OurAnyOp
-from haotuner.bench.sides import drawn
-from haotuner.errors import UsageError
+from haotuner.bench.sides import copies, drawn
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving.packs import LANES, best_level, make_pack, packed_op
@@ -93,14 +92,16 @@ def contender(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize("spec", [*FLOATS, *BYTES])
 def test_peers_compute_what_the_op_says(spec: str, contender: Any) -> None:
     op = Op.parse(spec)
-    given = drawn(ANY, op, _shape(op), 0)
+    weights = copies(ANY, op, _shape(op), 2, 0)
+    given = drawn(ANY, op, _shape(op), 0, weights)
     try:
-        contender.prepare(op, [])
+        contender.prepare(op, weights)
         calls = contender.aim(given, 2)
     except NotImplementedError as error:
         pytest.skip(f"said to the user: {error}")
     calls[1]()
-    assert error_share(op, given, contender.result(1)) <= 1
+    for index in (1, 0):
+        assert error_share(op, of_call(op, given, weights, index), contender.result(index)) <= 1
 
 
 def test_ours_is_raced_as_it_is_served(tmp_path: Path) -> None:
@@ -108,14 +109,14 @@ def test_ours_is_raced_as_it_is_served(tmp_path: Path) -> None:
     made = packed_op("dense_n100_k37_bias_residual_silu", lanes, 2 * lanes, splits=("serial", "n", "m"))
     pack = make_pack(tmp_path / "pack", [made], best_level()).path
     contest = contest_of(pack, environment={}, against=None)
-    assert (contest.ours, dict(contest.peers), contest.weights) == (any_op.OURS, any_op.PEERS, ("hot",))
-    with pytest.raises(UsageError, match="dense is raced by its whole call; leave --weights out, or say hot"):
-        contest_of(pack, environment={}, weights=("cold",))
+    assert (contest.ours, dict(contest.peers), contest.weights) == (any_op.OURS, any_op.PEERS, ("cold",))
     op, ours = contest.ops[0], OurAnyOp(Setting(threads=1, pack=str(pack)))
-    given = draw(op, _shape(op), 0)
-    ours.prepare(op, [])
+    weights = copies(ANY, op, _shape(op), 2, 0)
+    given = drawn(ANY, op, _shape(op), 0, weights)
+    ours.prepare(op, weights)
     ours.aim(given, 2)[1]()
-    assert error_share(op, given, ours.result(1)) <= 1
+    for index in (1, 0):
+        assert error_share(op, of_call(op, given, weights, index), ours.result(index)) <= 1
     assert ours.plan(_shape(op).as_dict()) == "" and ours.overhead_ns(0.0) is None
 
 

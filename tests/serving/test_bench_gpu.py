@@ -18,10 +18,11 @@ from haotuner.bench.contender import OURS, OURS_AGAIN
 from haotuner.bench.contest import Contest, usual_weights
 from haotuner.bench.encoding import decoded, encoded, rounded
 from haotuner.bench.field import ANY, GPU, HOST, field_of
-from haotuner.bench.inputs import cold_count, draw_weights, draw_x, error_share
+from haotuner.bench.inputs import draw_weights, draw_x, error_share
 from haotuner.bench.peers.gpu_clock import LEAST_LAUNCHES, LEAST_SAMPLES, GraphClock
 from haotuner.bench.peers.torch_words import expression
 from haotuner.bench.race import run
+from haotuner.bench.rotation import MOST_COPIES, Rotation
 from haotuner.bench.throttling import TRIES, Throttling
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.microkernels.cuda.generated import CudaGenerated
@@ -69,7 +70,8 @@ def test_sums_in_fp32_pass_and_sums_in_the_type_itself_do_not(dtype):
 
 def test_cold_weights_exceed_the_l2_three_times():
     op = Op.parse("dense:n=768,k=768,dtype=bf16")
-    assert cold_count(op, 50 << 20, GPU.caches) == -(-3 * (50 << 20) // (2 * 768 * 768))
+    assert GPU.cold(op, Shape.of(m=9), 50 << 20) == Rotation(copies=-(-3 * (50 << 20) // (2 * 768 * 768)))
+    assert GPU.cold(Op.parse("dense_n4_k4"), Shape.of(m=9), 50 << 20) == Rotation(copies=MOST_COPIES), "nothing is evicted"
     assert GPU.caches == 3 and HOST.caches == 4
 
 
@@ -182,7 +184,9 @@ def test_ours_is_raced_as_it_is_served_and_peers_that_are_not_there_are_missing(
     assert [(row.shape["m"], row.weights, row.failed) for row in found.rows] == [
         (3, "cold", {}), (150, "cold", {}), (3, "hot", {}), (150, "hot", {})
     ]  # fmt: skip
-    assert {row.count for row in found.rows if row.weights == "cold"} == {contest.weights_of(contest.ops[0])} != {1}
+    assert (
+        {row.rotation.copies for row in found.rows if row.weights == "cold"} == {contest.weights_of(contest.ops[0])} != {1}
+    )
     for row in found.rows:
         assert {OURS, OURS_AGAIN} <= set(row.blocks_us) and min(row.blocks_us[OURS]) > 0 and row.foreign_cores == 0
         assert row.composition and (OURS_AGAIN in row.blocks_us)
@@ -225,7 +229,7 @@ def test_any_op_is_raced_as_it_is_served(pick, shapes, tmp_path):
     assert len(rows) == len(shapes)
     for row in rows:
         assert not row.failed and row.weights == "hot" and {OURS, OURS_AGAIN} <= set(row.blocks_us)
-    with pytest.raises(UsageError, match="binds no weight that could be cold|is raced by its whole call"):
+    with pytest.raises(UsageError, match="has no operand that could be cold|is raced hot on GPUs"):
         replace(contest, weights=("cold",))
     assert HOST.side(op) == GPU.side(op) == ANY and not GPU.raceable(Op.parse("softmax:dtype=int8"))
 

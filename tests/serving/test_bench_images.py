@@ -14,8 +14,9 @@ from haotuner.bench.compare import contest_of
 from haotuner.bench.contender import Setting
 from haotuner.bench.field import ANY, CONVOLUTION, GPU, HOST
 from haotuner.bench.images import Told, draw_image, error_share
-from haotuner.bench.inputs import draw_weights, weight_bytes
+from haotuner.bench.inputs import draw_weights
 from haotuner.bench.peers.ours import Ours
+from haotuner.bench.rotation import resting_bytes
 from haotuner.errors import UsageError
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -44,7 +45,7 @@ def test_right_results_pass_and_wrong_ones_do_not(spec):
     op = Op.parse(spec)
     shape = Shape.of({axis: 9 if axis != "b" else 2 for axis in op.dynamic})
     weights, x = draw_weights(op, 2, 0), draw_image(op, shape, 0)
-    assert weight_bytes(op) == weights[0].nbytes and not np.array_equal(weights[0], weights[1])
+    assert resting_bytes(op, shape) == weights[0].nbytes and not np.array_equal(weights[0], weights[1])
     right = judge.reference(op, {"x": x, "weight": weights[0]}).astype(np.float32)
     assert error_share(op, x, weights[0], right) < 1
     assert error_share(op, x, weights[1], right) > 1

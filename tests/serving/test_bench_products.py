@@ -1,4 +1,4 @@
-"""batch_matmul in a race: contenders compute the same, wrong results show, cold weights are refused."""
+"""batch_matmul in a race: contenders compute the same, wrong results show, what cannot be cold is refused."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from haotuner.bench import products
 from haotuner.bench.compare import contest_of
 from haotuner.bench.contender import Setting, load
+from haotuner.bench.contest import Contest
 from haotuner.bench.field import HOST
 from haotuner.errors import UsageError
 from haotuner.words.op import Op
@@ -39,7 +40,8 @@ def test_contenders_compute_the_same(path: Path, spec: str) -> None:
     factors = products.draw(op, SHAPE, 0)
     calls = contender.aim(factors, 2)
     calls[1]()
-    found = contender.result(1)
+    assert products.error_share(op, factors, contender.result(0)) <= 1
+    factors, found = products.copy(factors, 1), contender.result(1)
     assert products.error_share(op, factors, found) <= 1
     found[2, 3, 4] += 1
     assert products.error_share(op, factors, found) > 1
@@ -47,9 +49,9 @@ def test_contenders_compute_the_same(path: Path, spec: str) -> None:
     assert products.error_share(op, factors, found) == float("inf")
 
 
-def test_it_is_raced_hot(path: Path) -> None:
+def test_it_is_raced_hot_unless_asked(path: Path) -> None:
     assert HOST.raceable(Op.parse(NAME)) and not HOST.raceable(Op.parse("batch_matmul:b=1,m=1,n=1,k=1"))
-    contest = contest_of(path, environment={}, ops=[NAME], shapes=[SHAPE], against=None, weights=("hot",))
-    assert (contest.ours, dict(contest.peers)) == (products.OURS, products.PEERS)
-    with pytest.raises(UsageError, match="binds no weight that could be cold"):
-        contest_of(path, environment={}, ops=[NAME], shapes=[SHAPE], against=None, weights=("cold",))
+    contest = contest_of(path, environment={}, ops=[NAME], shapes=[SHAPE], against=None)
+    assert (contest.ours, dict(contest.peers), contest.weights) == (products.OURS, products.PEERS, ("hot",))
+    with pytest.raises(UsageError, match="softmax has no operand that could be cold; leave --weights out, or say hot"):
+        Contest(pack=path, ops=(Op.parse("softmax:"),), shapes=(Shape.of(m=1, n=1),), peers={}, environment={})

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
-from haotuner.bench.any_op import Operands, bound, images_of, shape_of
+from haotuner.bench.any_op import Operands, bound, images_of, of_call, shape_of
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.images import Told
-from haotuner.bench.peers.on_host import openvino_settings
+from haotuner.bench.peers.on_host import onnxruntime_options, openvino_settings
 from haotuner.bench.peers.onnx_words import model
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
@@ -30,35 +30,37 @@ class _OfFiles(ABC):
 
         self._onnx = onnx
         self._op: Any = None
-        self._made: tuple[bytes, Any] = b"", None  # a file and what was loaded of it: extents are open
-        self._held: Any = None
-        self._call: Callable[[], Any] = lambda: None
+        self._weights: Sequence[Operands] = ()
+        self._made: list[Any] = []  # what was loaded of a file for each weight: extents are open
+        self._held: list[Any] = []
+        self._calls: list[Call] = []
         self._y: NDArray[Any] = np.empty(0)
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Operands come with the shape."""
-        self._op = op
+    def prepare(self, op: Op, weights: Sequence[Operands]) -> None:
+        """Keep the weights; files of them are loaded as soon as a call asks for them."""
+        self._made, self._calls, self._held = [], [], []
+        self._op, self._weights = op, weights
 
     def aim(self, operands: Operands, count: int) -> Sequence[Call]:
-        """The same call as often as asked."""
+        """One call a copy, all into the same output."""
         op, output = self._op, self._op.meaning.output
         kept = np.empty(op.operand_shape(output, shape_of(op, operands)), judge.numpy_dtype(op.dtype_of(output)))
         given, y = dict(operands), kept
         if self._last:
             y = np.empty(np.moveaxis(kept, -1, 1).shape, kept.dtype)
             given |= {name: np.ascontiguousarray(np.moveaxis(given[name], -1, 1)) for name in images_of(op)}
-        data = model(self._onnx, op, given, y)
-        if self._made[0] != data:
-            self._made = data, self.loaded(data)
-        fed = {name: values for name, values in given.items() if name not in bound(op)}
-        self._held, self._y = fed, y  # libraries point into them
-        self._call = self.call(self._made[1], fed, y)
-        return [self._call] * count
+        every = [of_call(op, given, self._weights, index) for index in range(count)]
+        files = every if bound(op) else every[:1]
+        self._made += [self.loaded(model(self._onnx, op, one, y)) for one in files[len(self._made) :]]
+        self._held = [{name: values for name, values in one.items() if name not in bound(op)} for one in every]
+        self._y = y  # libraries point into both
+        self._calls = [self.call(self._made[index % len(self._made)], fed, y) for index, fed in enumerate(self._held)]
+        return self._calls
 
     def result(self, index: int) -> Array:
         """Into a poisoned output."""
         self._y.view(np.uint8).fill(0x7F)
-        self._call()
+        self._calls[index]()
         found: Array = np.moveaxis(self._y, 1, -1) if self._last else self._y
         return found
 
@@ -82,15 +84,12 @@ class OnnxruntimeAnyOp(_OfFiles):
         super().__init__(setting)
         import onnxruntime
 
-        self._runtime = onnxruntime
-        self.version, self._threads = str(onnxruntime.__version__), setting.threads
+        self._runtime, self._options = onnxruntime, onnxruntime_options(onnxruntime, setting.threads)
+        self.version = str(onnxruntime.__version__)
 
     def loaded(self, data: bytes) -> Any:
         """A session."""
-        options = self._runtime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
-        options.log_severity_level = 3
-        return self._runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return self._runtime.InferenceSession(data, self._options, providers=["CPUExecutionProvider"])
 
     def call(self, loaded: Any, fed: Mapping[str, NDArray[Any]], y: NDArray[Any]) -> Callable[[], Any]:
         """One run with everything bound."""
@@ -114,12 +113,13 @@ class OpenvinoAnyOp(_OfFiles):
         self._config = openvino_settings(setting.threads)
 
     def loaded(self, data: bytes) -> Any:
-        """A request."""
-        return self._core.compile_model(self._core.read_model(data), "CPU", self._config).create_infer_request()
+        """A compiled model."""
+        return self._core.compile_model(self._core.read_model(data), "CPU", self._config)
 
     def call(self, loaded: Any, fed: Mapping[str, NDArray[Any]], y: NDArray[Any]) -> Callable[[], Any]:
         """One inference on tensors that share numpy's memory."""
+        request = loaded.create_infer_request()
         for name, values in fed.items():
-            loaded.set_tensor(name, self._openvino.Tensor(values, shared_memory=True))
-        loaded.set_tensor("y", self._openvino.Tensor(y, shared_memory=True))
-        return loaded.infer  # type: ignore[no-any-return]
+            request.set_tensor(name, self._openvino.Tensor(values, shared_memory=True))
+        request.set_tensor("y", self._openvino.Tensor(y, shared_memory=True))
+        return request.infer  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner import judge
-from haotuner.bench.any_op import Operands, bound, shape_of
+from haotuner.bench.any_op import Operands, bound, of_call, shape_of
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.peers.on_host import HostPack
 from haotuner.words.op import Op
@@ -21,30 +21,33 @@ class OurAnyOp(HostPack):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._op: Any = None
-        self._call: Callable[[], Any] = lambda: None
+        self._layers: list[Callable[..., Any]] = []
+        self._calls: list[Callable[[], Any]] = []
         self._y: Any = np.empty(0)
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Operands come with the shape."""
-        self._op = op
+    def prepare(self, op: Op, weights: Sequence[Operands]) -> None:
+        """Bind every copy of what is bound; each weight is packed once."""
+        self._op, self._layers, self._calls = op, [], []
+        if bound(op):
+            self._layers = [self._pack.op(op.name).bind(**copy) for copy in weights]
 
     def aim(self, operands: Operands, count: int) -> Sequence[Call]:
-        """The same call as often as asked."""
-        op, served = self._op, self._pack.op(self._op.name)
-        output, kept = op.meaning.output, bound(op)
+        """One call a copy, all into the same output."""
+        op, output = self._op, self._op.meaning.output
         self._y = np.empty(op.operand_shape(output, shape_of(op, operands)), judge.numpy_dtype(op.dtype_of(output)))
-        given = {name: values for name, values in operands.items() if name not in kept}
-        if kept:
-            layer = served.bind(operands["weight"], **{name: operands[name] for name in kept[1:]})
-            self._call = partial(layer, given.pop("x"), out=self._y, **given)
+        if self._layers:
+            given = {name: values for name, values in operands.items() if name not in bound(op)}
+            x = given.pop("x")
+            self._calls = [partial(layer, x, out=self._y, **given) for layer in self._layers[:count]]
         else:
-            self._call = partial(served.run, out=self._y, **given)
-        return [self._call] * count
+            run = self._pack.op(op.name).run
+            self._calls = [partial(run, out=self._y, **of_call(op, operands, (), index)) for index in range(count)]
+        return self._calls
 
     def result(self, index: int) -> Array:
         """Into a poisoned output, so that an element nobody writes shows."""
         self._y.view(np.uint8).fill(0x7F)  # no number of any float type, and the largest of int8
-        self._call()
+        self._calls[index]()
         found: Array = self._y
         return found
 

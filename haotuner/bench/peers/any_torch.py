@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.bench.any_op import Operands, bound, images_of
+from haotuner.bench.any_op import Operands, bound, images_of, of_call
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.images import Told
 from haotuner.bench.peers.on_host import HostTorch
@@ -24,31 +24,34 @@ class TorchAnyOp(HostTorch):
         super().__init__(setting)
         self._op: Any = None
         self._function: Callable[..., Any] = lambda: None
-        self._call: Callable[[], Any] = lambda: None
+        self._weights: Sequence[Operands] = ()
+        self._calls: list[Call] = []
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+    def prepare(self, op: Op, weights: Sequence[Operands]) -> None:
         """Look the expression up."""
-        self._op = op
+        self._op, self._weights, self._calls = op, weights, []
         if op.sums != "int32":
             self._function = expression(self._torch, op)
 
     def aim(self, operands: Operands, count: int) -> Sequence[Call]:
-        """The same call as often as asked."""
+        """One call a copy."""
+        self._calls = [self._call(of_call(self._op, operands, self._weights, index)) for index in range(count)]
+        return self._calls
+
+    def _call(self, operands: Operands) -> Call:
         last = is_convolution(self._op.kind) and Told.of(self._op).last
         tensors = {name: _tensor(self._torch, values) for name, values in operands.items()}
         tensors |= {name: tensors[name].movedim(-1, 1) for name in images_of(self._op) if last}
         if self._op.sums == "int32":
-            self._call = _of_bytes(self._torch, self._op, tensors)
-            return [self._call] * count
+            return _of_bytes(self._torch, self._op, tensors)
         if last and "h" in self._op.axes:
             tensors["weight"] = tensors["weight"].contiguous(memory_format=self._torch.channels_last)
         more = {name: tensors.pop(name) for name in self._op.epilogue_operands}
-        self._call = partial(self._function, *tensors.values(), **more)
-        return [self._call] * count
+        return partial(self._function, *tensors.values(), **more)
 
     def result(self, index: int) -> Array:
         """Of one call, as it is timed."""
-        found = self._call()
+        found: Any = self._calls[index]()
         if is_convolution(self._op.kind) and Told.of(self._op).last:
             found = found.movedim(1, -1)
         kept: Array = (found.float() if found.dtype.is_floating_point else found).numpy()
@@ -66,7 +69,7 @@ class InductorAnyOp(TorchAnyOp):
 
         config.compile_threads = 1  # no pool of compiler processes beside the one that is timed
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+    def prepare(self, op: Op, weights: Sequence[Operands]) -> None:
         """Compiled at the first call of a shape, which the race does not time."""
         if op.sums == "int32":
             raise NotImplementedError("torch.compile is raced on floating-point types")

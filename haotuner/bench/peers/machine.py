@@ -15,6 +15,8 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
+
 from haotuner.backends.toolchain import Toolchain
 from haotuner.bench.contender import SMALL_M, Array, Call, Setting
 from haotuner.errors import EnvironmentMissing
@@ -57,7 +59,7 @@ class Machine:
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One read of each weight if they are many and the rows few; else the same arithmetic for every shape."""
         self.flops, self.bytes = float(self._library.machine_compute()), None
-        if count == 1 or x.ndim != 2 or x.shape[0] > SMALL_M:
+        if count == 1 or not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[0] > SMALL_M:
             return [self._library.machine_compute]
         ways = [self._reads(count, way) for way in range(self._library.machine_ways())]
         if not ways[0][0]():  # too small to be cut into streams

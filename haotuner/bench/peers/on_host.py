@@ -1,7 +1,8 @@
-"""What several contenders on the CPU begin with: a pack, torch under inference mode, OpenVINO's settings."""
+"""What contenders on the CPU begin with: a pack, torch under inference mode, settings of ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from haotuner.bench.contender import Setting
@@ -35,6 +36,23 @@ class HostTorch:
         torch.inference_mode().__enter__()
         self._torch = torch
         self.version = str(torch.__version__)
+
+
+def onnxruntime_options(runtime: Any, threads: int) -> Any:
+    """Options of a session, of which there may be many: all share one pool of threads and one arena.
+
+    Pools of their own would have them spin against one another; in an arena of its own each would find its scratch memory
+    as cold as its weight, which a model's layers do not. The first call in a process decides the number of threads.
+    """
+    kind = runtime.OrtMemoryInfo("Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT)
+    with contextlib.suppress(runtime.capi.onnxruntime_pybind11_state.Fail):  # both are there already
+        runtime.set_global_thread_pool_sizes(threads, 1)
+        runtime.create_and_register_allocator(kind, None)
+    options = runtime.SessionOptions()
+    options.use_per_session_threads = False
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    options.log_severity_level = 3
+    return options
 
 
 def openvino_settings(threads: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.bench.encoding import encoded
 from haotuner.bench.images import Told, output_shape
+from haotuner.bench.peers.on_host import onnxruntime_options
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 
@@ -30,8 +31,7 @@ class OnnxruntimeCpu:
 
         self._onnx, self._runtime = onnx, onnxruntime
         self.version = str(onnxruntime.__version__)
-        # One pool for all sessions: a pool each would have them spin against one another.
-        onnxruntime.set_global_thread_pool_sizes(setting.threads, 1)
+        self._options = onnxruntime_options(onnxruntime, setting.threads)
         self._sessions: list[Any] = []
         self._y: Any = np.empty((0, 0), np.float32)
         self._x: Any = self._y
@@ -46,12 +46,9 @@ class OnnxruntimeCpu:
         self._bindings, self._sessions = [], []
         self._told = Told.of(op) if is_convolution(op.kind) else None
         self._op, self._n = op, 0 if self._told else op["n"]
-        options = self._runtime.SessionOptions()
-        options.use_per_session_threads = False
-        options.log_severity_level = 3
         for weight in weights:
             model = self._model(weight)
-            self._sessions.append(self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"]))
+            self._sessions.append(self._runtime.InferenceSession(model, self._options, providers=["CPUExecutionProvider"]))
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One call a weight, all into the same output."""

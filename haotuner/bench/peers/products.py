@@ -1,4 +1,4 @@
-"""Contenders for batch_matmul: one call, both factors in cache or where their size puts them, into one output."""
+"""Contenders for batch_matmul: calls on the same first factor and copies of the second, into one output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting
-from haotuner.bench.peers.on_host import HostPack, HostTorch
+from haotuner.bench.peers.on_host import HostPack, HostTorch, onnxruntime_options
+from haotuner.bench.products import Factors, copy
 from haotuner.words.op import Op
 
 OPSET, IR = 17, 8
@@ -25,20 +26,24 @@ class _Products(ABC):
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Nothing is bound."""
         self._op = op
+        self._runs: list[Call] = []
         layout = op.option("layout")
         self._turned = layout == "tn", layout == "nt"
 
-    def aim(self, factors: tuple[Array, Array], count: int) -> Sequence[Call]:
-        """The same call as often as asked."""
-        x, w = (f.swapaxes(1, 2) if turned else f for f, turned in zip(factors, self._turned, strict=True))
-        self._y = np.empty((*x.shape[:2], w.shape[2]), np.float32)
-        self._run = self.call(x, w, self._y, factors)
-        return [self._run] * count
+    def aim(self, factors: Factors, count: int) -> Sequence[Call]:
+        """One call a copy of the second factor, all into the same output."""
+        self._runs = []
+        for stored in (copy(factors, index) for index in range(count)):
+            x, w = (f.swapaxes(1, 2) if turned else f for f, turned in zip(stored, self._turned, strict=True))
+            if not self._runs:
+                self._y = np.empty((*x.shape[:2], w.shape[2]), np.float32)
+            self._runs.append(self.call(x, w, self._y, stored))
+        return self._runs
 
     def result(self, index: int) -> Array:
         """An element that nobody writes shows."""
         self._y.fill(np.nan)
-        self._run()
+        self._runs[index]()
         return self._y
 
     @abstractmethod
@@ -75,10 +80,22 @@ class OnnxruntimeProducts(_Products):
 
         self._onnx, self._runtime = onnx, onnxruntime
         self.version = str(onnxruntime.__version__)
-        onnxruntime.set_global_thread_pool_sizes(setting.threads, 1)
+        self._options = onnxruntime_options(onnxruntime, setting.threads)
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """A session for all sizes and copies: no factor is a constant."""
+        super().prepare(op, weights)
+        self._session = self._runtime.InferenceSession(self._model(), self._options, providers=["CPUExecutionProvider"])
 
     def call(self, x: Array, w: Array, y: Array, stored: tuple[Array, Array]) -> Callable[[], Any]:
         """One run with everything bound."""
+        binding = self._session.io_binding()
+        for name, values in zip(("x", "w"), stored, strict=True):
+            binding.bind_input(name, "cpu", 0, np.float32, values.shape, values.ctypes.data)
+        binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
+        return partial(self._session.run_with_iobinding, binding)
+
+    def _model(self) -> bytes:
         helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
         nodes, names = [], []
         for name, turned in zip(("x", "w"), self._turned, strict=True):
@@ -94,15 +111,8 @@ class OnnxruntimeProducts(_Products):
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
         model.ir_version = IR
-        options = self._runtime.SessionOptions()
-        options.use_per_session_threads = False
-        options.log_severity_level = 3
-        session = self._runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        binding = session.io_binding()
-        for name, values in zip(("x", "w"), stored, strict=True):
-            binding.bind_input(name, "cpu", 0, np.float32, values.shape, values.ctypes.data)
-        binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
-        return partial(session.run_with_iobinding, binding)
+        data: bytes = model.SerializeToString()
+        return data
 
 
 class OurProducts(HostPack, _Products):

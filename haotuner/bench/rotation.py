@@ -1,0 +1,54 @@
+"""Cold weights in a race: how many copies the calls take in turn, and what is read where these fit into the caches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from haotuner.ops.dtypes import DTYPES
+from haotuner.words.cold import waiting
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+MOST_COPIES = 256  # more are hours of compiling for peers that compile a model for each
+ROOM_BYTES = 1 << 30  # of all that libraries keep beside the copies
+KEPT_BESIDE = 2  # graph compilers keep what a call reads and writes a second time, in an order of their own, for each copy
+LATER = {"batch_matmul": ("w",), "attention": ("k", "v")}  # operands of calls that may have been written long before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """Copies that calls take in turn, and bytes of other memory that are read after each round."""
+
+    copies: int = 1
+    evicted_bytes: int = 0
+
+
+HOT = Rotation()
+
+
+def resting(op: Op) -> tuple[str, ...]:
+    """Operands of which a call may take one of many: weights, the second factor of a product, keys and values."""
+    return waiting(op) or LATER.get(op.kind, ())
+
+
+def resting_bytes(op: Op, shape: Shape) -> int:
+    """Bytes of one copy of what rests; 0 where nothing does."""
+    rest = [one for one in op.meaning.inputs if one.name in resting(op)]
+    return sum(DTYPES[op.dtype_of(one)].size * math.prod(op.operand_shape(one, shape)) for one in rest)
+
+
+def cold(op: Op, shape: Shape, cold_bytes: int, *, crowded: bool = False, evicts: bool = True) -> Rotation:
+    """The rotation in which each call finds its copy in memory: a round walks through ``cold_bytes``.
+
+    At least two copies and at most ``MOST_COPIES``. ``crowded``: libraries keep memory of their own for each copy, so that
+    large calls get fewer. Where copies are too few, the rest of the bytes is read between rounds (``evicts``), as if there
+    were more copies; what calls pass through the caches themselves counts.
+    """
+    size = max(1, resting_bytes(op, shape))
+    passed = max(1, op.least_bytes(shape) - size)
+    most = min(MOST_COPIES, ROOM_BYTES // (KEPT_BESIDE * passed)) if crowded else MOST_COPIES
+    needed = math.ceil(cold_bytes / size)
+    copies = max(2, min(most, needed))
+    missing = cold_bytes - copies * size - passed if evicts and copies < needed else 0
+    return Rotation(copies=copies, evicted_bytes=max(0, missing))
