@@ -58,7 +58,7 @@ class Stage:
         gc.collect()
         return {}
 
-    def aim(self, side: str, shape: Mapping[str, int], count: int, evicted: int, seed: int) -> Job:
+    def aim(self, side: str, shape: Mapping[str, int], count: int, seed: int, evicted: int = 0) -> Job:
         """Point the contender at a shape, check its results, and find out how long a call takes.
 
         ``count`` and ``evicted`` (bytes) are those of a ``Rotation``; a contender's own clock evicts nothing.

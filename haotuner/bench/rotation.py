@@ -11,6 +11,9 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 MOST_COPIES = 256  # more are hours of compiling for peers that compile a model for each
+ENOUGH_COPIES = (
+    64  # where other memory is read between rounds: 32 and 256 gave the times of 911; OpenVINO takes 0.1 s for each
+)
 ROOM_BYTES = 1 << 30  # of all that libraries keep beside the copies
 KEPT_BESIDE = 2  # graph compilers keep what a call reads and writes a second time, in an order of their own, for each copy
 LATER = {"batch_matmul": ("w",), "attention": ("k", "v")}  # operands of calls that may have been written long before
@@ -41,13 +44,15 @@ def resting_bytes(op: Op, shape: Shape) -> int:
 def cold(op: Op, shape: Shape, cold_bytes: int, *, crowded: bool = False, evicts: bool = True) -> Rotation:
     """The rotation in which each call finds its copy in memory: a round walks through ``cold_bytes``.
 
-    At least two copies and at most ``MOST_COPIES``. ``crowded``: libraries keep memory of their own for each copy, so that
-    large calls get fewer. Where copies are too few, the rest of the bytes is read between rounds (``evicts``), as if there
-    were more copies; what calls pass through the caches themselves counts.
+    ``evicts``: at most ``ENOUGH_COPIES`` are made, and the rest of the bytes is read between rounds, as if there were more;
+    what calls pass through the caches themselves counts. Without, at most ``MOST_COPIES``, which may be too few.
+    ``crowded``: libraries keep memory of their own for each copy, so that large calls get fewer; never less than two.
     """
     size = max(1, resting_bytes(op, shape))
     passed = max(1, op.least_bytes(shape) - size)
-    most = min(MOST_COPIES, ROOM_BYTES // (KEPT_BESIDE * passed)) if crowded else MOST_COPIES
+    most = ENOUGH_COPIES if evicts else MOST_COPIES
+    if crowded:
+        most = min(most, ROOM_BYTES // (KEPT_BESIDE * passed))
     needed = math.ceil(cold_bytes / size)
     copies = max(2, min(most, needed))
     missing = cold_bytes - copies * size - passed if evicts and copies < needed else 0

@@ -1,8 +1,9 @@
 """Sixty sizes a kind that nothing was tuned for, against the best peer at each, and writes docs/results/sixty.md.
 
-    python -m tests.bench.sixty [KIND ...] [--threads 1,2] [--budget 20s] [--seconds-per-row 0.5] [--seed 1]
+    python -m tests.bench.sixty [KIND ...] [--threads 1,2] [--budget 20s] [--seconds-per-row 0.5] [--seed 1] [--cold]
 
-A kind is a few ops; each is tuned once for its whole range, and raced at sizes drawn from it by the seed, log-uniform, hot.
+A kind is a few ops; each is tuned once for its whole range, and raced at sizes drawn from it by the seed, log-uniform,
+weights hot or, with ``--cold``, out of cache, as a server's layers find them.
 Every library computes with its results checked; the page has means, the share of sizes lost, and the worst ones. Run it on a
 quiet machine; kinds that are not named stay as they are in the page.
 """
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.compare import contest_of, facts_of, finish
+from haotuner.hw_profiles.find import find_device
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange
 from tests.bench.cpu_dense import haotuner, machine
@@ -82,7 +84,8 @@ KINDS: dict[str, tuple[tuple[str, str], ...]] = {
 }  # fmt: skip
 HEAD = """# Sixty sizes a kind
 
-Made by `python -m tests.bench.sixty`, each kind by the command it names: sizes drawn by a seed from the tuned range, hot.
+Made by `python -m tests.bench.sixty`, each kind by the command it names: sizes drawn by a seed from the tuned range, weights
+hot where a title does not say cold.
 Ratios are a peer's time over ours: more than 1 means that we are faster; *best* is the best peer at each size. *lost* and
 *far*: sizes whose whole 95 % interval lies under 0.95 and 0.85. A peer that is wrong, or cannot compute an op, is left out.
 """
@@ -96,12 +99,13 @@ def main() -> None:
     words.add_argument("--budget", default="20s")
     words.add_argument("--seconds-per-row", default="0.5")
     words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--cold", action="store_true", help="weights come from memory at each call")
     words.add_argument("--page", type=Path, default=Path("docs/results/sixty.md"))
     asked = words.parse_args()
     for kind in asked.kinds:
         rows: list[Any] = []
         command = f"python -m tests.bench.sixty {kind} --threads {asked.threads} --budget {asked.budget}"
-        command += f" --seconds-per-row {asked.seconds_per_row} --seed {asked.seed}"
+        command += f" --seconds-per-row {asked.seconds_per_row} --seed {asked.seed}" + " --cold" * asked.cold
         with tempfile.TemporaryDirectory() as folder:
             for place, (spec, shapes) in enumerate(KINDS[kind]):
                 pack = Path(folder) / str(place)
@@ -111,15 +115,17 @@ def main() -> None:
                 )  # fmt: skip
                 rows += raced(pack, Op.parse(spec), ShapeRange.parse(shapes), -(-SIZES // len(KINDS[kind])), asked)
         page = asked.page.read_text(encoding="utf-8") if asked.page.exists() else HEAD
-        text = [f"## {kind}", "", f"`{command}`", "", machine(tuned), "", *section(rows)]
-        asked.page.write_text(with_section(page, kind, "\n".join(text)), encoding="utf-8")
+        title = f"{kind}, weights cold" if asked.cold else kind
+        text = [f"## {title}", "", f"`{command}`", "", machine(tuned), "", *section(rows)]
+        asked.page.write_text(with_section(page, title, "\n".join(text)), encoding="utf-8")
 
 
 def raced(pack: Path, op: Op, shapes: ShapeRange, count: int, asked: argparse.Namespace) -> list[Any]:
     """The rows of one op at so many drawn sizes."""
     contest = contest_of(
         pack, environment=dict(os.environ), ops=[op.name], shapes=drawn(op, shapes, count, asked.seed), against=PEERS,
-        threads=tuple(int(count) for count in asked.threads.split(",")), weights=("hot",), block_s=BLOCK_S,
+        device=find_device("cpu", measure=False), threads=tuple(int(count) for count in asked.threads.split(",")),
+        weights=("cold" if asked.cold else "hot",), block_s=BLOCK_S,
         seconds_per_row=float(asked.seconds_per_row), noise_floor=False,
     )  # fmt: skip
     found: list[Any] = finish(contest, facts_of(pack, None), _told)["rows"]
@@ -163,7 +169,9 @@ def section(rows: Sequence[Any]) -> list[str]:
         for row in worst
     ]
     contended = sum(bool(row["contended"]) for row in rows)
-    return [*lines, "", f"Worst: {'; '.join(told)}. Contended: {contended} of {len(rows)} rows."]
+    evicted = sum(bool(row["evicted_bytes"]) for row in rows)
+    read = f" Other memory was read between rounds of too few copies in {evicted} of them." if evicted else ""
+    return [*lines, "", f"Worst: {'; '.join(told)}. Contended: {contended} of {len(rows)} rows.{read}"]
 
 
 def _mean(ratios: Sequence[float]) -> str:
