@@ -58,6 +58,11 @@ def closing(found: Json) -> list[str]:
     lines += [f"missing: {name} ({found['missing_why'][name]})" for name in found["missing"]]
     if found["missing"]:
         lines.append("pip install 'haotuner[bench]' brings the peers but zentorch, which is for AMD: pip install zentorch")
+    evicted = sum(bool(row.get("evicted_bytes")) for row in found["rows"])
+    if evicted:
+        lines.append(
+            f"{_count(evicted, 'row')} with other memory read between calls: the copies of small weights fit into caches."
+        )
     lines += _failures(found["rows"])
     for group in found["groups"]:
         lines += _group(group)

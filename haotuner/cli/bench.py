@@ -54,8 +54,8 @@ def bench(
         str | None,
         typer.Option(
             "--weights",
-            help="cold (each call finds its weight out of cache), hot, or cold,hot [default: cold; hot "
-            "where both factors come with a call].",
+            help="cold (each call finds its weight, or second factor, out of cache), hot, or cold,hot [default: cold; hot "
+            "where all operands come with a call].",
         ),
     ] = None,
     seconds_per_row: Annotated[
