@@ -27,13 +27,15 @@ class _Products(ABC):
         """Nothing is bound."""
         self._op = op
         self._runs: list[Call] = []
+        self._held: list[Factors] = []
         layout = op.option("layout")
         self._turned = layout == "tn", layout == "nt"
 
     def aim(self, factors: Factors, count: int) -> Sequence[Call]:
         """One call a copy of the second factor, all into the same output."""
         self._runs = []
-        for stored in (copy(factors, index) for index in range(count)):
+        self._held = [copy(factors, index) for index in range(count)]  # libraries point into them
+        for stored in self._held:
             x, w = (f.swapaxes(1, 2) if turned else f for f, turned in zip(stored, self._turned, strict=True))
             if not self._runs:
                 self._y = np.empty((*x.shape[:2], w.shape[2]), np.float32)
