@@ -31,12 +31,13 @@ from haotuner.orchestrate.agreements import demands, unmet
 from haotuner.orchestrate.indexed import indexed
 from haotuner.orchestrate.segments import cut
 from haotuner.orchestrate.spans import ranges_of, requests, spans_of
-from haotuner.pack.device_models import answered
+from haotuner.pack.device_models import answered, answered_chain
 from haotuner.pack.device_numbers import ordinal_for
 from haotuner.pack.manifest import read_manifest
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
 from haotuner.runtime.pack import Pack
+from haotuner.runtime.placed_chain import PlacedChain
 from haotuner.runtime.placed_model import PlacedModel
 from haotuner.words.op import Op
 from haotuner.words.shape import Span
@@ -158,7 +159,7 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
                     for part in parts:
                         _check_part(part, one.values, sizes, one.most)
                     if isinstance(model, Chain) and one.own:
-                        found = model.run(given, seed=SEED)
+                        found = _whole(model, given)
                         whole |= all(difference(found[end], one.values[end]) <= one.most for end in graph.outputs)
                         asked = True
     if asked and not whole:  # rounding may change a size that the data tell, but hardly always
@@ -221,6 +222,10 @@ def tolerance_of(graph: Graph, given: Mapping[str, Any], branches: Mapping[str, 
     plain, moved = (interpret(one, given, SEED, (), branches) for one in (graph, rounded_apart(graph, MOVED)))
     far = [difference(moved[one], plain[one]) for one in graph.outputs]
     return min(max([TOLERANCE_OF_BYTES, least, *(one for one in far if np.isfinite(one))]), MOST_OF_BYTES)
+
+
+def _whole(model: Chain, given: Mapping[str, Any]) -> dict[str, Any]:
+    return answered_chain(model, given, SEED) if isinstance(model, PlacedChain) else model.run(given, seed=SEED)
 
 
 def _check_part(part: Model, values: Mapping[str, Any], sizes: Mapping[str, int], most: float) -> None:

@@ -5,31 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_sizes import BRANCHING, HOST, MAKING
-from haotuner.graph.graph import Graph
+from haotuner.graph.graph import Graph, bodies
+from haotuner.graph.types import NUMPY_NAMES
 from haotuner.orchestrate.c_recurrent import fits_block
+from haotuner.orchestrate.chain import RANDOM
 from haotuner.orchestrate.greedy import Loops, Step
-from haotuner.orchestrate.segments import data_dimensions, origins
 
 SHOWN = 8  # the others are counted
 
 
-def check_sizes(name: str, graph: Graph) -> None:
-    """UsageError that names what the host does in the midst of a model: sizes that data tell, random numbers."""
-    found = [f"{one} is known only from data: {origin}" for one, origin in origins(graph, data_dimensions(graph))]
-    made = [node for node in graph.nodes if node.primitive in HOST and node.primitive not in MAKING]
-    told = [
-        f"{node.output}: {node.primitive} is of the host"
-        for node in made
-        if node.primitive not in (*BRANCHING, "loop", "loop_result")
-    ]
-    for node in made:
-        if node.primitive == "decided":
-            both = ", ".join(one.output for one in made if one.primitive == "chosen" and one.inputs[0] == node.output)
-            told.append(f"the branch that makes {both}: the host asks which side is taken")
-    loops = [node.output for node in made if node.primitive == "loop"]
-    ends = {one: ", ".join(node.output for node in made if node.inputs[:1] == (one,)) for one in loops}
-    _refuse(name, [*found, *told, *(f"the loop that makes {end}: the host counts its turns" for end in ends.values())])
+def check_draws(name: str, graph: Graph) -> None:
+    """UsageError that names random numbers of types that a pack's library does not draw, as it must on a GPU."""
+    every = (node for one in (graph, *(body.graph for body in bodies(graph))) for node in one.nodes)
+    told = [(node.output, NUMPY_NAMES[node.attributes["dtype"]]) for node in every if node.primitive == "random"]
+    lost = [(out, dtype) for out, dtype in told if dtype not in RANDOM]
+    _refuse(name, [f"{out}: random numbers of {dtype}; those of {' and '.join(RANDOM)} are drawn" for out, dtype in lost])
 
 
 def check_steps(name: str, steps: Sequence[Step]) -> None:

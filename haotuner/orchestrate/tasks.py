@@ -14,7 +14,7 @@ from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.exact import Exact, Told, together
 from haotuner.orchestrate.greedy import Step, Way
-from haotuner.orchestrate.lacking import check_sizes, check_steps
+from haotuner.orchestrate.lacking import check_draws, check_steps
 from haotuner.orchestrate.layout import LAYOUTS
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
@@ -83,7 +83,7 @@ def asked_model(
     channels.
     """
     if serves is not None:
-        check_sizes(name, graph)
+        check_draws(name, graph)
     spans = spans_of(graph, shapes)
     at = requests(spans, PRICED)
     prices = Measured(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.runtime.device_memory import DeviceMemory
+from haotuner.runtime.placed_chain import PlacedChain
 from haotuner.runtime.placed_model import PlacedModel
 
 
@@ -16,18 +17,53 @@ def answered(model: PlacedModel, given: Mapping[str, NDArray[Any]]) -> dict[str,
     """Outputs by name. The results' memory is filled with ones of all bits before, so that what is not written is seen."""
     assert model.pack.gpu is not None
     with DeviceMemory(model.pack.gpu.ordinal) as memory:
-        inputs = {name: np.array(one, order="C") for name, one in given.items()}  # of no axes, too
-        tensors = {name: memory.like(memory.put(one), one) for name, one in inputs.items()}
+        room = _Room(memory)
+        tensors = {name: room.tensor(one) for name, one in given.items()}
         shapes = model.shapes(tensors)
-        found = {end.name: np.empty(shapes[end.name], end.dtype) for end in model.outputs}
-        places: dict[str, int] = {}
-        for name, one in found.items():
-            if one.size and one.ndim:
-                one.view(np.uint8).fill(0xFF)
-            places[name] = memory.put(one)
-        out = {name: memory.like(places[name], one) for name, one in found.items()}
+        out = {end.name: room.empty(end.name, shapes[end.name], end.dtype) for end in model.outputs}
         model.run(tensors, out=out, stream=memory.stream)
-        for name, one in found.items():
-            memory.get(places[name], one)
+        found = room.found()
         model.trim()
         return found
+
+
+def answered_chain(model: PlacedChain, given: Mapping[str, NDArray[Any]], seed: int) -> dict[str, NDArray[Any]]:
+    """The same of a model whose sizes depend on data."""
+    assert model.pack.gpu is not None
+    with DeviceMemory(model.pack.gpu.ordinal) as memory:
+        room, ends = _Room(memory), model.outputs
+        tensors = [room.tensor(given[end.name]) for end in model.inputs]
+        model.placed(
+            tensors, seed, memory.stream, lambda place, shape: room.empty(ends[place].name, shape, ends[place].dtype)
+        )
+        found = room.found()
+        model.trim()
+        return {end.name: found[end.name] for end in ends}
+
+
+class _Room:
+    """Tensors of a device with arrays of the host beside them."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        self._found: dict[str, tuple[int, NDArray[Any]]] = {}
+
+    def tensor(self, values: NDArray[Any]) -> Any:
+        """A copy of an array there."""
+        whole = np.array(values, order="C")  # of no axes, too
+        return self._memory.like(self._memory.put(whole), whole)
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Memory for a result, ones of all bits."""
+        filled = np.empty(shape, dtype)
+        if filled.size and filled.ndim:
+            filled.view(np.uint8).fill(0xFF)
+        address = self._memory.put(filled)
+        self._found[name] = address, filled
+        return self._memory.like(address, filled)
+
+    def found(self) -> dict[str, NDArray[Any]]:
+        """The results, after the stream's work."""
+        for address, one in self._found.values():
+            self._memory.get(address, one)
+        return {name: one for name, (_, one) in self._found.items()}

@@ -109,11 +109,20 @@ class Chain:
             found[output] = place if whole else np.empty(shape, end.dtype)
             return found[output]
 
-        dims = dict(zip(self._native.dims, self._native.run_placed(given, seed, made), strict=True))
+        self._count(self._native.run_placed(given, seed, made))
+        return {end.name: _delivered(found[place], end, out) for place, end in enumerate(self._outputs)}
+
+    @property
+    def _linked(self) -> NativeModel:
+        assert self._native is not None
+        return self._native
+
+    def _count(self, sizes: Sequence[int]) -> None:
+        """Count a call of all segments that it ran, by its dimensions in the library's order."""
+        dims = dict(zip(self._linked.dims, sizes, strict=True))
         for name, one in self.segments.items():
             if _taken(self._guards[name], dims):
                 one.count(dims)
-        return {end.name: _delivered(found[place], end, out) for place, end in enumerate(self._outputs)}
 
     def _contiguous(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Inputs in order, as the library reads them; it says what is wrong with their shapes."""

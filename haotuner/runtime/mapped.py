@@ -22,7 +22,7 @@ _TEXT = 320
 _NAME_AT = 5 * 8  # bytes into a schedule's words
 _P, _I = ctypes.c_void_p, ctypes.c_int
 _SAID = (_P, _P, ctypes.c_size_t)  # kind, text, room
-_PLACE = ctypes.CFUNCTYPE(_P, _P, _I, _P)  # of model/entry.h: where an output is to lie
+PLACE = ctypes.CFUNCTYPE(_P, _P, _I, _P)  # of model/entry.h: where an output is to lie
 _MEMBERS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "words": (_P, (_I, _P)),
     "open": (_I, (_I, _I, _I, _P, *_SAID)),
@@ -79,7 +79,7 @@ class Mapped:
         )  # packs made before it serve no chains by one call
         if self.placed is not None:
             self.segment: Any = library.ht_pack_model_segment
-            self.placed.argtypes, self.placed.restype = (_P, _P, _P, _PLACE, _P, _P, *_SAID), _I
+            self.placed.argtypes, self.placed.restype = (_P, _P, _P, PLACE, _P, _P, *_SAID), _I
             self.segment.argtypes, self.segment.restype = (_P, _I, _P), ctypes.c_char_p
         if self.door.version != _VERSION:
             raise PackInvalid(
@@ -98,10 +98,10 @@ class Mapped:
             return names.index(name)
         raise PackInvalid(f"the pack's library holds no model {name!r}, as its manifest says; tune again")
 
-    def chain(self, name: str, threads: int) -> NativeModel | None:
-        """A chain of the library; None where it knows its segments alone, as packs made before did."""
+    def chain(self, name: str, threads: int, device: int | None = None) -> NativeModel | None:
+        """A chain of the library; None where it knows its segments alone, as packs made before did. As ``NativeModel``."""
         known = self.placed is not None and name in self.names()
-        return NativeModel(self, self.find(name), -1, threads) if known else None
+        return NativeModel(self, self.find(name), -1, threads, device) if known else None
 
     def words(self, index: int) -> list[int]:
         """The schedule of a model as the library holds it."""
@@ -236,8 +236,7 @@ class NativeModel:
 
         def place(_: int | None, output: int, wanted: int) -> int | None:
             try:
-                shape = ctypes.cast(wanted + _SHAPE_AT, ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))).contents
-                return address(made(output, tuple(shape[: self.outputs[output].rank])))
+                return address(made(output, shape_at(wanted, self.outputs[output].rank)))
             except BaseException as error:  # nothing may be raised through C
                 raised.append(error)
                 return None
@@ -245,7 +244,7 @@ class NativeModel:
         def placed(*call: Any) -> int:
             handle, first, _, *said = call
             at = None if seeds is None else address(seeds)
-            return int(self._mapped.placed(handle, first, at, _PLACE(place), None, address(dims), *said))
+            return int(self._mapped.placed(handle, first, at, PLACE(place), None, address(dims), *said))
 
         try:
             self._call(placed, given.packed(inputs), 0)
@@ -267,6 +266,11 @@ class NativeModel:
 
 
 _SHAPE_AT = 24  # bytes into a DLTensor
+
+
+def shape_at(tensor: int, rank: int) -> tuple[int, ...]:
+    """The shape of the DLTensor at an address."""
+    return tuple(ctypes.cast(tensor + _SHAPE_AT, ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))).contents[:rank])
 
 
 def _numpy(name: str, tensor: str) -> np.dtype[Any]:

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from haotuner.runtime.refusal import refuse_grad
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.runtime.refusal import REFUSED, refuse_grad
 from haotuner.runtime.streams import Unclear, kind_of, stream_of
 
 
@@ -29,6 +30,32 @@ def check_lazy(op: str, name: str, value: Any) -> None:
         raise ValueError(f"{op}: {name} is a lazy negation; pass {name}.resolve_neg()")
     if value.requires_grad:
         refuse_grad(op, name)
+
+
+def check_inputs(op: str, given: Mapping[str, Any]) -> None:
+    """UsageError for what DLPack would hand out wrongly."""
+    for name, value in given.items():
+        try:
+            check_lazy(op, name, value)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+
+def stream_told(op: str, x: Any, stream: int | None) -> int | None:
+    """The stream that is given, or the current one of x's framework. UsageError where it does not say one."""
+    try:
+        return stream_for(op, x) if stream is None else stream
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def called(op: str, function: Any, *given: Any) -> Any:
+    """What a function of a pack's library answers. UsageError, or HaotunerError of the device, in its words."""
+    try:
+        return function(*given)
+    except REFUSED as error:
+        told = str(explained(op, error, {}))
+        raise (HaotunerError if isinstance(error, RuntimeError) else UsageError)(told) from error
 
 
 def empty_like(op: str, x: Any, size: tuple[int, ...], dtype: str = "") -> Any:

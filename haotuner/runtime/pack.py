@@ -24,6 +24,7 @@ from haotuner.runtime.linear import Bound, Linear
 from haotuner.runtime.model import Model, Session
 from haotuner.runtime.model_files import opened_model
 from haotuner.runtime.placed import PlacedBound, PlacedLinear
+from haotuner.runtime.placed_chain import PlacedChain
 from haotuner.runtime.placed_model import PlacedModel
 from haotuner.runtime.typed import numpy_type
 from haotuner.words import limits
@@ -101,7 +102,12 @@ class Pack:
                 return kind(self, mapped, mapped.find(name), files)
             if segment is None:
                 raise PackInvalid(f"{files.where}: a segment of a model has segments itself; restore the pack or tune again")
-            return Chain(self, files.schedule, files.where, segment, mapped.chain(name, self.threads))
+            if self.gpu is None:
+                return Chain(self, files.schedule, files.where, segment, mapped.chain(name, self.threads))
+            native = mapped.chain(name, 1, self.gpu.ordinal)
+            if native is None:
+                raise PackInvalid(f"{files.where} is a model in segments that its library has not; tune again")
+            return PlacedChain(self, files.schedule, files.where, segment, native)
 
     def _segment(self, name: str) -> Model:
         if name in self.manifest.models and name not in self._models:

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.errors import HaotunerError, UsageError
+from haotuner.errors import UsageError
 from haotuner.runtime.mapped import Mapped, NativeModel
 from haotuner.runtime.model import Model
 from haotuner.runtime.model_files import OpenModel
-from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
-from haotuner.runtime.refusal import REFUSED
+from haotuner.runtime.on_device import called, check_inputs, empty_like, stream_told
 from haotuner.runtime.streams import still
 
 
@@ -48,15 +47,11 @@ class PlacedModel(Model):
         """Outputs by name; ``out``: tensors for them. UsageError names the tensor, what was expected and what was found."""
         self.pack.library()  # PackClosed once it was closed
         given = self._tensors(inputs)
-        if stream is None:
-            try:
-                stream = stream_for(self.name, given[0])
-            except ValueError as error:
-                raise UsageError(str(error)) from error
+        stream = stream_told(self.name, given[0], stream)
         handed = [still(one, stream) for one in given]
         shapes = self._known(tuple([tuple(map(int, getattr(one, "shape", ()))) for one in given]), handed)
         found = self._results(shapes, out or {}, given[0])
-        self._called(self._queue, self._native.address, stream, *handed, *(still(one, stream) for one in found))
+        called(self.name, self._queue, self._native.address, stream, *handed, *(still(one, stream) for one in found))
         return {end.name: one for end, one in zip(self._outputs, found, strict=True)}
 
     def shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -74,11 +69,7 @@ class PlacedModel(Model):
         if inputs.keys() != {end.name for end in self._inputs}:
             raise self._other_names(inputs)
         given = [inputs[end.name] for end in self._inputs]
-        for end, one in zip(self._inputs, given, strict=True):
-            try:
-                check_lazy(self.name, end.name, one)
-            except ValueError as error:
-                raise UsageError(str(error)) from error
+        check_inputs(self.name, {end.name: one for end, one in zip(self._inputs, given, strict=True)})
         return given
 
     def _results(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any], like: Any) -> list[Any]:
@@ -96,16 +87,9 @@ class PlacedModel(Model):
 
     def _shapes_of(self, given: list[Any]) -> list[tuple[int, ...]]:
         found = np.zeros(max(1, sum(end.rank for end in self._outputs)), np.int64)
-        self._called(self._shaping, self._native.address, found, *given)
+        called(self.name, self._shaping, self._native.address, found, *given)
         shapes, rest = [], found.tolist()
         for end in self._outputs:
             shapes.append(tuple(rest[: end.rank]))
             rest = rest[end.rank :]
         return shapes
-
-    def _called(self, function: Any, *given: Any) -> None:
-        try:
-            function(*given)
-        except REFUSED as error:
-            told = str(explained(self.name, error, {}))
-            raise (HaotunerError if isinstance(error, RuntimeError) else UsageError)(told) from error

@@ -23,9 +23,9 @@ from haotuner.microkernels.cuda.fused import stepped, steps_of
 from haotuner.orchestrate.costs import GPU, Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Step
-from haotuner.orchestrate.lacking import check_sizes
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.written import WrittenModel, device_source_of, source_of, written
+from haotuner.orchestrate.segments import chained, cut, data_dimensions, flattened
+from haotuner.orchestrate.written import WrittenModel, device_source_of, source_of, written, written_chain
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -220,14 +220,23 @@ def one_of(op: Op, name: str, **more: int) -> MicroKernel:
     return stepped(kernel, steps_of(op))
 
 
-def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> tuple[WrittenModel, Sequence[Step]]:
-    """A model and its steps; ``first``: groups of the models before it."""
-    check_sizes(name, graph)
-    sizes = [dict.fromkeys(graph.dimensions, size) | {"batch": 2} for size in (3, 60)]
-    steps = (
-        Exact(graph, Prices(sizes, GPU), serves=serves).steps if tuned else Greedy(graph, tuned=False, serves=serves).steps
-    )
-    return written(name, graph, steps, first, on_device=True), steps
+def planned(
+    name: str, graph: Graph, first: int = 0, *, tuned: bool = True
+) -> tuple[tuple[WrittenModel, ...], WrittenModel | None, tuple[Step, ...]]:
+    """A model, or its segments and how they are gone through, with all steps; ``first``: groups of the models before it."""
+    segments, parts, every = cut(graph), list[WrittenModel](), list[Step]()
+    names = (*graph.dimensions, *data_dimensions(graph))
+    sizes = [dict.fromkeys(names, size) | {"batch": 2} for size in (3, 60)]
+    for place, segment in enumerate(flattened(segments)):
+        if segment.graph is None:
+            continue
+        own = segment.graph
+        steps = Exact(own, Prices(sizes, GPU), serves=serves) if tuned else Greedy(own, tuned=False, serves=serves)
+        called = f"{name}.{place}" if chained(segments) else name
+        groups = first + sum(len(one.functions) for one in parts)
+        parts.append(written(called, own, steps.steps, groups, on_device=True))
+        every += steps.steps
+    return tuple(parts), written_chain(name, graph, segments, parts) if chained(segments) else None, tuple(every)
 
 
 def model_pack(
@@ -245,11 +254,12 @@ def model_pack(
 
     ``others``: models beside them, which have their groups and ops; ``beside``: ops that no model asks for.
     """
-    models, specs = list[Any](), dict[str, None]()
+    models, chains, specs = list[Any](), list[Any](), dict[str, None]()
     for name, graph in graphs.items():
         first = sum(len(one.functions) for one in models)
-        model, steps = planned(name, graph, first, tuned=tuned)
-        models.append(model)
+        parts, chain, steps = planned(name, graph, first, tuned=tuned)
+        models += parts
+        chains += [] if chain is None else [chain]
         specs |= {Op.parse(step.op).name: None for step in steps if isinstance(step, Product)}
     models += others(models)
     ops = [*(packed(one) for one in specs or {ANY: None}), *beside]
@@ -259,15 +269,16 @@ def model_pack(
     unit.write_text(device_unit(kernels, reduces=("fp32",)))
     cubin = cubin_of(unit, code, arch).read_bytes()
     launches = [function for one in models for function in one.functions]
-    groups = GroupSources(c=source_of(models), device=device_source_of(models), launches=launches, cache=code)
+    groups = GroupSources(c=source_of([*models, *chains]), device=device_source_of(models), launches=launches, cache=code)
     library = out.with_suffix(".so")
 
     def compiled(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
         to.write_bytes(cubin)
 
     told = pack_library(ops, arch, linker or toolchain(), library, compiled, groups)
-    ranges = {one.name: {dim: [1, LAST] for dim in one.document["dims"]} for one in models}
+    held = [*models, *chains]
+    ranges = {one.name: {dim: [1, LAST] for dim in one.document["dims"]} for one in held}
     told = document(ops, arch) | told | {"tuning": {"model_ranges": ranges}}
-    write_pack(out, library, told, lambda _: None, {one.name: (one.schedule, one.weights) for one in models})
+    write_pack(out, library, told, lambda _: None, {one.name: (one.schedule, one.weights) for one in held})
     library.unlink()
     return out

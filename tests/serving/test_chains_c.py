@@ -12,66 +12,15 @@ import pytest
 
 import haotuner
 from haotuner.errors import PackInvalid
-from haotuner.graph.extents import dimension, largest, smallest
-from haotuner.graph.graph import Body, Graph, GraphBuilder, Required
 from haotuner.ops.host_steps import random_numbers
 from haotuner.pack.verify import verify
+from tests.serving.chain_graphs import GRAPHS
 from tests.serving.model_packs import planned
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run
-from tests.serving.test_models_segments import B, chosen, grown, product
 
 LANES = 4
 
 
-def looped() -> Graph:
-    """A layer for as many turns as the data say, while its result is small; a sum of rows; each turn's of both."""
-    g = GraphBuilder()
-    x, long = g.input("x", (B, 8)), g.input("long", (2,), "int64")
-    limit = g.add("reduce", long, axes=(0,), how="max", keepdims=False)
-    layer = GraphBuilder()
-    state, turn = layer.input("state", (B, 8)), layer.input("turn", (), "int64")
-    after = product(layer, state)
-    small = layer.map("less", layer.add("reduce", after, axes=(0, 1), how="sum", keepdims=False), 1e9)
-    made = layer.map("add", after, layer.add("cast", turn, dtype="fp32"))
-    turned = Body(layer.finish(after, small, made), turn, ((state, after),), (), (), (made,), small).renamed("a_{}".format)
-    many = g.add("loop", limit, g.map("mul", x, 1.0), body=turned, limited=True, asked=False)
-    g.add("turns", many, extent=TURNS)
-    rows = GraphBuilder()
-    before, row, at = rows.input("total", (8,)), rows.input("row", (8,)), rows.input("at", (), "int64")
-    total, more = rows.map("add", before, row), rows.map("mul", row, 2.0)
-    summed = Body(rows.finish(total, more), at, ((before, total),), (row,), (), (more,), None).renamed("b_{}".format)
-    first = g.add("reduce", x, axes=(0,), how="max", keepdims=False)
-    few = g.add("loop", first, x, body=summed, limited=False, asked=False, turns=B)
-    ends = [(many, 0, (B, 8)), (many, 1, (TURNS, B, 8)), (few, 0, (8,)), (few, 1, (B, 8))]
-    return g.finish(*(g.add("loop_result", of, place=at, shape=shape, dtype="fp32") for of, at, shape in ends))
-
-
-def branched() -> Graph:
-    """One row less through a layer where the data say so, else by its size all of it or rows that the data choose."""
-    g = GraphBuilder()
-    x, long = g.input("x", (B, 8)), g.input("long", (2,), "int64")
-    largest_of = g.add("reduce", long, axes=(0,), how="max", keepdims=False)
-    flag = g.add("decided", g.map("greater", largest_of, 3), branch="branch_0")
-    g.guard = (("branch_0", 1),)
-    fewer = product(g, g.add("slice", x, axes=(0,), starts=(0,), stops=(B - 1,), steps=(1,)))
-    g.guard = (("branch_0", 0),)
-    inner = g.add("decided", extent=smallest([1, largest([0, B - 3])]), branch="branch_1")
-    g.guard = (("branch_0", 0), ("branch_1", 1))
-    first = g.add("reshape", g.add("slice", x, axes=(1,), starts=(0,), stops=(1,), steps=(1,)), shape=(B,))
-    places = g.add("reshape", g.add("nonzero", g.map("greater", first, 0.0), extent=FEW), shape=(FEW,))
-    rows = product(g, g.add("gather", x, places, axis=0))
-    g.guard = (("branch_0", 0), ("branch_1", 0))
-    doubled = g.map("mul", x, 2.0)
-    g.guard = (("branch_0", 0),)
-    other = g.add("chosen", inner, rows, doubled, branch="branch_1", shape=(INNER, 8), told=((0, INNER),))
-    g.guard = ()
-    found = g.add("chosen", flag, fewer, other, branch="branch_0", shape=(OUTER, 8), told=((0, OUTER),))
-    g.required.append(Required(largest([0, 10 - B]), "batch is above 9"))
-    return g.finish(found, g.map("add", found, 1.0))
-
-
-TURNS, FEW, INNER, OUTER = (dimension(name) for name in ("turns_0", "count_0", "either_0", "either_1"))
-GRAPHS = {"chosen": chosen(), "grown": grown(), "looped": looped(), "branched": branched()}
 WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "mmap", "mremap"))
 
 

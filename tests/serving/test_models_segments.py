@@ -16,41 +16,10 @@ from haotuner.orchestrate.segments import counts, cut
 from haotuner.orchestrate.spans import spans_of
 from haotuner.pack.verify import verify
 from haotuner.words.shape import Span
+from tests.serving.chain_graphs import B, chosen, grown, noisy, product
 from tests.serving.model_packs import LAST, model_pack
 
-B, T = dimension("batch"), dimension("seq")
-COUNT, AGAIN, LENGTH = dimension("count_0"), dimension("count_1"), dimension("length_0")
 DRAW = np.random.default_rng(0)
-WEIGHT = DRAW.standard_normal((8, 8)).astype(np.float32)
-
-
-def product(g: GraphBuilder, x: str) -> str:
-    return g.add("contract", x, g.constant(WEIGHT), labels="ab,bc->ac")
-
-
-def chosen() -> Graph:
-    """Rows above 0 through a layer, of them those that are still, and how many there were of both."""
-    g = GraphBuilder()
-    x = g.input("x", (B, 8))
-    first = g.add("slice", x, axes=(1,), starts=(0,), stops=(1,), steps=(1,))
-    rows = g.add("nonzero", g.map("greater", g.add("reshape", first, shape=(B,)), 0.0), extent=COUNT)
-    kept = product(g, g.add("gather", x, g.add("reshape", rows, shape=(COUNT,)), axis=0))
-    sums = g.add("reduce", kept, axes=(1,), how="sum", keepdims=False)
-    again = g.add("nonzero", g.map("greater", sums, 0.0), extent=AGAIN)
-    last = g.map("add", g.add("gather", kept, g.add("reshape", again, shape=(AGAIN,)), axis=0), 1.0)
-    total = g.map("add", g.add("size", extent=COUNT), g.add("size", extent=AGAIN))
-    return g.finish(last, again, total, g.map("mul", x, 2.0))
-
-
-def grown() -> Graph:
-    """As many steps as the data say, each a layer of noise; a constant per step whose own length needs no data's tensor."""
-    g = GraphBuilder()
-    x, long = g.input("x", (B, 8)), g.input("long", (2,), "int64")
-    largest = g.add("reduce", long, axes=(0,), how="max", keepdims=False)
-    g.add("counted", g.map("add", largest, 1), place=0, extent=LENGTH)
-    noise = g.add("random", shape=(LENGTH, 8), dtype="fp32", law="normal", number=0, low=0.0, high=0.5)
-    steps = product(g, g.map("add", noise, g.add("reduce", x, axes=(0,), how="sum", keepdims=False)))
-    return g.finish(steps, g.add("broadcast", g.constant(np.float32(3)), shape=(LENGTH, 2)))
 
 
 def moved() -> Graph:
@@ -60,14 +29,6 @@ def moved() -> Graph:
     return g.finish(
         g.add("pad", product(g, x), before=(0, B - 4), after=(0, B - 5), mode="constant", value=1.0),
     )
-
-
-def noisy() -> Graph:
-    """Noise of a known shape: one segment, behind what the host draws."""
-    g = GraphBuilder()
-    x = g.input("x", (B, 8))
-    noise = g.add("random", shape=(B, 8), dtype="fp32", law="normal", number=0, low=0.0, high=0.5)
-    return g.finish(g.map("add", noise, product(g, x)))
 
 
 GRAPHS = {"noisy": noisy(), "chosen": chosen(), "grown": grown(), "moved": moved()}

@@ -44,7 +44,8 @@ PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *
                 *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
 MODEL = ("between", "branches", "chain", "entry", "lives", "place", "plan", "read", "read_chain", "run", "sizes", "turns",
          "weights")  # fmt: skip
-MODEL_SOURCES = (*(f"model/{name}.c" for name in MODEL), "cuda/model.c", "cuda/model_door.c")  # of packs with whole models
+ON_DEVICE = ("cuda/model.c", "cuda/model_host.c", "cuda/model_door.c")
+MODEL_SOURCES = (*(f"model/{name}.c" for name in MODEL), *ON_DEVICE)  # of packs with whole models
 CONVOLVED = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")
 TABLES = {"dense": "ht_cuda_dense_kind", "grouped": "ht_cuda_grouped_kind", "batch_matmul": "ht_cuda_product_kind",
           **{kind: "ht_cuda_conv_kind" for kind in CONVOLVED}}  # fmt: skip

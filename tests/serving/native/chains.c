@@ -85,7 +85,7 @@ static int call(ht_model* m, int64_t rows, int64_t length, uint64_t seed, answer
       else memcpy((char*)blocks[i] + k * t->bits / 8, &length, t->bits / 8 < 8 ? t->bits / 8 : 8);
     }
   }
-  int rc = ht_model_run_placed(m, inputs, &seed, place, a, NULL, error);
+  int rc = ht_model_run_placed(m, inputs, &seed, place, a, NULL, NULL, error);
   for (int i = 0; i < m->input_count; ++i) free(blocks[i]);
   return rc;
 }

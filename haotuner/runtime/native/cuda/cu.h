@@ -132,6 +132,7 @@ enum { CU_TENSOR_MAP_L2_PROMOTION_NONE = 0, CU_TENSOR_MAP_L2_PROMOTION_L2_128B =
   F(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, size_t bytes, CUstream stream))                            \
   F(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                      \
   F(MemsetD8Async, cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream))                          \
+  F(MemsetD32Async, cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))                             \
   F(StreamCreate, cuStreamCreate, (CUstream* stream, unsigned flags))                                                              \
   F(StreamDestroy, cuStreamDestroy_v2, (CUstream stream))                                                                          \
   F(StreamSynchronize, cuStreamSynchronize, (CUstream stream))                                                                     \

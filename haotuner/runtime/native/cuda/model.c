@@ -176,6 +176,17 @@ int ht_where_begin(const ht_model* m, ht_model_context* c, const ht_model_queue*
   return 0;
 }
 
+/* The new arena, where it was had. */
+static int had(const ht_model* m, ht_model_context* c, CUresult result, CUdeviceptr found, int64_t need, ht_error* error) {
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    return ht_refuse(error, "ValueError", "%s: a call of these sizes needs %lld bytes of working memory on cuda:%d, which cannot be had: free some, or pass less",
+                     m->name, (long long)need, (int)m->device);
+  if (result != CUDA_SUCCESS) return ht_cu_refuse(error, result, "working memory of a model");
+  c->arena = (char*)(uintptr_t)found;
+  c->arena_bytes = (size_t)need;
+  return 0;
+}
+
 int ht_where_grow(const ht_model* m, ht_model_context* c, int64_t need, const ht_model_queue* q, ht_error* error) {
   const on_device* d = m->there;
   ht_cuda_scope scope;
@@ -192,18 +203,41 @@ int ht_where_grow(const ht_model* m, ht_model_context* c, int64_t need, const ht
     result = d->cu->MemAlloc(&found, (size_t)need);
   }
   ht_cuda_leave(&scope);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY)
-    return ht_refuse(error, "ValueError", "%s: a call of these sizes needs %lld bytes of working memory on cuda:%d, which cannot be had: free some, or pass less",
-                     m->name, (long long)need, (int)m->device);
-  if (result != CUDA_SUCCESS) return ht_cu_refuse(error, result, "working memory of a model");
-  c->arena = (char*)(uintptr_t)found;
-  c->arena_bytes = (size_t)need;
-  return 0;
+  return had(m, c, result, found, need, error);
+}
+
+/* The old arena is read until its copy is done; a refusal leaves it. */
+int ht_where_extend(const ht_model* m, ht_model_context* c, int64_t need, const ht_model_queue* q, ht_error* error) {
+  const on_device* d = m->there;
+  const CUdeviceptr before = (CUdeviceptr)(uintptr_t)c->arena;
+  ht_cuda_scope scope;
+  CUdeviceptr found = 0;
+  if (before == 0) return ht_where_grow(m, c, need, q, error);
+  if (ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  CUresult result = d->cu->MemAlloc(&found, (size_t)need);
+  if (result == CUDA_SUCCESS) {
+    result = d->cu->MemcpyDtoDAsync(found, before, c->arena_bytes, q->stream);
+    if (result == CUDA_SUCCESS) result = d->cu->StreamSynchronize(q->stream);
+    if (result == CUDA_SUCCESS) d->cu->MemFree(before);
+    else free_later(m, found);
+  }
+  ht_cuda_leave(&scope);
+  return had(m, c, result, found, need, error);
+}
+
+/* Until the device is done, for a copy may read what the host made and what is freed then. The stream may be gone. */
+static void settle(const on_device* d) {
+  ht_error unused;
+  ht_cuda_scope scope;
+  if (ht_cu_load(&unused) == NULL || ht_cuda_enter(d->loaded->device, &scope, &unused) != 0) return; /* NULL: the process was forked since */
+  d->cu->CtxSynchronize();
+  ht_cuda_leave(&scope);
 }
 
 void ht_where_drop(const ht_model* m, ht_model_context* c) {
   if (c->captured) ((on_device*)m->there)->kept = 1;
-  else free_later(m, (CUdeviceptr)(uintptr_t)c->arena);
+  else if (c->arena != NULL) free_later(m, (CUdeviceptr)(uintptr_t)c->arena);
+  else if (c->sending) settle(m->there);
 }
 
 /* One launch. Few points: blocks are smaller, so that all multiprocessors have some. */

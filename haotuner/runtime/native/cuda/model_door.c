@@ -37,6 +37,12 @@ static int tensors_of(const ht_model* m, const TVMFFIAny* args, int32_t first, i
   return 0;
 }
 
+/* The stream that is told, or the one that tvm-ffi was told for the device. */
+static void* stream_of(const ht_model* m, const TVMFFIAny* told) {
+  if (told->type_index == kTVMFFIInt) return (void*)(uintptr_t)told->v_int64;
+  return TVMFFIEnvGetStream != NULL ? TVMFFIEnvGetStream(kDLCUDA, m->device) : NULL;
+}
+
 /* model_shapes(model, int64[ranks of all outputs], inputs...) */
 HT_EXPORT int __tvm_ffi_ht_model_shapes(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)self;
@@ -64,9 +70,42 @@ HT_EXPORT int __tvm_ffi_ht_model_queue(void* self, const TVMFFIAny* args, int32_
   if (m == NULL || count != 2 + m->input_count + m->output_count || (args[1].type_index != kTVMFFIInt && args[1].type_index != kTVMFFINone))
     return ht_ffi_raise("TypeError", "model_queue", "expected (model, stream, inputs, outputs)");
   if (tensors_of(m, args, 2, m->input_count + m->output_count, given) != 0) return -1;
-  void* stream = args[1].type_index == kTVMFFIInt ? (void*)(uintptr_t)args[1].v_int64 : NULL;
-  if (args[1].type_index == kTVMFFINone && TVMFFIEnvGetStream != NULL) stream = TVMFFIEnvGetStream(kDLCUDA, m->device);
-  if (ht_model_run(m, given, given + m->input_count, stream, &error) != 0) return raised(m, &error);
+  if (ht_model_run(m, given, given + m->input_count, stream_of(m, &args[1]), &error) != 0) return raised(m, &error);
+  result->type_index = kTVMFFINone;
+  return 0;
+}
+
+/* model_place(model, output, address of a DLTensor, tensor) gives the address where the tensor lies, which is as the other says. */
+HT_EXPORT int __tvm_ffi_ht_model_place(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)self;
+  const ht_model* m = model_of(args, count);
+  ht_error error;
+  const int64_t output = m == NULL ? -1 : ht_ffi_whole(args, count, 1, m->output_count);
+  if (output < 0 || count != 4 || args[2].type_index != kTVMFFIInt) return ht_ffi_raise("TypeError", "model_place", "expected (model, output, address, tensor)");
+  const DLTensor* found = ht_ffi_tensor(&args[3]);
+  if (found == NULL) return ht_ffi_raise("TypeError", m->name, "what an output is to lie in is no tensor: pass one of the pack's device");
+  if (ht_model_fits(m, (int32_t)output, (const DLTensor*)(uintptr_t)args[2].v_int64, found, &error) != 0) return raised(m, &error);
+  *result = (TVMFFIAny){.type_index = kTVMFFIInt, .v_int64 = (int64_t)(uintptr_t)ht_data(found)};
+  return 0;
+}
+
+/* model_queue_placed(model, stream or None, seed or None, address of a ht_model_place_fn, int64[dimensions], inputs...) */
+HT_EXPORT int __tvm_ffi_ht_model_queue_placed(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)self;
+  ht_model* m = model_of(args, count);
+  DLTensor given[MOST];
+  ht_error error;
+  const DLTensor* dims = m != NULL && count == 5 + m->input_count ? ht_ffi_tensor(&args[4]) : NULL;
+  if (dims == NULL || dims->device.device_type != kDLCPU || dims->ndim != 1 || dims->shape[0] < m->dim_count || dims->dtype.bits != 64 ||
+      args[3].type_index != kTVMFFIInt)
+    return ht_ffi_raise("TypeError", "model_queue_placed", "expected (model, stream, seed, address, int64 array, inputs)");
+  if (tensors_of(m, args, 5, m->input_count, given) != 0) return -1;
+  const uint64_t seed = (uint64_t)args[2].v_int64;
+  ht_model_place_fn place;
+  *(void**)&place = (void*)(uintptr_t)args[3].v_int64;
+  void* stream = stream_of(m, &args[1]);
+  if (ht_model_run_placed(m, given, args[2].type_index == kTVMFFIInt ? &seed : NULL, place, NULL, stream, (int64_t*)(void*)ht_data(dims), &error) != 0)
+    return raised(m, &error);
   result->type_index = kTVMFFINone;
   return 0;
 }

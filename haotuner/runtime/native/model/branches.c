@@ -7,9 +7,10 @@ int ht_chain_decided(ht_chain_call* k, const ht_model_step* step) {
   int64_t holds = step->first < 0 ? k->c->sizes[step->at] : 0;
   if (step->first >= 0) {
     if (!ht_chain_there(k, step->first)) return ht_chain_damaged(k);
-    const DLTensor* of = ht_chain_at(k, step->first);
-    if (ht_chain_bytes(of) != of->dtype.bits / 8) return ht_refuse(k->error, "ValueError", "%s: the condition of a branch has not one element; the model takes no such request", k->m->name);
-    holds = ht_between_nonzero(of, NULL);
+    DLTensor of = *ht_chain_at(k, step->first);
+    if (ht_chain_bytes(&of) != of.dtype.bits / 8) return ht_refuse(k->error, "ValueError", "%s: the condition of a branch has not one element; the model takes no such request", k->m->name);
+    if (ht_chain_seen(k, step->first, 0, 1, &of) != 0) return -1;
+    holds = ht_between_nonzero(&of, NULL);
   }
   if (holds == HT_CHAIN_UNKNOWN) return ht_refuse(k->error, "ValueError", "%s: an extent of this request cannot be computed; this model takes no such request", k->m->name);
   return ht_chain_told(k, step->index, holds != 0);

@@ -49,7 +49,7 @@ int ht_chain_make(call* k, int32_t tensor) {
   int64_t* shape = k->shapes + (size_t)tensor * HT_MODEL_AXES;
   int64_t count;
   if (ht_model_extents(k->m, t, k->c->sizes, shape, &count, k->error) != 0) return -1;
-  *out = (DLTensor){NULL, {kDLCPU, 0}, t->rank, {t->code, t->bits, 1}, shape, NULL, 0};
+  *out = (DLTensor){NULL, {ht_where_type, k->m->device}, t->rank, {t->code, t->bits, 1}, shape, NULL, 0};
   k->c->offsets[tensor] = EXTERNAL;
   for (int32_t i = 0; i < k->m->output_count; ++i) {
     if (k->m->outputs[i].tensor != tensor) continue;
@@ -64,7 +64,7 @@ int ht_chain_make(call* k, int32_t tensor) {
 
 int ht_chain_grow(call* k) {
   if ((size_t)k->used <= k->c->arena_bytes) return 0;
-  return ht_where_grow(k->m, k->c, k->used, k->q, k->error);
+  return ht_where_extend(k->m, k->c, k->used, k->q, k->error);
 }
 
 DLTensor* ht_chain_at(call* k, int32_t tensor) {
@@ -83,7 +83,52 @@ static int segment(call* k, const ht_model_step* step) {
   if (ht_chain_grow(k) != 0) return -1;
   for (int32_t i = 0; i < step->given; ++i) k->given[i] = *ht_chain_at(k, tensors[i]);
   for (int32_t i = step->given; i < step->count; ++i) k->made[i - step->given] = *ht_chain_at(k, tensors[i]);
-  return ht_model_run(of, k->given, k->made, NULL, k->error);
+  return ht_model_run(of, k->given, k->made, k->q->stream, k->error);
+}
+
+int ht_chain_seen(call* k, int32_t tensor, int64_t first, int64_t count, DLTensor* out) {
+  const DLTensor* t = ht_chain_at(k, tensor);
+  const int64_t bytes = t->dtype.bits / 8;
+  *out = *t;
+  out->device = (DLDevice){kDLCPU, 0};
+  if (count == 0) return 0;
+  const void* at = ht_where_seen(k->m, k->c, (const char*)t->data + first * bytes, count * bytes, k->q, k->error);
+  out->data = (void*)at;
+  return at == NULL ? -1 : 0;
+}
+
+int ht_chain_element(call* k, int32_t tensor, int64_t place, const char* words, int64_t* out) {
+  DLTensor one;
+  const DLTensor* of = ht_chain_at(k, tensor);
+  if (place < 0 || place >= ht_chain_bytes(of) / (of->dtype.bits / 8)) return ht_refuse(k->error, "ValueError", "%s: %s has no element %lld", k->m->name, words, (long long)place);
+  if (ht_chain_seen(k, tensor, place, 1, &one) != 0) return -1;
+  one.ndim = 0;
+  return ht_between_element(&one, 0, out);
+}
+
+int ht_chain_making(call* k, int32_t tensor, DLTensor* out) {
+  *out = *ht_chain_at(k, tensor);
+  const int64_t bytes = ht_chain_bytes(out);
+  if (bytes == 0) return 0;
+  out->data = ht_where_room(k->m, k->c, out->data, bytes, k->q, k->error);
+  return out->data == NULL ? -1 : 0;
+}
+
+int ht_chain_send(call* k, int32_t tensor) {
+  const DLTensor* t = ht_chain_at(k, tensor);
+  const int64_t bytes = ht_chain_bytes(t);
+  return bytes == 0 ? 0 : ht_where_send(k->m, k->c, t->data, bytes, k->q, k->error);
+}
+
+int ht_chain_range(call* k, int32_t tensor, int64_t count) {
+  DLTensor out;
+  if (ht_chain_making(k, tensor, &out) != 0) return -1;
+  for (int64_t i = 0; i < count && i < out.shape[0]; ++i) ((int64_t*)out.data)[i] = i;
+  return ht_chain_send(k, tensor);
+}
+
+int ht_chain_copy(call* k, void* to, const void* from, int64_t bytes) {
+  return bytes == 0 ? 0 : ht_where_copy(k->m, to, from, bytes, k->q->stream, k->error);
 }
 
 int ht_chain_told(call* k, int32_t dim, int64_t size) {
@@ -101,30 +146,32 @@ static int told(call* k, const ht_model_step* step, int64_t count) {
 }
 
 static int counted(call* k, const ht_model_step* step) {
-  if (!ht_chain_there(k, step->first)) return ht_chain_damaged(k);
-  const DLTensor* of = ht_chain_at(k, step->first);
   int64_t count;
-  if (ht_between_element(of, step->setting, &count) != 0) return ht_refuse(k->error, "ValueError", "%s: the tensor that tells a size has no element %lld", k->m->name, (long long)step->setting);
+  if (!ht_chain_there(k, step->first)) return ht_chain_damaged(k);
+  if (ht_chain_element(k, step->first, step->setting, "the tensor that tells a size", &count) != 0) return -1;
   if (count < 0) return ht_refuse(k->error, "ValueError", "%s: the data make a size of %lld; the model takes no such request", k->m->name, (long long)count);
   if (count > HT_MODEL_EXTENT) return ht_refuse(k->error, "ValueError", "%s: the data make a size of %lld, more than any memory", k->m->name, (long long)count);
-  if (told(k, step, count) != 0) return -1;
-  int64_t* out = ht_chain_at(k, step->out)->data;
-  for (int64_t i = 0; i < count; ++i) out[i] = i;
-  return 0;
+  return told(k, step, count) != 0 ? -1 : ht_chain_range(k, step->out, count);
 }
 
 static int nonzero(call* k, const ht_model_step* step) {
+  DLTensor of, out;
   if (!ht_chain_there(k, step->first)) return ht_chain_damaged(k);
-  if (told(k, step, ht_between_nonzero(ht_chain_at(k, step->first), NULL)) != 0) return -1;
-  DLTensor* out = ht_chain_at(k, step->out);
-  ht_between_nonzero(ht_chain_at(k, step->first), out->data);
-  return 0;
+  const DLTensor* there = ht_chain_at(k, step->first);
+  if (ht_chain_seen(k, step->first, 0, ht_chain_bytes(there) / (there->dtype.bits / 8), &of) != 0) return -1;
+  const int in_place = of.data == there->data;
+  if (told(k, step, ht_between_nonzero(&of, NULL)) != 0) return -1;
+  if (in_place) of.data = ht_chain_at(k, step->first)->data; /* the arena may have moved */
+  if (ht_chain_making(k, step->out, &out) != 0) return -1;
+  ht_between_nonzero(&of, out.data);
+  return ht_chain_send(k, step->out);
 }
 
 static int drawn(call* k, const ht_model_step* step) {
-  if (ht_chain_make(k, step->out) != 0 || ht_chain_grow(k) != 0) return -1;
-  ht_between_random(ht_chain_at(k, step->out), step->more, k->seed);
-  return 0;
+  DLTensor out;
+  if (ht_chain_make(k, step->out) != 0 || ht_chain_grow(k) != 0 || ht_chain_making(k, step->out, &out) != 0) return -1;
+  ht_between_random(&out, step->more, k->seed);
+  return ht_chain_send(k, step->out);
 }
 
 /* Outputs that are inputs, or that another output is already. */
@@ -133,8 +180,7 @@ static int deliver(call* k, int32_t output) {
   if (!ht_chain_there(k, k->m->outputs[output].tensor)) return ht_chain_damaged(k);
   const DLTensor* from = ht_chain_at(k, k->m->outputs[output].tensor);
   if (place_output(k, output, from) != 0) return -1;
-  if (ht_chain_bytes(from) > 0) memcpy(k->placed[output], from->data, (size_t)ht_chain_bytes(from));
-  return 0;
+  return ht_chain_copy(k, k->placed[output], from->data, ht_chain_bytes(from));
 }
 
 static int do_step(call* k, const ht_model_step* step, int32_t next) {
@@ -181,19 +227,21 @@ static int walk(call* k, const DLTensor* inputs) {
 static int lay(call* k) {
   const ht_model* m = k->m;
   size_t tensors = (size_t)m->tensor_count + 1;
-  size_t bytes = tensors * (3 * sizeof(DLTensor) + HT_MODEL_AXES * 8) + ((size_t)m->output_count + 1) * (sizeof(void*) + 1);
+  size_t bytes = tensors * (3 * sizeof(DLTensor) + HT_MODEL_AXES * 8) + ((size_t)m->output_count + 1) * (sizeof(void*) + 1) + (size_t)m->stack_count * sizeof(ht_chain_stack);
   if (k->c->blocks[0] == NULL && (k->c->blocks[0] = malloc(bytes)) == NULL) return ht_refuse(k->error, "RuntimeError", "%s: no memory for a call", m->name);
   memset(k->c->blocks[0], 0, bytes);
   k->tensors = k->c->blocks[0];
   k->given = k->tensors + tensors;
   k->made = k->given + tensors;
-  k->shapes = (int64_t*)(void*)(k->made + tensors);
+  k->stacks = (ht_chain_stack*)(void*)(k->made + tensors);
+  k->shapes = (int64_t*)(void*)(k->stacks + m->stack_count);
   k->placed = (void**)(void*)(k->shapes + tensors * HT_MODEL_AXES);
   k->asked = (char*)(k->placed + m->output_count);
   return 0;
 }
 
-static int run_chain(ht_model* m, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, int64_t* dims, ht_error* error) {
+static int run_chain(ht_model* m, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, void* stream, int64_t* dims,
+                     ht_error* error) {
   call k = {.m = m, .place = place, .arg = arg, .error = error};
   ht_model_queue q;
   int slot = 0;
@@ -201,7 +249,8 @@ static int run_chain(ht_model* m, const DLTensor* inputs, const uint64_t* seed, 
     if (m->segments[i] == NULL) return ht_refuse(error, "RuntimeError", "%s: its segments are not open", m->name);
   if (seed != NULL) k.seed = *seed;
   else if (getrandom(&k.seed, sizeof k.seed, 0) != (ssize_t)sizeof k.seed) return ht_refuse(error, "RuntimeError", "%s: this host gives no random seed; pass one", m->name);
-  if (ht_where_queue(m, NULL, &q, error) != 0) return -1;
+  if (ht_where_queue(m, stream, &q, error) != 0) return -1;
+  if (q.capturing) return ht_refuse(error, "RuntimeError", "%s asks the device for sizes in the midst of a call, which no graph can hold: call it outside of a capture", m->name);
   k.q = &q;
   if ((k.c = ht_context_take(m, &slot, &q, error)) == NULL) return -1;
   atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
@@ -212,7 +261,7 @@ static int run_chain(ht_model* m, const DLTensor* inputs, const uint64_t* seed, 
 }
 
 /* Of a model whose shapes follow from its inputs: asked for all outputs, then run. */
-static int run_whole(ht_model* m, const DLTensor* inputs, ht_model_place_fn place, void* arg, int64_t* dims, ht_error* error) {
+static int run_whole(ht_model* m, const DLTensor* inputs, ht_model_place_fn place, void* arg, void* stream, int64_t* dims, ht_error* error) {
   call k = {.m = m, .place = place, .arg = arg, .error = error};
   size_t count = (size_t)m->output_count;
   char* block = calloc(count + 1, sizeof(DLTensor) + sizeof(void*) + HT_MODEL_AXES * 8 + 1);
@@ -225,20 +274,20 @@ static int run_whole(ht_model* m, const DLTensor* inputs, ht_model_place_fn plac
   int rc = ht_model_shapes(m, inputs, shape, error);
   for (int32_t i = 0; i < m->output_count && rc == 0; ++i) {
     const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
-    k.made[i] = (DLTensor){NULL, {kDLCPU, 0}, t->rank, {t->code, t->bits, 1}, shape, NULL, 0};
+    k.made[i] = (DLTensor){NULL, {ht_where_type, m->device}, t->rank, {t->code, t->bits, 1}, shape, NULL, 0};
     rc = place_output(&k, i, &k.made[i]);
     k.made[i].data = k.placed[i];
     shape += t->rank;
   }
-  if (rc == 0) rc = ht_model_run(m, inputs, k.made, NULL, error);
+  if (rc == 0) rc = ht_model_run(m, inputs, k.made, stream, error);
   if (rc == 0 && dims != NULL) rc = ht_model_dims(m, inputs, dims, error);
   free(block);
   return rc;
 }
 
-int ht_model_run_placed(ht_model* m, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, int64_t* dims, ht_error* error) {
-  if (ht_where_type != kDLCPU) return ht_refuse(error, "ValueError", "%s: outputs of a model on a device are placed before the call", m->name);
-  return m->chained ? run_chain(m, inputs, seed, place, arg, dims, error) : run_whole(m, inputs, place, arg, dims, error);
+int ht_model_run_placed(ht_model* m, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, void* stream, int64_t* dims,
+                        ht_error* error) {
+  return m->chained ? run_chain(m, inputs, seed, place, arg, stream, dims, error) : run_whole(m, inputs, place, arg, stream, dims, error);
 }
 
 const char* ht_chain_segment(ht_model* m, int index, ht_model* given) {

@@ -6,7 +6,12 @@
 
 #define HT_CHAIN_EXTERNAL (-1) /* offset of what does not lie in the arena */
 #define HT_CHAIN_DEEPEST 32    /* loops inside loops */
+#define HT_CHAIN_PIECES 48     /* of a stack of unknown height */
 #define HT_CHAIN_UNKNOWN INT64_MIN /* a size whose dimension the data have not told yet, or that a side of a branch has which is not taken */
+
+typedef struct { /* `bytes` of a row, and where in the arena each piece lies */
+  int64_t bytes, pieces[HT_CHAIN_PIECES];
+} ht_chain_stack;
 
 typedef struct {
   ht_model* m;
@@ -18,6 +23,7 @@ typedef struct {
   DLTensor *tensors, *given, *made; /* tensors: by their number */
   void** placed;                    /* of outputs */
   char* asked;
+  ht_chain_stack* stacks; /* of all loops */
   int64_t* shapes;
   int64_t used; /* bytes of the arena */
   uint64_t seed;
@@ -32,6 +38,16 @@ int ht_chain_make(ht_chain_call* k, int32_t tensor);
 int ht_chain_grow(ht_chain_call* k); /* the arena, to what was made */
 DLTensor* ht_chain_at(ht_chain_call* k, int32_t tensor); /* as it lies now; the arena may move when it grows */
 int64_t ht_chain_bytes(const DLTensor* t);
+int ht_chain_copy(ht_chain_call* k, void* to, const void* from, int64_t bytes);
+
+/* So many elements of a tensor as the host sees them, the first of them at the begin of *out's data, until the next are seen. */
+int ht_chain_seen(ht_chain_call* k, int32_t tensor, int64_t first, int64_t count, DLTensor* out);
+/* One whole number; refused in `words` where there is no such element. */
+int ht_chain_element(ht_chain_call* k, int32_t tensor, int64_t place, const char* words, int64_t* out);
+/* A tensor with the data where the host makes them, which are then sent where they belong. */
+int ht_chain_making(ht_chain_call* k, int32_t tensor, DLTensor* out);
+int ht_chain_send(ht_chain_call* k, int32_t tensor);
+int ht_chain_range(ht_chain_call* k, int32_t tensor, int64_t count); /* 0, 1, ... */
 
 /* Whether steps have made a tensor in this call: none of the side of a branch that is not taken. */
 int ht_chain_there(const ht_chain_call* k, int32_t tensor);

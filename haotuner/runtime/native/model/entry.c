@@ -81,7 +81,15 @@ HT_EXPORT int ht_pack_model_run_placed(ht_model* model, const DLTensor* inputs, 
 HT_EXPORT int ht_pack_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_placing place, void* arg, int64_t* dims,
                                        const char** kind, char* text, size_t size) {
   ht_error error;
-  return said(ht_model_run_placed(model, inputs, seed, place, arg, dims, &error), &error, kind, text, size);
+  return said(ht_model_run_placed(model, inputs, seed, place, arg, NULL, dims, &error), &error, kind, text, size);
+}
+
+HT_EXPORT int ht_pack_model_queue_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_placing place, void* arg, void* stream,
+                                         int64_t* dims, const char** kind, char* text, size_t size);
+HT_EXPORT int ht_pack_model_queue_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_placing place, void* arg, void* stream,
+                                         int64_t* dims, const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_model_run_placed(model, inputs, seed, place, arg, stream, dims, &error), &error, kind, text, size);
 }
 
 HT_EXPORT const char* ht_pack_model_segment(ht_model* model, int index, ht_model* given);

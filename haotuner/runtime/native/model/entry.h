@@ -49,5 +49,7 @@ typedef void* (*ht_model_placing)(void* arg, int output, const DLTensor* wanted)
  * another device. As `run`: all is queued on `stream`, and nothing is waited for; tensors of the device. */
 #define HT_MODEL_OPEN_ON_SYMBOL "ht_pack_model_open_on"
 #define HT_MODEL_QUEUE_SYMBOL "ht_pack_model_queue"
+/* As the call of HT_MODEL_PLACED_SYMBOL, `stream` ahead of `dims`: outputs lie on the device. */
+#define HT_MODEL_QUEUE_PLACED_SYMBOL "ht_pack_model_queue_placed"
 
 #endif /* HT_MODEL_ENTRY_H_ */

@@ -153,6 +153,10 @@ int ht_where_grow(const ht_model* m, ht_model_context* c, int64_t need, const ht
   return 0;
 }
 
+int ht_where_extend(const ht_model* m, ht_model_context* c, int64_t need, const ht_model_queue* queue, ht_error* error) {
+  return ht_where_grow(m, c, need, queue, error);
+}
+
 void ht_where_drop(const ht_model* m, ht_model_context* c) {
   (void)m;
   if (c->arena != NULL) munmap(c->arena, c->arena_bytes);
@@ -168,6 +172,27 @@ int ht_where_copy(const ht_model* m, void* to, const void* from, int64_t bytes, 
   (void)m, (void)stream, (void)error;
   memcpy(to, from, (size_t)bytes);
   return 0;
+}
+
+/* The host makes and reads tensors where they lie. */
+const void* ht_where_seen(const ht_model* m, ht_model_context* c, const void* from, int64_t bytes, const ht_model_queue* queue, ht_error* error) {
+  (void)m, (void)c, (void)bytes, (void)queue, (void)error;
+  return from;
+}
+
+void* ht_where_room(const ht_model* m, ht_model_context* c, void* to, int64_t bytes, const ht_model_queue* queue, ht_error* error) {
+  (void)m, (void)c, (void)bytes, (void)queue, (void)error;
+  return to;
+}
+
+int ht_where_send(const ht_model* m, ht_model_context* c, void* to, int64_t bytes, const ht_model_queue* queue, ht_error* error) {
+  (void)m, (void)c, (void)to, (void)bytes, (void)queue, (void)error;
+  return 0;
+}
+
+int ht_where_number(const ht_model* m, int64_t* to, int64_t number, const ht_model_queue* queue, ht_error* error) {
+  (void)m, (void)queue, (void)error;
+  return *to = number, 0;
 }
 
 int ht_where_wait(const ht_model* m, void* stream, ht_error* error) {

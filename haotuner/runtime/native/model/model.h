@@ -64,7 +64,7 @@ typedef struct {
   int32_t given;        /* tensors of the op's call, those left out included; inputs of a segment */
   int32_t at;           /* its place among steps of its kind; of a loop or a side of a branch where it ends; a line */
   int32_t out;          /* the tensor it makes */
-  int64_t setting;
+  int64_t setting; /* of an op's call; what a step's words say; of a loop its first stack */
   const char* called;   /* of a segment: the model's name; of what is required: words */
   const int64_t* more;  /* of random numbers, loops and choices: their words */
 } ht_model_step;
@@ -110,6 +110,7 @@ typedef struct ht_loaded_model {
   int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, way_count, step_count;
   int32_t operand_count, loop_count, op_steps, fix_count, packed_count, index_count, required_count;
   int32_t chained, segment_count; /* whether it is a chain: steps are segments and what lies between */
+  int32_t stack_count;               /* of all loops of a chain */
   struct ht_loaded_model** segments; /* the caller's, given once they are open */
   int32_t axes; /* of all operands together */
   int64_t weights_bytes;
@@ -191,6 +192,8 @@ ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int devic
 void ht_model_close(ht_model* model); /* no call runs any more */
 int ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error); /* of the arena, before a run */
 int ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error); /* of all outputs, one after the other */
+/* Whether a tensor is where, as and contiguous as an output is wanted. */
+int ht_model_fits(const ht_model* model, int32_t output, const DLTensor* wanted, const DLTensor* given, ht_error* error);
 /* `stream`: of the device, on which all is queued; NULL on the host. */
 int ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error);
 /* The same on the device's legacy stream; `ns`: NULL, or an element a step for the nanoseconds that it took, 0 of steps that had nothing to do or are of another way. */
@@ -198,8 +201,10 @@ int ht_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outp
 
 /* chain.c. Where an output is to lie, told once its shape is known: the address of contiguous memory; NULL: there is none. */
 typedef void* (*ht_model_place_fn)(void* arg, int output, const DLTensor* wanted);
-/* Any model, its outputs where `place` says. `seed`: of a chain's random numbers; NULL: other ones each time. `dims`: NULL, or gets those of the request. */
-int ht_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, int64_t* dims, ht_error* error);
+/* Any model, its outputs where `place` says. `seed`: of a chain's random numbers; NULL: other ones each time. `stream`: as of ht_model_run, but a
+ * chain waits for it wherever the host reads what tells a size. `dims`: NULL, or gets those of the request. */
+int ht_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, void* stream, int64_t* dims,
+                        ht_error* error);
 const char* ht_chain_segment(ht_model* model, int index, ht_model* given); /* its name, NULL beyond the last; `given`: NULL, or that model, open */
 int ht_chain_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error);
 

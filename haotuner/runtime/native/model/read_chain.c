@@ -159,6 +159,7 @@ static void read_turned_ends(ht_reader* r, ht_model* m, const ht_chain_loop* loo
 static void read_loop(ht_reader* r, ht_model* m, int32_t own, char* made, int depth) {
   if (depth >= HT_CHAIN_DEEPEST) return (void)fail(r, "loops lie too deep in each other");
   m->steps[own].more = r->at;
+  m->steps[own].setting = m->stack_count;
   for (int i = 0; i < 2; ++i) none_or(r, m);
   below(r, m->tensor_count);
   none_or(r, m);
@@ -170,6 +171,7 @@ static void read_loop(ht_reader* r, ht_model* m, int32_t own, char* made, int de
   }
   if (r->bad) return;
   const ht_chain_loop loop = ht_chain_loop_of(&m->steps[own]);
+  m->stack_count += loop.made;
   char* inside = table(r, m->tensor_count, 1);
   if (inside == NULL) return;
   memcpy(inside, made, (size_t)m->tensor_count);

@@ -18,6 +18,8 @@ static void free_context(const ht_model* m, ht_model_context* c) {
   if (c == NULL) return;
   drop_arena(m, c);
   for (int i = 0; i < HT_MODEL_PLANS; ++i) free(c->blocks[i]);
+  free(c->seen.data);
+  free(c->sent.data);
   free(c->words);
   free(c);
 }
@@ -131,24 +133,30 @@ static span span_of(const DLTensor* t) {
 
 static int meet(span a, span b) { return a.low < b.high && b.low < a.high; }
 
+int ht_model_fits(const ht_model* m, int32_t output, const DLTensor* wanted, const DLTensor* given, ht_error* error) {
+  const char* name = m->outputs[output].name;
+  int64_t count = 1;
+  int right = given->device.device_type == wanted->device.device_type && given->device.device_id == wanted->device.device_id && given->dtype.code == wanted->dtype.code &&
+              given->dtype.bits == wanted->dtype.bits && given->dtype.lanes == 1 && given->ndim == wanted->ndim && (given->shape != NULL || wanted->ndim == 0);
+  for (int32_t a = 0; right && a < wanted->ndim; ++a) right = given->shape[a] == wanted->shape[a], count *= wanted->shape[a];
+  if (!right) return ht_refuse(error, "ValueError", "%s: out[%s] is of another type or shape than this request makes", m->name, name);
+  if (!ht_contiguous(given) || (count > 0 && (given->data == NULL || (uintptr_t)ht_data(given) % (wanted->dtype.bits / 8) != 0)))
+    return ht_refuse(error, "ValueError", "%s: out[%s] must be contiguous, aligned to its elements, and have data", m->name, name);
+  return 0;
+}
+
 /* Outputs of the right types and shapes, apart from each other and from the inputs: steps write them while inputs are read. */
 static int check_outputs(const ht_model* m, const ht_model_plan* plan, const DLTensor* inputs, const DLTensor* outputs, ht_error* error) {
   int64_t shape[HT_MODEL_AXES], count;
   for (int32_t i = 0; i < m->output_count; ++i) {
-    const DLTensor* given = &outputs[i];
-    const char* name = m->outputs[i].name;
     const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
     if (ht_model_extents(m, t, plan->sizes, shape, &count, error) != 0) return -1;
-    int right = given->device.device_type == ht_where_type && given->device.device_id == m->device && given->dtype.code == t->code && given->dtype.bits == t->bits && given->dtype.lanes == 1 &&
-                given->ndim == t->rank && (given->shape != NULL || t->rank == 0);
-    for (int32_t a = 0; right && a < t->rank; ++a) right = given->shape[a] == shape[a];
-    if (!right) return ht_refuse(error, "ValueError", "%s: out[%s] is of another type or shape than this request makes", m->name, name);
-    if (!ht_contiguous(given) || (count > 0 && (given->data == NULL || (uintptr_t)ht_data(given) % (t->bits / 8) != 0)))
-      return ht_refuse(error, "ValueError", "%s: out[%s] must be contiguous, aligned to its elements, and have data", m->name, name);
-    span mine = span_of(given);
+    const DLTensor wanted = {NULL, {ht_where_type, m->device}, t->rank, {t->code, t->bits, 1}, shape, NULL, 0};
+    if (ht_model_fits(m, i, &wanted, &outputs[i], error) != 0) return -1;
+    span mine = span_of(&outputs[i]);
     for (int32_t k = 0; k < m->input_count + i; ++k)
       if (meet(mine, span_of(k < m->input_count ? &inputs[k] : &outputs[k - m->input_count])))
-        return ht_refuse(error, "ValueError", "%s: out[%s] shares memory with another array of the call; pass one apart", m->name, name);
+        return ht_refuse(error, "ValueError", "%s: out[%s] shares memory with another array of the call; pass one apart", m->name, m->outputs[i].name);
   }
   return 0;
 }
@@ -274,9 +282,7 @@ ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int devic
   m->device = device;
   m->threads = threads < 1 ? 1 : threads > HT_MAX_THREADS ? HT_MAX_THREADS : threads;
   int read = ht_model_read(m, words, count, error) == 0;
-  if (read && m->chained && ht_where_type == kDLCPU) return m;
-  if (read && m->chained) ht_refuse(error, "RuntimeError", "%s: sizes that depend on data are not computed on a device", m->name);
-  if (read && !m->chained && ht_model_live(m, error) == 0 && ht_model_weights(m, file, error) == 0 && ht_where_open(m, error) == 0) {
+  if (read && (m->chained || (ht_model_live(m, error) == 0 && ht_model_weights(m, file, error) == 0)) && ht_where_open(m, error) == 0) {
     for (int32_t s = 0; s < m->step_count; ++s)
       if (m->steps[s].kind == STEP_OP) m->steps[s].setting = ht_setting(m->steps[s].index, m->threads);
     return m;

@@ -1,24 +1,15 @@
 /* A loop of a chain: the steps of its body, turn by turn. What a turn makes lies in the arena behind what the loop keeps, where the
  * next turn's lies, too; carried values are copied to where the body reads them, rows to their stacks. A stack whose height nobody
  * knows before lies in pieces, each twice the one before it, until its place is known. */
-#include <string.h>
-
-#include "model/between.h"
 #include "model/chain.h"
 
-#define PIECES 48
 #define FIRST 4 /* rows of the first piece */
-
-typedef struct { /* where in the arena; `bytes` of a row */
-  int64_t bytes, pieces[PIECES];
-} stack;
 
 typedef struct {
   ht_chain_loop is;
-  int64_t stacks, kept; /* where these lie in the arena, and where a turn's tensors begin */
+  ht_chain_stack* stacks;
+  int64_t kept; /* where in the arena a turn's tensors begin */
 } loop;
-
-static stack* stack_of(ht_chain_call* k, const loop* l, int32_t place) { return (stack*)(void*)(k->c->arena + l->stacks) + place; }
 
 /* The piece of a row, whose first row is FIRST * (2^piece - 1), and how many rows lie before it there. */
 static int piece_of(int64_t row, int64_t* before) {
@@ -38,14 +29,14 @@ ht_chain_loop ht_chain_loop_of(const ht_model_step* step) {
 /* Whether a tensor holds something other than 0 or false; 1 where there is none. */
 static int holds(ht_chain_call* k, int32_t tensor, int* out) {
   int64_t found = 1;
-  if (tensor >= 0 && ht_between_element(ht_chain_at(k, tensor), 0, &found) != 0) return ht_refuse(k->error, "ValueError", "%s: the condition of a loop has no element", k->m->name);
+  if (tensor >= 0 && ht_chain_element(k, tensor, 0, "the condition of a loop", &found) != 0) return -1;
   return *out = found != 0, 0;
 }
 
 /* The most turns that the limit and the rows allow. */
 static int most_turns(ht_chain_call* k, const ht_chain_loop* loop, int64_t* out) {
   *out = INT64_MAX;
-  if (loop->limit >= 0 && ht_between_element(ht_chain_at(k, loop->limit), 0, out) != 0) return ht_refuse(k->error, "ValueError", "%s: the limit of a loop has no element", k->m->name);
+  if (loop->limit >= 0 && ht_chain_element(k, loop->limit, 0, "the limit of a loop", out) != 0) return -1;
   for (int32_t i = 0; i < loop->rows; ++i) {
     int64_t rows = ht_chain_at(k, (int32_t)loop->row_ends[2 * i])->shape[0];
     if (i > 0 && rows != ht_chain_at(k, (int32_t)loop->row_ends[0])->shape[0]) return ht_refuse(k->error, "ValueError", "%s: sequences that a loop goes through are of different lengths", k->m->name);
@@ -58,20 +49,16 @@ static int copy(ht_chain_call* k, const DLTensor* to, const DLTensor* from) {
   int same = to->ndim == from->ndim;
   for (int a = 0; same && a < to->ndim; ++a) same = to->shape[a] == from->shape[a];
   if (!same) return ht_refuse(k->error, "ValueError", "%s: a value that a loop carries changes its shape", k->m->name);
-  if (ht_chain_bytes(from) > 0) memcpy(to->data, from->data, (size_t)ht_chain_bytes(from));
-  return 0;
+  return ht_chain_copy(k, to->data, from->data, ht_chain_bytes(from));
 }
 
 /* What is known of stacks of unknown height. */
 static int begin_stacks(ht_chain_call* k, loop* l) {
-  l->stacks = k->used;
-  k->used += aligned(l->is.made * (int64_t)sizeof(stack));
-  if (ht_chain_grow(k) != 0) return -1;
   for (int32_t i = 0; i < l->is.made; ++i) {
     const ht_model_tensor* row = &k->m->tensors[l->is.made_ends[2 * i]];
     int64_t shape[HT_MODEL_AXES], count;
     if (ht_model_extents(k->m, row, k->c->sizes, shape, &count, k->error) != 0) return -1;
-    stack_of(k, l, i)->bytes = count * (row->bits / 8);
+    l->stacks[i].bytes = count * (row->bits / 8);
   }
   return 0;
 }
@@ -99,8 +86,8 @@ static int room(ht_chain_call* k, loop* l, int64_t turn) {
   k->used = l->kept;
   if (l->is.dim < 0 || before != 0) return 0;
   for (int32_t i = 0; i < l->is.made; ++i) {
-    stack* own = stack_of(k, l, i);
-    if (piece >= PIECES || own->bytes * ((int64_t)FIRST << piece) > HT_MODEL_BYTES) return ht_refuse(k->error, "ValueError", "%s: the results of %lld turns of a loop are larger than any memory", k->m->name, (long long)turn + 1);
+    ht_chain_stack* own = &l->stacks[i];
+    if (piece >= HT_CHAIN_PIECES || own->bytes * ((int64_t)FIRST << piece) > HT_MODEL_BYTES) return ht_refuse(k->error, "ValueError", "%s: the results of %lld turns of a loop are larger than any memory", k->m->name, (long long)turn + 1);
     own->pieces[piece] = k->used;
     k->used += aligned(own->bytes * ((int64_t)FIRST << piece));
   }
@@ -127,23 +114,21 @@ static int keep(ht_chain_call* k, const loop* l, int32_t place, int64_t turn) {
   const DLTensor* row = ht_chain_at(k, (int32_t)l->is.made_ends[2 * place]);
   int64_t bytes = ht_chain_bytes(row), before;
   if (l->is.dim >= 0) {
-    const stack* own = stack_of(k, l, place);
+    const ht_chain_stack* own = &l->stacks[place];
     if (bytes != own->bytes) return odd_row(k, turn);
     char* to = k->c->arena + own->pieces[piece_of(turn, &before)];
-    if (bytes > 0) memcpy(to + before * bytes, row->data, (size_t)bytes);
-    return 0;
+    return ht_chain_copy(k, to + before * bytes, row->data, bytes);
   }
   const DLTensor* whole = ht_chain_at(k, (int32_t)l->is.made_ends[2 * place + 1]);
   int same = turn < whole->shape[0];
   for (int a = 0; same && a < row->ndim; ++a) same = row->shape[a] == whole->shape[a + 1];
   if (!same) return odd_row(k, turn);
-  if (bytes > 0) memcpy((char*)whole->data + turn * bytes, row->data, (size_t)bytes);
-  return 0;
+  return ht_chain_copy(k, (char*)whole->data + turn * bytes, row->data, bytes);
 }
 
 static int turn_of(ht_chain_call* k, loop* l, int32_t first, int32_t end, int64_t turn) {
   if (room(k, l, turn) != 0) return -1;
-  *(int64_t*)ht_chain_at(k, l->is.turn)->data = turn;
+  if (ht_where_number(k->m, ht_chain_at(k, l->is.turn)->data, turn, k->q, k->error) != 0) return -1;
   for (int32_t i = 0; i < l->is.rows; ++i) give(k, l->is.row_ends + (ptrdiff_t)2 * i, turn);
   if (ht_chain_steps(k, first, end) != 0) return -1;
   for (int32_t i = 0; i < l->is.made; ++i)
@@ -158,12 +143,12 @@ static int turn_of(ht_chain_call* k, loop* l, int32_t first, int32_t end, int64_
 /* The pieces of a stack where it belongs. */
 static int joined(ht_chain_call* k, const loop* l, int32_t place, int64_t turns) {
   const DLTensor* whole = ht_chain_at(k, (int32_t)l->is.made_ends[2 * place + 1]);
-  const stack* own = stack_of(k, l, place);
+  const ht_chain_stack* own = &l->stacks[place];
   if (ht_chain_bytes(whole) != turns * own->bytes) return odd_row(k, turns - 1);
   for (int64_t row = 0, rows = FIRST; row < turns; row += rows, rows *= 2) {
     int64_t before, count = rows < turns - row ? rows : turns - row;
     const char* from = k->c->arena + own->pieces[piece_of(row, &before)];
-    if (own->bytes > 0) memcpy((char*)whole->data + row * own->bytes, from, (size_t)(count * own->bytes));
+    if (ht_chain_copy(k, (char*)whole->data + row * own->bytes, from, count * own->bytes) != 0) return -1;
   }
   return 0;
 }
@@ -174,8 +159,7 @@ static int told(ht_chain_call* k, const loop* l, int64_t turns) {
   for (int32_t i = 0; i < l->is.made; ++i)
     if (ht_chain_make(k, (int32_t)l->is.made_ends[2 * i + 1]) != 0) return -1;
   if (ht_chain_grow(k) != 0) return -1;
-  const DLTensor* counts = ht_chain_at(k, l->is.turns);
-  for (int64_t i = 0; i < turns && i < counts->shape[0]; ++i) ((int64_t*)counts->data)[i] = i;
+  if (ht_chain_range(k, l->is.turns, turns) != 0) return -1;
   for (int32_t i = 0; i < l->is.made; ++i)
     if (joined(k, l, i, turns) != 0) return -1;
   return 0;
@@ -197,7 +181,7 @@ static int finish(ht_chain_call* k, const loop* l, int64_t turns) {
 }
 
 int ht_chain_turns(ht_chain_call* k, const ht_model_step* step, int32_t first) {
-  loop l = {.is = ht_chain_loop_of(step)};
+  loop l = {.is = ht_chain_loop_of(step), .stacks = k->stacks + step->setting};
   int64_t most, turn = 0;
   int goes_on;
   if (most_turns(k, &l.is, &most) != 0 || holds(k, l.is.asked, &goes_on) != 0 || begin(k, &l) != 0) return -1;

@@ -5,6 +5,11 @@
 
 #include "model/model.h"
 
+typedef struct {
+  char* data;
+  size_t bytes;
+} ht_model_bytes;
+
 struct ht_model_context {
   char* arena; /* begins at a cache line; NULL: none yet */
   size_t arena_bytes;
@@ -17,6 +22,9 @@ struct ht_model_context {
   void* words;
   ht_model_plan plans[HT_MODEL_PLANS];
   void* blocks[HT_MODEL_PLANS];
+  /* Of a chain on a device, memory of the host: what was read of the device, and what is on its way there where `sending` is set. */
+  ht_model_bytes seen, sent;
+  int sending;
 };
 
 typedef struct ht_model_queue { /* of one call */
@@ -43,10 +51,21 @@ int ht_where_begin(const ht_model* model, ht_model_context* context, const ht_mo
 
 /* An arena of so many bytes at least; what was in it is lost, but not on the host. Plans are void where it moved. */
 int ht_where_grow(const ht_model* model, ht_model_context* context, int64_t need, const ht_model_queue* queue, ht_error* error);
+/* The same, and what was in it is kept. Refused, it is as it was. */
+int ht_where_extend(const ht_model* model, ht_model_context* context, int64_t need, const ht_model_queue* queue, ht_error* error);
 void ht_where_drop(const ht_model* model, ht_model_context* context); /* give the arena back, which no work uses once it is done */
 
 int ht_where_group(const ht_model* model, const ht_model_plan* plan, const ht_model_step* step, void* stream, ht_error* error);
 int ht_where_copy(const ht_model* model, void* to, const void* from, int64_t bytes, void* stream, ht_error* error);
+
+/* What a chain's host does with tensors, all of them in the order of the stream. */
+/* Where the host reads these bytes, after what makes them: until the next such call, or till the arena grows. NULL with *error filled. */
+const void* ht_where_seen(const ht_model* model, ht_model_context* context, const void* from, int64_t bytes, const ht_model_queue* queue, ht_error* error);
+/* Where the host makes so many bytes, above 0, that are to lie at `to`; then they go there. NULL with *error filled. */
+void* ht_where_room(const ht_model* model, ht_model_context* context, void* to, int64_t bytes, const ht_model_queue* queue, ht_error* error);
+int ht_where_send(const ht_model* model, ht_model_context* context, void* to, int64_t bytes, const ht_model_queue* queue, ht_error* error);
+int ht_where_number(const ht_model* model, int64_t* to, int64_t number, const ht_model_queue* queue, ht_error* error);
+
 int ht_where_wait(const ht_model* model, void* stream, ht_error* error); /* until it is done: for who times */
 
 #endif /* HT_MODEL_WHERE_H_ */

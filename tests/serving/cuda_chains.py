@@ -1,0 +1,322 @@
+"""What a server does on CUDA with models whose sizes depend on data, in a process whose driver is the stand-in."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import haotuner
+from haotuner.errors import HaotunerError, PackClosed, UsageError
+from haotuner.graph.interpret import interpret
+from haotuner.pack.device_models import answered_chain
+from haotuner.pack.verify import verify
+from tests.serving.chain_graphs import ON_DEVICE as GRAPHS
+from tests.serving.cuda_memory import Device
+from tests.serving.cuda_models import free_bytes
+from tests.serving.cuda_served import counts
+from tests.standin.apart import failure_of
+from tests.standin.client import Driver
+
+SEED = 12
+SIZES = ((5, 7), (1, 0), (9, 2), (0, 3), (4, 1), (9, 9))  # rows, and what the numbers of a length say
+NAMES = {"float32": "float32", "int64": "int64", "bool": "bool"}
+
+
+def given(name: str, rows: int, length: int) -> dict[str, Any]:
+    """Arrays of a request."""
+    x = np.random.default_rng(10 * rows + length).standard_normal((rows, 8)).astype(np.float32)
+    return {"x": x} if name in ("chosen", "noisy") else {"x": x, "long": np.full(2, length)}
+
+
+class Server:
+    """A model of a pack on one device, and a stream."""
+
+    def __init__(self, path: str, name: str, ordinal: int = 0) -> None:
+        self.name, self.graph, self.device = name, GRAPHS[name], Device(ordinal)
+        self.pack = haotuner.load(path, device=f"cuda:{ordinal}")
+        self.model = self.pack.model(name)
+        self.stream = self.device.stream()
+
+    def tensors(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """The same on the device."""
+        return {name: self.device.upload(one) for name, one in arrays.items()}
+
+    def queue(self, tensors: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
+        """A call whose outputs get memory when their shapes are known."""
+        ends = self.model.outputs
+
+        def made(place: int, shape: tuple[int, ...]) -> Any:
+            return self.device.empty(shape, ends[place].dtype.name)
+
+        given = [tensors[end.name] for end in self.model.inputs]
+        found: dict[str, Any] = self.model.placed(given, SEED, self.stream if stream is None else stream, made)
+        return found
+
+    def values(self, tensor: Any, like: Any) -> Any:
+        """What a contiguous tensor holds, of any rank."""
+        found = np.zeros_like(like)
+        if found.size:
+            told = ctypes.c_void_p(found.ctypes.data), ctypes.c_uint64(tensor.data_ptr()), ctypes.c_size_t(found.nbytes)
+            self.device.inside("cuMemcpyDtoH_v2", *told)
+        return found
+
+    def judge(self, arrays: Mapping[str, Any], found: Mapping[str, Any], what: object) -> None:
+        """The device's numbers beside the reference's."""
+        want = interpret(self.graph, dict(arrays), SEED)
+        for name, tensor in found.items():
+            assert tuple(tensor.shape) == want[name].shape, f"{what} {name}: {tuple(tensor.shape)}, {want[name].shape}"
+            got = self.values(tensor, want[name])
+            np.testing.assert_allclose(got, want[name], rtol=3e-4, atol=3e-4, err_msg=f"{what} {name}")
+
+    def ask(self, rows: int, length: int) -> None:
+        """One request, judged."""
+        arrays = given(self.name, rows, length)
+        found = self.queue(self.tensors(arrays))
+        self.device.wait(self.stream)
+        self.judge(arrays, found, f"{self.name} {rows} {length}")
+
+
+def numbers(path: str) -> None:
+    """Requests of sizes that grow and shrink: counts, random numbers, loops and branches, each as the reference has it."""
+    assert not verify(Path(path))
+    for name in GRAPHS:
+        server = Server(path, name)
+        for rows, length in SIZES:
+            server.ask(rows, length)
+        told = server.model.stats()
+        assert told["contexts"] == 1 + sum(one.stats()["contexts"] for one in server.model.segments.values()), told
+        arrays = given(name, 5, 7)
+        found = answered_chain(server.model, arrays, SEED)
+        for end, want in interpret(GRAPHS[name], arrays, SEED).items():
+            np.testing.assert_allclose(found[end], want, rtol=3e-4, atol=3e-4)
+
+
+def steady(path: str) -> None:
+    """A call of sizes that its stream has had takes no memory, and waits where the host must know, and nowhere else."""
+    driver = Driver()
+    waits = {"noisy": 0, "chosen": 2, "grown": 1, "branched": 1}
+    for name, most in waits.items():
+        server = Server(path, name)
+        tensors = server.tensors(given(name, 9, 9))
+        room: dict[tuple[int, tuple[int, ...]], Any] = {}
+        ends = server.model.outputs
+
+        def made(place: int, shape: tuple[int, ...], room: Any = room, ends: Any = ends, server: Server = server) -> Any:
+            if (place, shape) not in room:
+                room[place, shape] = server.device.empty(shape, ends[place].dtype.name)
+            return room[place, shape]
+
+        run = partial(server.model.placed, [tensors[end.name] for end in server.model.inputs], SEED, server.stream, made)
+        run()
+        server.device.wait(server.stream)
+        run()
+        server.device.wait(server.stream)
+        driver.library.standin_counts_reset()
+        run()
+        found = counts(driver)
+        assert not found.keys() & {"cuMemAlloc", "cuMemFree", "cuCtxSynchronize"}, (name, found)
+        assert found.get("cuMemcpyDtoHAsync", 0) == most, (name, found)
+        assert found.get("cuStreamSynchronize", 0) <= most + (name in ("noisy", "grown")), (name, found)
+        server.device.wait(server.stream)
+
+
+def captured(path: str) -> None:
+    """A captured stream is refused before anything is queued, and the capture goes on."""
+    driver = Driver()
+    for name in GRAPHS:
+        server = Server(path, name)
+        server.ask(5, 7)
+        tensors = server.tensors(given(name, 5, 7))
+        server.device.begin(server.stream)
+        driver.library.standin_counts_reset()
+        with pytest.raises(HaotunerError, match="asks the device for sizes in the midst of a call, which no graph can hold"):
+            server.queue(tensors)
+        found = counts(driver)
+        assert found.keys() <= {"cuStreamIsCapturing", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"}, found
+        server.device.end(server.stream)
+        server.ask(5, 7)
+
+
+def streams(path: str) -> None:
+    """Threads with streams of their own and one stream that two threads share: no call uses another's memory."""
+    server, errors = Server(path, "looped"), list[str]()
+    shared = server.device.stream()
+
+    def serve(place: int) -> None:
+        try:
+            stream = shared if place < 2 else server.device.stream()
+            asked = []
+            for rows, length in SIZES[place:] + SIZES[:place]:
+                arrays = given("looped", rows, length)
+                asked.append((arrays, server.queue(server.tensors(arrays), stream)))
+            server.device.wait(stream)
+            for arrays, found in asked:
+                server.judge(arrays, found, f"thread {place}")
+        except BaseException as error:  # told by the main thread
+            errors.append(repr(error)[:600])
+
+    _together([partial(serve, place) for place in range(4)])
+    assert not errors, errors
+
+
+def _together(calls: Sequence[Callable[[], None]]) -> None:
+    running = [threading.Thread(target=one) for one in calls]
+    for one in running:
+        one.start()
+    for one in running:
+        one.join()
+
+
+def refusals(path: str) -> None:
+    """What does not fit is said, with its name, and the next call is right."""
+    server = Server(path, "grown")
+    arrays = given("grown", 5, 7)
+    tensors, device = server.tensors(arrays), server.device
+    first = server.graph.outputs[0]
+    wrong: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+        "of the host": ({**tensors, "x": arrays["x"]}, {}, "x must be an array of float32 on cuda:0, got float32 on the"),
+        "another type": ({**tensors, "long": device.empty((2,))}, {}, "long must be an array of int64 on cuda:0"),
+        "an input less": ({"x": tensors["x"]}, {}, "long is missing"),
+        "no tensor": ({**tensors, "x": 3}, {}, "x is not a tensor"),
+        "an output more": (tensors, {"more": tensors["x"]}, "no output 'more'"),
+        "an output of another size": (tensors, {first: device.empty((7, 8))}, f"out[{first}] is of another type or shape"),
+        "an output of another type": (tensors, {first: device.empty((8, 8), "int64")}, "is of another type or shape"),
+        "an output of the host": (tensors, {first: np.zeros((8, 8), np.float32)}, "is of another type or shape"),
+        "an output apart": (tensors, {first: device.empty((8, 8), strides=(9, 1))}, "must be contiguous"),
+        "an output of no kind": (tensors, {first: "y"}, "is no tensor: pass one of the pack's device"),
+        "no output of that kind": (tensors, {}, f"pass out=: {first}, float32 (8, 8)"),
+        "a size below 0": ({**tensors, "long": device.upload(np.array([-7, -9]))}, {}, "a size of -6"),
+    }  # fmt: skip
+    for what, (inputs, out, words) in wrong.items():
+        with pytest.raises(UsageError) as refused:
+            server.model.run(inputs, out=out, seed=SEED, stream=server.stream)
+        assert words in str(refused.value), f"{what}: {refused.value}"
+    ends = {first: device.empty((8, 8)), server.graph.outputs[1]: device.empty((8, 2))}
+    found = server.model.run(tensors, out=ends, seed=SEED, stream=server.stream)
+    device.wait(server.stream)
+    assert all(found[name] is one for name, one in ends.items())
+    server.judge(arrays, found, "in place")
+    with pytest.raises(UsageError, match="steps are timed on CPUs"):
+        server.model.step_times(tensors)
+    bound = Server(path, "branched")
+    with pytest.raises(UsageError, match="batch is above 9"):
+        bound.queue(bound.tensors(given("branched", 10, 1)))
+    server.pack.close()
+    with pytest.raises(PackClosed):
+        server.queue(tensors)
+
+
+def faults(path: str) -> None:
+    """Every call of the driver fails once, at several places of a call: it is said, the context stays usable, none is leaked."""
+    driver, current = Driver(), ctypes.c_void_p(0)
+    kinds = {
+        "cuMemAlloc": ("2", UsageError, "bytes of working memory on cuda:0, which cannot be had"),
+        "cuLaunchKernel": ("1", HaotunerError, r"step \d+, .*CUDA_ERROR_INVALID_VALUE"),
+        "cuMemcpyDtoHAsync": ("1", HaotunerError, "reading what tells a size or a branch"),
+        "cuMemcpyHtoDAsync": ("1", HaotunerError, "copying what the host makes"),
+        "cuMemcpyDtoDAsync": ("1", HaotunerError, "copying an output|working memory of a model"),
+        "cuMemsetD32Async": ("1", HaotunerError, "saying which turn of a loop it is"),
+        "cuCtxPushCurrent": ("2", HaotunerError, "cuCtxPushCurrent"),
+        "cuStreamIsCapturing": ("2", HaotunerError, "asking whether the stream is captured"),
+    }
+    for name in ("grown", "looped", "branched"):
+        server = Server(path, name)
+        arrays = given(name, 9, 9)
+        tensors = server.tensors(arrays)
+        server.ask(1, 1)
+        server.model.trim()
+        server.ask(2, 1)
+        driver.library.standin_counts_reset()
+        before = counts(driver)
+        for called, (code, kind, words) in kinds.items():
+            for nth in (1, 2, 4):
+                server.model.trim()
+                server.ask(1, 1)
+                placed: dict[int, Any] = {}
+                ends = server.model.outputs
+
+                def made(place: int, shape: tuple[int, ...], placed: Any = placed, ends: Any = ends) -> Any:
+                    for function in kinds:
+                        driver.fail(function, "")  # not of the test's own memory
+                    placed[place] = server.device.empty(shape, ends[place].dtype.name)  # noqa: B023
+                    return placed[place]
+
+                driver.fail(called, code, nth=nth)
+                try:
+                    server.model.placed([tensors[end.name] for end in ends_of(server)], SEED, server.stream, made)
+                except kind as error:
+                    assert pytest.raises(AssertionError) and _says(str(error), words), f"{name} {called} {nth}: {error}"
+                driver.fail(called, "")
+                server.device.call("cuCtxGetCurrent", ctypes.byref(current))
+                assert not current.value, f"after {called}"
+        assert before is not None
+        server.ask(9, 9)
+
+
+def ends_of(server: Server) -> Any:
+    """Inputs of a server's model."""
+    return server.model.inputs
+
+
+def _says(text: str, words: str) -> bool:
+    return any(one in text for one in words.split("|")) or "step " in text
+
+
+def forked(path: str) -> None:
+    """A fork cannot use the device, and says so; the parent goes on."""
+    server = Server(path, "chosen")
+    server.ask(5, 7)
+    tensors = server.tensors(given("chosen", 5, 7))
+
+    def refused() -> None:
+        with pytest.raises(HaotunerError, match="a fork cannot use it: start the process with spawn"):
+            server.queue(tensors)
+
+    assert not failure_of(refused)
+    server.ask(9, 2)
+
+
+def freed(path: str) -> None:
+    """What a model had on the device is free once it is closed."""
+    device = Device()
+    for name in GRAPHS:
+        left = []
+        for _ in range(2):  # what a stream has for parts of sums stays
+            server = Server(path, name)
+            tensors = server.tensors(given(name, 9, 9))
+            server.queue(tensors)
+            server.device.wait(server.stream)
+            own = free_bytes(device)
+            server.model.trim()
+            assert free_bytes(device) > own
+            server.pack.close()
+            del server.model
+            gc.collect()
+            left.append(free_bytes(device) - own)
+        assert left[0] > 0 and left[1] > 0, left
+
+
+def devices(path: str) -> None:
+    """The second device serves its own tensors, and refuses those of the first."""
+    first, second = Server(path, "looped"), Server(path, "looped", 1)
+    first.ask(5, 7)
+    second.ask(5, 7)
+    with pytest.raises(UsageError, match="x must be an array of float32 on cuda:1, got float32 on cuda:0"):
+        second.queue(first.tensors(given("looped", 5, 7)))
+
+
+ALL = (numbers, steady, captured, streams, refusals, faults, forked, freed, devices)
+SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
+
+
+def run(name: str, *words: str) -> None:
+    """A scenario by its name."""
+    SCENARIOS[name](*words)
