@@ -94,6 +94,22 @@ def two_steps(path: Path) -> Path:
     return w.save(path, [x], last, ["rows", 24])
 
 
+def told_by_data(path: Path) -> Path:
+    """The rows whose largest number is above a half through a layer, with noise, and a loop that adds them."""
+    w = Writer()
+    large = w.add("Greater", w.add("ReduceMax", "x", w.hold(np.array([1])), keepdims=0), w.hold(np.float32(0.5)))
+    rows = w.add("Gather", "x", w.add("Squeeze", w.add("NonZero", large), w.hold(np.array([0]))), axis=0)
+    kept = w.layer(rows, WIDE, WIDE)
+    noisy = w.add("Add", kept, w.add("RandomNormalLike", kept, scale=0.5, seed=3.0))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [WIDE]) for name in ("before", "row", "total")]
+    added = helper.make_node("Add", ["before", "row"], ["total"])
+    scanned = helper.make_graph([added], "body", ends[:2], [ends[2]])
+    start = w.hold(np.zeros(WIDE, np.float32))
+    y = w.add("Scan", start, noisy, body=scanned, num_scan_inputs=1)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", WIDE])
+    return w.save(path, [x], y, [WIDE])
+
+
 def test_a_model_for_an_absent_gpu_comes_from_predictions(cache: Path, tmp_path: Path) -> None:
     asked = (str(two_steps(tmp_path / "net.onnx")), "--shapes", "rows=1..64", "--device", "h200", "--zero-measure")
     done = haotuner("tune", *asked, cache=cache, cwd=tmp_path)
@@ -113,6 +129,28 @@ def test_a_model_for_an_absent_gpu_comes_from_predictions(cache: Path, tmp_path:
     assert "model net" in told["inspect"][1]
     assert told["bench"][0] == 2 and "pack is for sm_90a: whole models are raced on CPUs" in told["bench"][1]
     assert told["explain"][0] == 2 and "leave --shape and --predicted out to see the plan of net" in told["explain"][1]
+
+
+def test_a_model_whose_sizes_depend_on_data_is_packed_for_an_absent_gpu(cache: Path, tmp_path: Path) -> None:
+    asked = (str(told_by_data(tmp_path / "net.onnx")), "--shapes", "rows=1..64", "--device", "h200", "--zero-measure")
+    done = haotuner("tune", *asked, cache=cache, cwd=tmp_path)
+    assert done.code == 3 and "segments, cut where sizes depend on data" in done.out, done.err
+    manifest = read_manifest(tmp_path / "pack")
+    assert manifest.placed and {"net", "net.0", "net.1"} <= set(manifest.models)
+    for words in (("verify", "pack"), ("inspect", "pack"), ("explain", "pack", "--only", "net")):
+        ran = haotuner(*words, cache=cache, cwd=tmp_path)
+        assert ran.code == 0, ran.err
+
+
+@pytest.mark.slow
+def test_a_model_whose_sizes_depend_on_data_is_tuned_and_checked_over_the_stand_in(cache: Path, tmp_path: Path) -> None:
+    host = Host(cache, tmp_path / "images", "sm_80")
+    asked = (str(told_by_data(tmp_path / "net.onnx")), "--device", "cuda:0", "--shapes", "rows=1..24", "--budget", "20s")
+    for _ in range(2):  # the second pack comes in the place of the first
+        answer = host.run(tmp_path, "tune", *asked, "--json")
+        assert answer.code in (0, 3), answer.err
+        assert answer.json()["verification"] == {"numbers": True, "why": ""}
+    assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import haotuner
 from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
 from haotuner.graph.singles import in_singles
-from haotuner.orchestrate.lacking import check_sizes
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import model_pack
 
@@ -119,10 +118,3 @@ def test_a_pack_with_loops_is_sound_and_says_its_memory(path, pack):
 def test_sequences_of_two_lengths_are_refused(pack):
     with pytest.raises(UsageError, match="batch"):
         pack.model("scanned").run(given("scanned", 3) | {"h": np.zeros((3, 8), np.float32)})
-
-
-def test_no_gpu_runs_a_loop():
-    with pytest.raises(UsageError, match=r"cannot run on a GPU.*\n.*loop that makes last, .*: the host counts its turns"):
-        check_sizes("scanned", GRAPHS["scanned"]())
-    with pytest.raises(UsageError, match="turns_0 is known only from data: how many turns the loop makes"):
-        check_sizes("halved", GRAPHS["halved"]())

@@ -13,7 +13,6 @@ from haotuner.graph.extents import dimension, largest, smallest
 from haotuner.graph.graph import Graph, GraphBuilder, Required
 from haotuner.graph.interpret import interpret
 from haotuner.orchestrate.agreements import agreements, unmet
-from haotuner.orchestrate.lacking import check_sizes
 from haotuner.orchestrate.segments import branches, counts, cut, data_dimensions
 from haotuner.orchestrate.spans import spans_of
 from tests.serving.model_packs import model_pack
@@ -210,12 +209,6 @@ def nested_count() -> Graph:
         return g.add("broadcast", g.constant(WEIGHT[:1]), shape=(dimension("length_0"), 8))
 
     return g.finish(branch(g, flag, as_long, lambda: x, (EITHER, 8), ((0, EITHER),)))
-
-
-def test_no_gpu_takes_branches():
-    words = r"cannot run on a GPU.*\n.*the branch that makes chosen: the host asks which side is taken"
-    with pytest.raises(UsageError, match=words):
-        check_sizes("of_data", GRAPHS["of_data"])
 
 
 def test_a_condition_of_several_elements_is_refused():

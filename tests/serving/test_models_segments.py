@@ -9,7 +9,6 @@ import pytest
 
 import haotuner
 from haotuner.errors import PackInvalid, UsageError
-from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.orchestrate.segments import counts, cut

@@ -23,7 +23,7 @@ from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Alias, Greedy, Loops
-from haotuner.orchestrate.lacking import check_sizes, check_steps
+from haotuner.orchestrate.lacking import check_draws, check_steps
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.program import WINDOW_S, Candidate, solve
@@ -294,13 +294,14 @@ def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeyp
 
 
 def test_what_no_gpu_computes_is_named(monkeypatch):
-    g = GraphBuilder()
-    x = g.input("x", (B, 8))
-    first = g.add("reshape", g.add("slice", x, axes=(1,), starts=(0,), stops=(1,), steps=(1,)), shape=(B,))
-    graph = g.finish(g.add("nonzero", g.map("greater", first, 0.0), extent=dimension("count_0")))
-    with pytest.raises(UsageError, match=r"m cannot run on a GPU.*\n  count_0 is known only from data: how many"):
-        check_sizes("m", graph)
-    check_sizes("m", softmax_of_rows())
+    def noise(dtype: str) -> Graph:
+        g = GraphBuilder()
+        made = g.add("random", shape=(B, 8), dtype=dtype, law="normal", number=0, low=0.0, high=1.0)
+        return g.finish(g.map("add", g.input("x", (B, 8), dtype), made))
+
+    with pytest.raises(UsageError, match=r"m cannot run on a GPU.*\n  .*: random numbers of float16; those of float32 and"):
+        check_draws("m", noise("fp16"))
+    check_draws("m", noise("fp32"))
     check_steps("m", Greedy(softmax_of_rows()).steps)
     layer = Greedy(recurrent("lstm", ("sigmoid", "tanh", "tanh"), width=6, reverse=False)).steps
     monkeypatch.setattr(c_recurrent, "SHARED_BYTES", 4 * 6 * 4)

@@ -215,18 +215,37 @@ static void* place_one(void* arg, int output, const DLTensor* wanted) {
   return found;
 }
 
-ht_status ht_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, ht_error* error) {
+typedef int (*placed_fn)(struct ht_loaded_model*, const DLTensor*, const uint64_t*, ht_model_placing, void*, int64_t*, const char**, char*, size_t);
+typedef int (*queued_fn)(struct ht_loaded_model*, const DLTensor*, const uint64_t*, ht_model_placing, void*, void*, int64_t*, const char**, char*, size_t);
+
+/* `stream`: NULL, or where the stream is told that all is queued on. */
+static ht_status run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, void* const* stream,
+                            ht_error* error) {
   if (place == NULL) return ht_refuse(error, HT_BAD_VALUE, "place is NULL");
   ht_status status = usable(model, inputs, inputs, error);
   if (status != HT_OK) return status;
-  int (*run)(struct ht_loaded_model*, const DLTensor*, const uint64_t*, ht_model_placing, void*, int64_t*, const char**, char*, size_t);
-  *(void**)&run = dlsym(model->pack->library, HT_MODEL_PLACED_SYMBOL);
-  if (run == NULL) return ht_refuse(error, HT_BAD_VALUE, "the pack's models are of before calls that place outputs; tune again");
+  void* found = dlsym(model->pack->library, stream == NULL ? HT_MODEL_PLACED_SYMBOL : HT_MODEL_QUEUE_PLACED_SYMBOL);
+  if (stream != NULL && model->pack->device < 0) return ht_refuse(error, HT_BAD_VALUE, "the pack computes on the CPU, which has no streams: ht_model_run_placed");
+  if (found == NULL) return ht_refuse(error, HT_BAD_VALUE, "the pack's models are of before calls that place outputs; tune again");
+  placed_fn run;
+  queued_fn queue;
+  *(void**)&run = found;
+  *(void**)&queue = found;
   placing own = {place, arg, 0};
   const char* kind = NULL;
   char text[sizeof error->text];
-  int rc = run(model->loaded, inputs, seed, place_one, &own, NULL, &kind, text, sizeof text);
+  int rc = stream == NULL ? run(model->loaded, inputs, seed, place_one, &own, NULL, &kind, text, sizeof text)
+                          : queue(model->loaded, inputs, seed, place_one, &own, *stream, NULL, &kind, text, sizeof text);
   return rc != 0 && own.refused ? ht_refuse(error, HT_NO_MEMORY, "%s", text) : answer(rc, kind, text, error);
+}
+
+ht_status ht_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, ht_error* error) {
+  return run_placed(model, inputs, seed, place, arg, NULL, error);
+}
+
+ht_status ht_model_queue_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg, void* stream,
+                                ht_error* error) {
+  return run_placed(model, inputs, seed, place, arg, &stream, error);
 }
 
 /* Of a chain: its own, and what its segments hold; calls are its own. */

@@ -160,10 +160,16 @@ ht_status ht_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor
 /* A model whose sizes depend on data: shapes of its outputs are known only while it runs. It asks `place` where each is to lie, once,
  * with its number, type and shape; the answer is contiguous memory of so many bytes, apart from everything else; NULL: there is none
  * (HT_NO_MEMORY), but of an output without elements. All of it is one call. `seed`: its random numbers; NULL: other ones each time.
- * Other models may be run so, too. On the CPU. */
+ * Other models may be run so, too. On a device inputs lie there, and so must what `place` answers; see ht_model_queue_placed. */
 typedef void* (*ht_model_place_fn)(void* arg, int output, const DLTensor* wanted);
 ht_status ht_model_run_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg,
                               ht_error* error);
+
+/* The same on `stream` of a pack's device (NULL, and ht_model_run_placed: its legacy default stream). The call waits for the stream wherever
+ * data tell a size, a branch or whether a loop goes on; what follows the last of these is queued when it returns. A refused call may have
+ * queued work that writes what was placed: free that in the order of the stream. A stream that is captured is refused. */
+ht_status ht_model_queue_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg,
+                                void* stream, ht_error* error);
 
 ht_status ht_model_held(ht_model* model, ht_model_held_t* out);
 void ht_model_trim(ht_model* model); /* give back the working memory that no call uses now */
