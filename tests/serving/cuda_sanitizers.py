@@ -20,6 +20,7 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
+from tests.serving.chain_graphs import ON_DEVICE
 from tests.serving.cuda_beside_packs import ARCH as BESIDE_ARCH
 from tests.serving.cuda_beside_packs import beside_pack
 from tests.serving.cuda_device_code import build_pack, device_code
@@ -42,6 +43,10 @@ SCENARIOS = {
 }  # fmt: skip
 MODEL_SCENARIOS = {
     "address": ("numbers", "steady", "captured", "streams", "refusals", "faults", "devices"),
+    "thread": ("streams",),
+}
+CHAIN_SCENARIOS = {
+    "address": ("numbers", "steady", "captured", "streams", "refusals", "framework", "faults", "devices"),
     "thread": ("streams",),
 }
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
@@ -78,12 +83,16 @@ def runs(folder: Path, name: str, pick: Pick) -> Iterator[tuple[str, str]]:
 
 
 def models(folder: Path, name: str) -> Iterator[tuple[str, str]]:
-    """Whole models: the host code of their pack built with the sanitizer."""
-    pack = folder / f"models_{name}"
-    model_pack(pack, PICKS[0].arch, folder / "code", {"encoder": GRAPHS["encoder"]}, linker=linker(folder, name))
-    for scenario in MODEL_SCENARIOS[name]:
-        command = [sys.executable, "-m", "tests.serving.cuda_models", scenario, str(pack)]
-        yield f"model {scenario}", _run(folder, PICKS[0], command, preload=RUNTIMES[name])
+    """Whole models, those whose sizes depend on data among them: the host code of their packs built with the sanitizer."""
+    for module, graphs, scenarios in (
+        ("models", {"encoder": GRAPHS["encoder"]}, MODEL_SCENARIOS[name]),
+        ("chains", ON_DEVICE, CHAIN_SCENARIOS[name]),
+    ):
+        pack = folder / f"{module}_{name}"
+        model_pack(pack, PICKS[0].arch, folder / "code", graphs, linker=linker(folder, name))
+        for scenario in scenarios:
+            command = [sys.executable, "-m", f"tests.serving.cuda_{module}", scenario, str(pack)]
+            yield f"{module} {scenario}", _run(folder, PICKS[0], command, preload=RUNTIMES[name])
 
 
 def kinds(folder: Path, name: str) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 WALK_SECONDS = 150
 AS_SHIPPED: tuple[str, ...] = ()  # flags of nvcc; tests over the stand-in compile as quickly as they can
-SCENARIOS, MODELS = "tests.serving.cuda_scenarios", "tests.serving.cuda_models"
+SCENARIOS, MODELS, CHAINS = "tests.serving.cuda_scenarios", "tests.serving.cuda_models", "tests.serving.cuda_chains"
 
 
 def walks() -> list[tuple[Any, tuple[str, ...]]]:
@@ -60,6 +60,7 @@ def build(folder: Path, arch: str) -> None:
     from haotuner.words.op import Op
     from tests.serving import cuda_beside_packs, cuda_model_packs, test_cuda_kinds
     from tests.serving import cuda_packs as packs
+    from tests.serving.chain_graphs import ON_DEVICE
     from tests.serving.cuda_packs import family, make_pack, packed
     from tests.serving.test_group import files as group_files
     from tests.standin.cubins import cubin_of
@@ -112,6 +113,10 @@ def build(folder: Path, arch: str) -> None:
         cuda_model_packs.model_pack(folder / "models", arch, code, rest)
     made += [[MODELS, name, "encoder", "encoder"] for name in ("numbers", "captured", "streams", "many", "doors")]
     made += [[MODELS, name, "models", "models of every kind of step"] for name in ("loops", "empty")]
+    if not (folder / "chains").exists():
+        cuda_model_packs.model_pack(folder / "chains", arch, code, ON_DEVICE)
+    chained = ("numbers", "steady", "captured", "streams", "refusals", "framework")
+    made += [[CHAINS, name, "chains", "sizes, branches and turns that data tell"] for name in chained]
     (folder / "walks.json").write_text(json.dumps(made, indent=0))
 
 

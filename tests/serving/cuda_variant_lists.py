@@ -95,6 +95,7 @@ OF_MODELS = {
     "tests.serving.cuda_model_faults": ("repeated", "walked", "loaded", "opened", "damaged", "starved", "timed"),
     "tests.serving.cuda_models": ("numbers", "empty", "steady", "refusals", "faults", "doors", "driven", "freed", "captured",
                                   "streams", "devices", "many", "sequences"),
+    "tests.serving.cuda_chains": ("numbers", "steady", "captured", "refusals", "framework", "faults", "forked", "freed"),
 }  # fmt: skip
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
@@ -120,6 +121,7 @@ SCENES = (
     "tests.serving.cuda_scenarios",
     "tests.serving.cuda_models",
     "tests.serving.cuda_model_faults",
+    "tests.serving.cuda_chains",
     "tests.work.cuda_timing",
     "tests.work.cuda_timing_groups",
     "tests.work.cuda_timing_batches",

@@ -23,6 +23,7 @@ from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
+from tests.serving.chain_graphs import ON_DEVICE
 from tests.serving.cuda_device_code import build_pack, device_code
 from tests.serving.cuda_model_packs import GRAPHS, model_pack
 from tests.serving.cuda_odd_models import ODD, others
@@ -274,7 +275,10 @@ class Variants:
     def _modelled(self, made: dict[str, Path], source: Path, module: str, scenario: str, seconds: float) -> str:
         if not made:
             tools: Any = Swapped(Toolchain.find(self.folder / "objects"), source, self.folder / "mutant.c")
-            graphs, out = {name: GRAPHS[name] for name in ("encoder", "lstm_wide")} | ODD, self.folder / "mutant-model"
+            graphs, out = (
+                {name: GRAPHS[name] for name in ("encoder", "lstm_wide")} | ODD | ON_DEVICE,
+                self.folder / "mutant-model",
+            )
             told: dict[str, Any] = {"linker": tools, "others": others, "beside": [packed(PARTS_PICK)]}
             made["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, **told)
         words = scenario, str(made["model"])
