@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
 
 import haotuner
 from haotuner.errors import HaotunerError, PackClosed, UsageError
 from haotuner.graph.interpret import interpret
 from haotuner.pack.device_models import answered_chain
 from haotuner.pack.verify import verify
+from haotuner.runtime.mapped import PLACE
 from tests.serving.chain_graphs import ON_DEVICE as GRAPHS
 from tests.serving.cuda_memory import KDL_CUDA, Capsule, Device
 from tests.serving.cuda_models import free_bytes
@@ -267,6 +269,46 @@ def framework(path: str) -> None:
     server.judge(arrays, {name: one.tensor for name, one in found.items()}, "a framework's")
 
 
+def doors(path: str) -> None:
+    """The native functions take what they say and nothing else; no stream is the one that tvm-ffi was told."""
+    server = Server(path, "grown")
+    arrays = given("grown", 5, 7)
+    tensors = server.tensors(arrays)
+    model, room, kept = server.model._native.address, np.zeros(2, np.int64), [server.device.empty((8, 8)) for _ in range(2)]
+    queue, place = server.model._queue, server.model._place
+    ends = [tensors[end.name] for end in server.model.inputs]
+    wanted = list[int]()
+
+    def there(_: int | None, output: int, told: int) -> int:
+        wanted.append(told)
+        return int(kept[output].data_ptr())
+
+    back = PLACE(there)
+    address = ctypes.cast(back, ctypes.c_void_p).value
+    for wrong in (
+        (), (None, 0, 0, address, room, *ends), (model, 0, 0, address, room), (model, 0, 0, address, room, *ends, 0),
+        (model, "0", 0, address, room, *ends), (model, 0, "0", address, room, *ends), (model, 0, 0, "0", room, *ends),
+        (model, 0, 0, address, 0, *ends), (model, 0, 0, address, room[:1], *ends), (model, 0, 0, address, room[None], *ends),
+        (model, 0, 0, address, room.view(np.int32), *ends),
+        (model, 0, 0, address, server.device.empty((2,), "int64"), *ends),
+    ):  # fmt: skip
+        with pytest.raises(
+            TypeError, match=r"model_queue_placed: expected \(model, stream, seed, address, int64 array, inputs\)"
+        ):
+            queue(*wrong)
+    with pytest.raises(TypeError, match="input x is not a tensor"):
+        queue(model, 0, 0, address, room, 3, ends[1])
+    with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), server.stream):
+        queue(model, None, SEED, address, room, *ends)
+    server.device.wait(server.stream)
+    assert room.tolist() == [5, 8] and len(wanted) == 2
+    server.judge(arrays, {server.graph.outputs[0]: kept[0]}, "tvm-ffi's stream")
+    for wrong in ((), (None, 0, wanted[0], kept[0]), (model, 2, wanted[0], kept[0]), (model, 0, "0", kept[0]),
+                  (model, 0, wanted[0]), (model, 0, wanted[0], kept[0], 0)):  # fmt: skip
+        with pytest.raises(TypeError, match=r"model_place: expected \(model, output, address, tensor\)"):
+            place(*wrong)
+
+
 def faults(path: str) -> None:
     """Each call of the driver fails at several places of a call: it is said, and the model serves what comes next."""
     driver, current, seen = Driver(), ctypes.c_void_p(0), dict[str, set[str]]()
@@ -345,7 +387,7 @@ def devices(path: str) -> None:
         second.queue(first.tensors(given("looped", 5, 7)))
 
 
-ALL = (numbers, sound, steady, captured, streams, refusals, framework, faults, forked, freed, devices)
+ALL = (numbers, sound, steady, captured, streams, refusals, framework, doors, faults, forked, freed, devices)
 SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
 
 

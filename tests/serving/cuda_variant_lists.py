@@ -95,7 +95,8 @@ OF_MODELS = {
     "tests.serving.cuda_model_faults": ("repeated", "walked", "loaded", "opened", "damaged", "starved", "timed"),
     "tests.serving.cuda_models": ("numbers", "empty", "steady", "refusals", "faults", "doors", "driven", "freed", "captured",
                                   "streams", "devices", "many", "sequences"),
-    "tests.serving.cuda_chains": ("numbers", "steady", "captured", "refusals", "framework", "faults", "forked", "freed"),
+    "tests.serving.cuda_chains": ("numbers", "steady", "captured", "refusals", "framework", "doors", "faults", "forked",
+                                  "freed"),
 }  # fmt: skip
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (

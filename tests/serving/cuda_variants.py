@@ -275,10 +275,8 @@ class Variants:
     def _modelled(self, made: dict[str, Path], source: Path, module: str, scenario: str, seconds: float) -> str:
         if not made:
             tools: Any = Swapped(Toolchain.find(self.folder / "objects"), source, self.folder / "mutant.c")
-            graphs, out = (
-                {name: GRAPHS[name] for name in ("encoder", "lstm_wide")} | ODD | ON_DEVICE,
-                self.folder / "mutant-model",
-            )
+            graphs = {name: GRAPHS[name] for name in ("encoder", "lstm_wide")} | ODD | ON_DEVICE
+            out = self.folder / "mutant-model"
             told: dict[str, Any] = {"linker": tools, "others": others, "beside": [packed(PARTS_PICK)]}
             made["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, **told)
         words = scenario, str(made["model"])

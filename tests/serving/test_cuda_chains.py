@@ -46,7 +46,9 @@ def test_sizes_branches_and_turns_that_data_tell_are_as_the_reference_has_them(f
     run(folder, apart, "numbers", mode=mode)
 
 
-@pytest.mark.parametrize("scenario", ["sound", "steady", "captured", "refusals", "framework", "faults", "forked", "freed"])
+@pytest.mark.parametrize(
+    "scenario", ["sound", "steady", "captured", "refusals", "framework", "doors", "faults", "forked", "freed"]
+)
 def test_calls_memory_and_misfortunes(folder, apart, scenario):
     run(folder, apart, scenario)
 

@@ -39,9 +39,12 @@ static int tensors_of(const ht_model* m, const TVMFFIAny* args, int32_t first, i
 
 /* The stream that is told, or the one that tvm-ffi was told for the device. */
 static void* stream_of(const ht_model* m, const TVMFFIAny* told) {
-  if (told->type_index == kTVMFFIInt) return (void*)(uintptr_t)told->v_int64;
-  return TVMFFIEnvGetStream != NULL ? TVMFFIEnvGetStream(kDLCUDA, m->device) : NULL;
+  void* stream = told->type_index == kTVMFFIInt ? (void*)(uintptr_t)told->v_int64 : NULL;
+  if (told->type_index == kTVMFFINone && TVMFFIEnvGetStream != NULL) stream = TVMFFIEnvGetStream(kDLCUDA, m->device);
+  return stream;
 }
+
+static int whole_or_none(const TVMFFIAny* value) { return value->type_index == kTVMFFIInt || value->type_index == kTVMFFINone; }
 
 /* model_shapes(model, int64[ranks of all outputs], inputs...) */
 HT_EXPORT int __tvm_ffi_ht_model_shapes(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
@@ -67,7 +70,7 @@ HT_EXPORT int __tvm_ffi_ht_model_queue(void* self, const TVMFFIAny* args, int32_
   ht_model* m = model_of(args, count);
   DLTensor given[MOST];
   ht_error error;
-  if (m == NULL || count != 2 + m->input_count + m->output_count || (args[1].type_index != kTVMFFIInt && args[1].type_index != kTVMFFINone))
+  if (m == NULL || count != 2 + m->input_count + m->output_count || !whole_or_none(&args[1]))
     return ht_ffi_raise("TypeError", "model_queue", "expected (model, stream, inputs, outputs)");
   if (tensors_of(m, args, 2, m->input_count + m->output_count, given) != 0) return -1;
   if (ht_model_run(m, given, given + m->input_count, stream_of(m, &args[1]), &error) != 0) return raised(m, &error);
@@ -97,7 +100,7 @@ HT_EXPORT int __tvm_ffi_ht_model_queue_placed(void* self, const TVMFFIAny* args,
   ht_error error;
   const DLTensor* dims = m != NULL && count == 5 + m->input_count ? ht_ffi_tensor(&args[4]) : NULL;
   if (dims == NULL || dims->device.device_type != kDLCPU || dims->ndim != 1 || dims->shape[0] < m->dim_count || dims->dtype.bits != 64 ||
-      args[3].type_index != kTVMFFIInt)
+      args[3].type_index != kTVMFFIInt || !whole_or_none(&args[1]) || !whole_or_none(&args[2]))
     return ht_ffi_raise("TypeError", "model_queue_placed", "expected (model, stream, seed, address, int64 array, inputs)");
   if (tensors_of(m, args, 5, m->input_count, given) != 0) return -1;
   const uint64_t seed = (uint64_t)args[2].v_int64;
