@@ -99,7 +99,7 @@ class Publisher:
                 {name: (one.schedule, one.weights) for model in models for name, one in model.held.items()},
             )
         if self.kept:
-            document = dict(read_manifest(request.out).document)
+            document = read_manifest(request.out).whole_document
         self.when = time.monotonic()
         self.seconds = next_seconds(
             built - begin, self.when - built, kept=request.cache is not None, first=bool(models) and self._last is None

@@ -21,7 +21,7 @@ def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, v
     """Print a pack's device, tuning run, ops and kernels."""
     manifest = read_manifest(pack)
     if json_output:
-        say(json.dumps({"path": str(pack), **manifest.document}, indent=1))
+        say(json.dumps({"path": str(pack), **manifest.whole_document}, indent=1))
         return
     header = ("op", "tuned for", "threads", "kernels", "packed", "regret mean", "regret max")
     with facts_of(pack):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -13,26 +12,25 @@ from typing import Any
 
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.pack.facts import DOCUMENT, L3_LIMIT_BYTES, check_facts, check_texts
+from haotuner.pack.facts_apart import FactsFile, OpFacts
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.levels import is_placed, level_hashes, level_of, served_level
 from haotuner.pack.models import ModelFiles, read_models
 from haotuner.pack.op import PackOp, listed, read_op, read_op_1, text
+from haotuner.pack.parsing import parse
 from haotuner.words.limits import MAX_OPS
 
 PACK_SCHEMA = 2
 SCHEMAS = (1, 2)  # that are read
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"  # the manifest's hash, so that any changed bit is found; packs of schema 1 have none
-DEPTH_LIMIT = 32
-BRACKETS_LIMIT = 500_000  # a pack of 256 ops has some 40,000; two million empty lists take the parser 0.2 s
-_ALIKE, _NO_BRACKETS = bytes.maketrans(b"{}", b"[]"), bytes(set(range(256)) - set(b"[]{}"))
 _FILE = re.compile(r"lib/[0-9a-f]{16}\.so")
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A whole manifest; ``document`` is the JSON it came from."""
+    """A whole manifest; ``document`` is the JSON it came from, without the facts of ops that lie in a file of their own."""
 
     library: str
     sha256: str
@@ -53,6 +51,14 @@ class Manifest:
     def driver(self) -> int:
         """The oldest CUDA whose driver takes its code, as drivers say it (13000); 0 where the pack does not say."""
         return int(self.document.get("driver", {}).get("version", 0))
+
+    @property
+    def whole_document(self) -> dict[str, Any]:
+        """``document`` with the facts of all ops. PackInvalid where they cannot be read."""
+        if "facts_sha256" not in self.document:
+            return dict(self.document)
+        ops = [entry | {"facts": dict(op.facts)} for entry, op in zip(self.document["ops"], self.ops, strict=True)]
+        return {**self.document, "ops": ops}
 
     @property
     def tuning(self) -> Mapping[str, Any]:
@@ -153,16 +159,6 @@ def _raw(folder: Folder) -> bytes:
                           "that `haotuner tune --out` wrote") from error  # fmt: skip
 
 
-def parse(path: Path, raw: bytes) -> Any:
-    """JSON of bounded depth without repeated keys or constants such as NaN; PackInvalid names ``path``."""
-    if raw.count(b"[") + raw.count(b"{") > BRACKETS_LIMIT or _depth(raw) > DEPTH_LIMIT:
-        raise PackInvalid(f"{path}: nested too deeply to be a manifest")
-    try:
-        return json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise PackInvalid(f"{path}: not valid JSON ({error}); tune again or restore the pack from where it came") from error
-
-
 def _known_schema(document: Any) -> None:
     if not isinstance(document, dict) or "schema" not in document:
         raise ValueError("it has no schema number: not a haotuner manifest")
@@ -206,6 +202,9 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
         raise ValueError("unverified must be true or false, verification an object")
     read = read_op_1 if document["schema"] == 1 else read_op
     ops = tuple(read(entry) for entry in listed(document["ops"], MAX_OPS))
+    if "facts_sha256" in document:
+        apart = FactsFile(folder.path, document["facts_sha256"])
+        ops = tuple(replace(op, facts=OpFacts(apart, op.name)) for op in ops)
     models = read_models(document.get("models", {}))
     if len({op.name for op in ops}) != len(ops) or not (ops or models):
         raise ValueError("ops must be named once each; without a model there is at least one")
@@ -220,28 +219,6 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
         models=models,
         unverified=unverified,
     )
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is given twice")
-    return found
-
-
-def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _depth(raw: bytes) -> int:
-    """Deepest nesting, or a little more when brackets stand inside texts, which no manifest has. Counted up to the limit."""
-    rest, depth = raw.translate(_ALIKE, _NO_BRACKETS), 0
-    while rest and depth <= DEPTH_LIMIT:
-        inner = rest.replace(b"[]", b"")  # the innermost pairs
-        if len(inner) == len(rest):
-            return depth + len(rest)  # what closes nothing, or is never closed
-        rest, depth = inner, depth + 1
-    return depth
 
 
 def _said(error: Exception) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.errors import UsageError
+from haotuner.pack.facts_apart import FACTS
 from haotuner.pack.levels import level_of
 from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, Manifest, read_bytes, read_level, read_levels, read_manifest
 from haotuner.pack.write import as_json, publish, sealed
@@ -37,6 +38,8 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
         files[f"{level}/{MANIFEST}"] = raw
         if manifest.document["schema"] > 1:
             files |= {f"{level}/{name}": data for name, data in sealed(raw).items()}
+        if "facts_sha256" in manifest.document:
+            files[f"{level}/{FACTS}"] = (pack / FACTS).read_bytes()
         files[f"{level}/{manifest.library}"] = (pack / manifest.library).read_bytes()
     files |= sealed(as_json({"schema": PACK_SCHEMA, "levels": hashes}))
     return publish(out, files, _sound)

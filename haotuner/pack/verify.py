@@ -89,7 +89,7 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
         manifest = read_manifest(path)
         if manifest.placed:
             check_library(path, manifest)
-            problems += _check_weights(path, manifest)
+            problems += [*_check_facts(manifest), *_check_weights(path, manifest)]
             ordinal = ordinal_for(manifest) if manifest.models and not problems else None
             if ordinal is not None:
                 with Pack(path, device=f"cuda:{ordinal}") as pack:
@@ -97,7 +97,7 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
             return [*problems, *check_numbers(path, manifest, seed, most_flops)]
         with Pack(path) as pack:
             manifest = pack.manifest
-            problems += _check_weights(path, manifest)
+            problems += [*_check_facts(manifest), *_check_weights(path, manifest)]
             problems += _check_models(pack, {problem.split(":")[0].removeprefix("model ") for problem in problems})
             counts = sorted({t for op in pack.manifest.ops for t in op.threads} | {1, usable_cores()})
     except HaotunerError as error:
@@ -110,6 +110,16 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
         for op in manifest.ops:
             problems += _check_bits(path, op, counts, np.random.default_rng(seed), most_flops)
     return problems
+
+
+def _check_facts(manifest: Manifest) -> list[str]:
+    """Facts of ops that lie in a file of their own, which opening a pack does not read."""
+    try:
+        for op in manifest.ops:
+            len(op.facts)
+    except HaotunerError as error:
+        return [str(error)]
+    return []
 
 
 def _check_weights(path: Path, manifest: Manifest) -> list[str]:

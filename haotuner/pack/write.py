@@ -9,11 +9,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
+from haotuner.pack.facts_apart import FACTS
 from haotuner.pack.levels import is_placed
 from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, SEAL, read_manifest
 from haotuner.pack.models import MODELS, model_files
@@ -78,7 +79,7 @@ def _aside(target: Path) -> Path:
 def _was_pack(out: Path) -> bool:
     """A pack of another schema or with a damaged manifest is still ours to replace: only what packs have is inside."""
     names = {path.name for path in out.iterdir() if not (path.is_dir() and is_placed(path.name))}
-    return names <= {MANIFEST, SEAL, "lib", MODELS, *LEVELS} and (out / MANIFEST).is_file()
+    return names <= {MANIFEST, SEAL, FACTS, "lib", MODELS, *LEVELS} and (out / MANIFEST).is_file()
 
 
 def write_pack(
@@ -90,7 +91,7 @@ def write_pack(
 ) -> Path:
     """Write ``document`` (without schema and files) and the library as a pack at ``out``; replaces an earlier pack.
 
-    ``models``: schedule and weights of whole models, by name.
+    ``models``: schedule and weights of whole models, by name. Facts of ops then lie in a file of their own.
 
     ``check`` sees the finished pack before it is published and raises if it is not right. HaotunerError on a full or
     read-only disk; the earlier pack is then untouched and nothing is left behind.
@@ -99,8 +100,19 @@ def write_pack(
     digest = hashlib.sha256(data).hexdigest()
     name = f"lib/{digest[:16]}.so"
     told, files = model_files(models or {})
-    whole = {"schema": PACK_SCHEMA, **document, **({"models": told} if told else {}), "files": {name: digest}}
+    whole = {"schema": PACK_SCHEMA, **document, "files": {name: digest}}
+    if told:
+        whole["models"] = told
+        whole["ops"], files[FACTS] = _facts_apart(document["ops"])
+        whole["facts_sha256"] = hashlib.sha256(files[FACTS]).hexdigest()
     return publish(out, {name: data, **files, **sealed(as_json(whole))}, check)
+
+
+def _facts_apart(ops: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], bytes]:
+    """Entries of ops without their facts, and these as the bytes of a file: of a model's ops they are megabytes."""
+    facts = {op["name"]: op["facts"] for op in ops if "facts" in op}
+    text = json.dumps(facts, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return [{key: value for key, value in op.items() if key != "facts"} for op in ops], (text + "\n").encode()
 
 
 def sealed(manifest: bytes) -> dict[str, bytes]:

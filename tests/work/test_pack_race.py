@@ -174,7 +174,7 @@ def test_a_slower_later_pack_does_not_replace_a_better_one(kept, packs):
     document = made.publish(what="the pack")
     assert "answers faster" in made.publisher.kept and made.said[-1].startswith("not published: ")
     assert (out / "count").read_text() == second and not (out.parent / "aside").exists()
-    assert document == json.loads((out / MANIFEST).read_text()), "what is told is of the pack that lies there"
+    assert document == read_manifest(out).whole_document, "what is told is of the pack that lies there"
     with haotuner.load(out, threads=1) as pack:
         assert pack.models == ("net",)
     assert made.publish(what="the pack") == document, "the same is not raced again"
