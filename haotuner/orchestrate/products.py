@@ -12,7 +12,7 @@ from haotuner.graph.extents import Extent, product, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.orchestrate.carried import Carried, Following
-from haotuner.orchestrate.carried_bytes import NONE, of_bytes
+from haotuner.orchestrate.carried_bytes import of_bytes
 from haotuner.orchestrate.columns import as_one_line, joined_sides
 from haotuner.words.op import Op
 
@@ -89,8 +89,6 @@ class Finder:
         """As much of what follows a product as there are kernels for; None: there are none for the product alone."""
         whole = self._of(node, "int32")
         after = of_bytes(self.follow, last, row, features) if whole else self.follow.carried(last, row, features).prefixes()
-        if self.serves is not None:  # a device's model binds a bias with a weight, and nothing else
-            after = iter([NONE]) if whole else (one for one in after if one.constants.keys() <= {"bias"})
         return next((one for one in after if self.serves is None or self.serves(Op.parse(f"{plain}{one.epilogue}"))), None)
 
     def _of(self, node: Node, *dtypes: str) -> bool:

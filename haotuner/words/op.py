@@ -13,6 +13,7 @@ from haotuner.ops.epilogue import STEPS, operands_of
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import Operand, OpKind, Option
+from haotuner.words.limits import MAX_EXTRA
 from haotuner.words.shape import AXIS_LIMIT, Shape
 
 _FIELDS = ("dtype", "epilogue")  # of every spec, beside axes and the options of a kind
@@ -50,8 +51,13 @@ class Op:
                 raise UsageError(f"op {self.kind}: unknown epilogue {step!r}; known: {', '.join(STEPS)}")
         if len(set(self.epilogue)) != len(self.epilogue):
             raise UsageError(f"op {self.kind}: an epilogue step is given twice: {'+'.join(self.epilogue)}")
+        read = [name for name, _ in operands_of(self.epilogue)]
+        if len(read) > MAX_EXTRA:
+            raise UsageError(
+                f"op {self.kind}: an epilogue reads {MAX_EXTRA} operands at most, not {len(read)}: {', '.join(read)}"
+            )
         own = {operand.name for operand in kind.operands} | {v for option in kind.options.values() for v in option.choices}
-        taken = own & {*self.epilogue, *(name for name, _ in operands_of(self.epilogue))}
+        taken = own & {*self.epilogue, *read}
         if taken:
             raise UsageError(
                 f"op {self.kind}: it has an operand or an option {', '.join(sorted(taken))} of its own; "

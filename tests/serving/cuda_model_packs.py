@@ -83,7 +83,7 @@ def encoder() -> Graph:
 
 
 def images() -> Graph:
-    """Convolutions with what follows them, of channels in groups and of one tap, pools, and a layer of what is left."""
+    """Convolutions with what follows them, slopes of channels and all, of channels in groups and of one tap, pools, and a layer of what is left."""
     draw = np.random.default_rng(4)
     g = GraphBuilder()
     x = g.input("x", (B, 3, T, T))
@@ -107,7 +107,9 @@ def images() -> Graph:
 
     h = g.map("max", conv(x, 8, 3, 3), 0.0)
     y = g.map("add", conv(h, 8, 8, 1), h)
-    z = g.map("max", conv(y, 8, 4, 3, groups=2), 0.0)
+    z = conv(y, 8, 4, 3, groups=2)
+    slopes = g.constant(draw.standard_normal((8, 1, 1)).astype(np.float32))
+    z = g.map("select", g.map("less", z, 0.0), g.map("mul", z, slopes), z)
     slid = g.add("window", z, axes=(2, 3), sizes=(2, 2), strides=(1, 1), dilations=(1, 1))
     pooled = g.add("reduce", slid, how="max", axes=(4, 5))
     features = composites.mean(g, pooled, (2, 3), keepdims=False)

@@ -3,7 +3,7 @@ typedef struct {
   const float *x, *w, *bias, *residual;
   float *y, *partial;
   int m, n, k, ldx, ldy, splits, y_type, ldw;
-  const float *scale, *low, *high;
+  const float *scale, *low, *high, *slope;
   unsigned long long after;
 } ht_cuda_args;
 struct __align__(64) map_t {

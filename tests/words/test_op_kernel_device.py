@@ -120,6 +120,7 @@ def test_names_append_only_what_differs_from_the_defaults():
         ("conv2d:c=4,f=4,r=1,s=1,pad=1.2.3", "allowed are 1 or 2 or 4 whole numbers with dots between them"),
         ("dense:epilogue=swish", "unknown epilogue 'swish'"),
         ("dense:epilogue=bias+bias", "given twice"),
+        ("dense:epilogue=scale+bias+clamp+prelu+residual", "5 operands at most, not 6"),
         ("dense_n1_x", "cannot read 'x'"),
         ("dense_n1_", "cannot read ''"),
         ("dense_n1_fp16_bf16", "names fp16 and bf16"),

@@ -38,26 +38,30 @@ static DLTensor on(const ht_model* m, int32_t tensor) {
   return (DLTensor){(void*)(m->base + t->weight), {kDLCUDA, m->device}, t->rank, {t->code, t->bits, 1}, (int64_t*)t->shape, NULL, 0};
 }
 
-/* What the step's op binds of a weight and its bias, each once however many steps read them. Returns the bytes of a new one, 0, or -1. */
+/* What the step's op binds of a weight and of channels, each once however many steps read them. Returns the bytes of a new one, 0, or -1. */
 static int64_t listed(ht_model* m, const ht_model_step* step, ht_error* error) {
   const ht_op* op = &ht_ops[step->index];
   const int64_t bytes = op->kind->placed->bound_bytes(op);
   ht_model_operand* weight = NULL;
-  int32_t bias = -1;
+  ht_model_packed wanted = {.op = step->index, .shape = {bytes}, .rank = 1, .code = kDLUInt, .bits = 8};
   if (bytes == 0) return 0; /* both factors come with the call */
+  memset(wanted.bound, -1, sizeof wanted.bound);
+  int sound = 1;
   for (int32_t i = step->first; i < step->first + step->count; ++i) {
     ht_model_operand* o = &m->operands[i];
-    if (o->place == 1) weight = o;
-    if (o->place == HT_MODEL_BOUND_BIAS) bias = o->tensor;
-    if ((o->place == 1 || o->place == HT_MODEL_BOUND_BIAS) &&
-        (o->tensor < 0 || m->tensors[o->tensor].weight < 0 || o->rank >= 0 || o->order != NULL))
-      return ht_refuse(error, "RuntimeError", "the model's schedule is damaged: %s is given another weight than it takes", op->name);
+    const int is_weight = o->place == 1;
+    if (is_weight) weight = o, wanted.tensor = o->tensor;
+    if (o->bound > 0) wanted.bound[o->bound - 1] = o->tensor, ++wanted.bound_count;
+    if (is_weight || o->bound > 0) sound &= o->tensor >= 0 && m->tensors[o->tensor].weight >= 0 && o->rank < 0 && o->order == NULL;
   }
+  for (int32_t c = 0; c < wanted.bound_count; ++c) sound &= wanted.bound[c] >= 0;
+  if (!sound)
+    return ht_refuse(error, "RuntimeError", "the model's schedule is damaged: %s is given another weight than it takes", op->name);
   for (weight->packed = 0; weight->packed < m->packed_count; ++weight->packed) {
     const ht_model_packed* one = &m->packed[weight->packed];
-    if (one->op == step->index && one->tensor == weight->tensor && one->bias == bias) return 0;
+    if (one->op == step->index && one->tensor == wanted.tensor && memcmp(one->bound, wanted.bound, sizeof wanted.bound) == 0) return 0;
   }
-  m->packed[m->packed_count++] = (ht_model_packed){step->index, weight->tensor, bias, NULL, {bytes}, 1, kDLUInt, 8};
+  m->packed[m->packed_count++] = wanted;
   return bytes;
 }
 
@@ -89,9 +93,10 @@ static int bind_all(ht_model* m, on_device* d, ht_error* error) {
   for (int32_t i = 0; i < m->packed_count; ++i) {
     ht_model_packed* one = &m->packed[i];
     const ht_op* op = &ht_ops[one->op];
-    DLTensor weight = on(m, one->tensor), bias = on(m, one->bias < 0 ? one->tensor : one->bias);
-    const DLTensor* channel = one->bias < 0 ? NULL : &bias;
-    if (op->kind->placed->bind(op, &weight, &channel, 1, one->data, error) == 0 && keep(m, op, one->data, error) == 0) continue;
+    DLTensor weight = on(m, one->tensor), bound[HT_MAX_EXTRA];
+    const DLTensor* channels[HT_MAX_EXTRA];
+    for (int32_t c = 0; c < one->bound_count; ++c) bound[c] = on(m, one->bound[c]), channels[c] = &bound[c];
+    if (op->kind->placed->bind(op, &weight, channels, one->bound_count, one->data, error) == 0 && keep(m, op, one->data, error) == 0) continue;
     char text[sizeof error->text];
     memcpy(text, error->text, sizeof text);
     return ht_refuse(error, error->kind, "%.60s: %.180s", op->name, text);

@@ -57,8 +57,8 @@ static int64_t list(ht_model* m, ht_error* error) {
       if (m->packed[weight->packed].op == step->index && m->packed[weight->packed].tensor == weight->tensor) break;
     if (weight->packed < m->packed_count) continue;
     ht_model_packed* one = &m->packed[m->packed_count++];
-    *one = (ht_model_packed){step->index, weight->tensor, -1, NULL, {floats}, 1, kDLFloat, 32};
-    if (floats == 0) *one = (ht_model_packed){step->index, weight->tensor, -1, NULL, {facts.panels, facts.k, facts.pw}, 3, kDLFloat, 32};
+    *one = (ht_model_packed){.op = step->index, .tensor = weight->tensor, .shape = {floats}, .rank = 1, .code = kDLFloat, .bits = 32};
+    if (floats == 0) one->rank = 3, one->shape[0] = facts.panels, one->shape[1] = facts.k, one->shape[2] = facts.pw;
     int64_t need = 4;
     for (int32_t a = 0; a < one->rank; ++a) need *= one->shape[a];
     one->data = (void*)(uintptr_t)bytes; /* its offset, until there is memory */

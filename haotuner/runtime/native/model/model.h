@@ -22,7 +22,6 @@
 #define HT_MODEL_EXTENT ((int64_t)1 << 40)    /* elements; what a shape comes to beyond it cannot be meant */
 #define HT_MODEL_BYTES ((int64_t)1 << 46)     /* of one call */
 #define HT_MODEL_ALIGNMENT 64
-#define HT_MODEL_BOUND_BIAS (HT_MAX_OPERANDS - 1) /* place of an operand that is bound with the weight, not passed */
 
 typedef struct {
   int32_t op, a, b; /* SIZE_DIM: a is a dimension; else lines before this one */
@@ -49,7 +48,8 @@ typedef struct {
 
 typedef struct { /* a tensor as an op takes it: seen in another shape, its axes reordered */
   int32_t tensor;       /* -1: `number` */
-  int32_t place;        /* among the tensors of the call */
+  int32_t place;        /* among the tensors of the call; of what is bound from behind, where none is */
+  int32_t bound;        /* on a device: 0, or 1 + its place among what is bound with the weight and not passed */
   int32_t rank;         /* of the shape; -1: as it is */
   const int64_t* shape; /* lines */
   const int64_t* order; /* axis i is axis order[i] of the shape; NULL: as they are */
@@ -77,8 +77,8 @@ typedef struct { /* the steps that serve requests of some sizes */
   ht_model_end* outputs;
 } ht_model_way;
 
-typedef struct { /* a weight as the op reads it: laid out anew, or bound on a device with its bias */
-  int32_t op, tensor, bias; /* bias: a tensor, -1: none is bound */
+typedef struct { /* a weight as the op reads it: laid out anew, or bound on a device with what its epilogue reads of channels */
+  int32_t op, tensor, bound_count, bound[HT_MAX_EXTRA]; /* bound: tensors */
   void* data;
   int64_t shape[3];
   int32_t rank;

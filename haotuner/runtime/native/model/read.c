@@ -6,6 +6,8 @@
 #include "model/reader.h"
 #include "model/where.h"
 
+#define RESIDUAL "residual"
+
 static void read_sizes(ht_reader* r, ht_model* m) {
   m->dim_count = count_of(r, 2);
   if ((m->dims = table(r, m->dim_count, sizeof *m->dims)) == NULL) return;
@@ -78,14 +80,26 @@ static ht_model_end* read_ends(ht_reader* r, ht_model* m, int32_t* count, char* 
   return ends;
 }
 
-/* A layer of a device is called as x, what was bound of its weight and bias, the output, and what is added to it. */
+/* A layer of a device is called as x, what was bound of its weight and of channels, the output, and what is added to it. */
 static int placed_layer(const ht_op* op) { return op->kind->placed != NULL && op->kind->placed->bound_bytes(op) > 0; }
+
+/* 1 + the place of an operand among what is bound beside the weight of a device's layer: values of a channel, in the op's order; 0: it is passed. */
+static int32_t bound_of(const ht_op* op, int role, const char* name) {
+  if (!placed_layer(op) || role != ROLE_NAMED || strcmp(name, RESIDUAL) == 0) return 0;
+  const int first = op->optional_count > 0 ? op->operand_count : HT_FIRST_EXTRA, end = op->optional_count > 0 ? first + op->optional_count : op->operand_count - 1;
+  for (int32_t i = first, found = 0; i < end; ++i) {
+    found += strcmp(op->operands[i].name, RESIDUAL) != 0;
+    if (strcmp(op->operands[i].name, name) == 0) return found;
+  }
+  return 0;
+}
 
 /* The place of an operand in a call of the op; -1: it has none of that name. Of a layer the output is third. */
 static int32_t place_of(const ht_op* op, int role, const char* name) {
   if (placed_layer(op)) {
     if (role != ROLE_NAMED) return role == ROLE_X ? 0 : role == ROLE_WEIGHT ? 1 : 2;
-    return strcmp(name, "bias") == 0 ? HT_MODEL_BOUND_BIAS : strcmp(name, "residual") == 0 ? 3 : -1;
+    const int32_t bound = bound_of(op, role, name);
+    return bound > 0 ? HT_MAX_OPERANDS - bound : strcmp(name, RESIDUAL) == 0 ? 3 : -1;
   }
   int last = op->operand_count - 1, found = role == ROLE_X ? 0 : role == ROLE_WEIGHT ? 1 : role == ROLE_OUT ? last : -1;
   for (int i = 0; role == ROLE_NAMED && i < op->operand_count + op->optional_count; ++i)
@@ -97,7 +111,9 @@ static int32_t place_of(const ht_op* op, int role, const char* name) {
 static void read_operand(ht_reader* r, ht_model* m, ht_model_step* step, const ht_op* op, const char* made) {
   ht_model_operand* o = &m->operands[m->operand_count];
   int role = below(r, ROLE_COUNT);
-  o->place = place_of(op, role, role == ROLE_NAMED ? text(r) : "");
+  const char* name = role == ROLE_NAMED ? text(r) : "";
+  o->place = place_of(op, role, name);
+  o->bound = bound_of(op, role, name);
   o->tensor = (int32_t)word(r, -1, (int64_t)m->tensor_count - 1);
   o->packed = -1;
   if (o->tensor < 0) {
@@ -123,7 +139,7 @@ static void read_operand(ht_reader* r, ht_model* m, ht_model_step* step, const h
   } else if (o->tensor >= 0 && !there(m, made, o->tensor)) {
     return (void)fail(r, "a tensor is read before it is made");
   }
-  if (o->place + 1 > step->given && !(placed_layer(op) && o->place == HT_MODEL_BOUND_BIAS)) step->given = o->place + 1;
+  if (o->place + 1 > step->given && o->bound == 0) step->given = o->place + 1;
   m->axes += rank;
   ++m->operand_count;
 }
