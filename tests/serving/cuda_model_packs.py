@@ -83,7 +83,7 @@ def encoder() -> Graph:
 
 
 def images() -> Graph:
-    """Convolutions with what follows them, slopes of channels and all, of channels in groups and of one tap, pools, and a layer of what is left."""
+    """Convolutions with what follows them, slopes among it, of channels in groups and of one tap, pools, and a layer."""
     draw = np.random.default_rng(4)
     g = GraphBuilder()
     x = g.input("x", (B, 3, T, T))
