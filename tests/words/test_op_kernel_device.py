@@ -9,15 +9,20 @@ from hypothesis import strategies as st
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.ops.epilogue import STEPS
+from haotuner.ops.epilogue import STEPS, operands_of
 from haotuner.ops.index import KINDS
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.limits import MAX_EXTRA
 from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, Shape
 
 extents = st.integers(1, AXIS_LIMIT)
 MOST_AXES = max(len(kind.axes) for kind in KINDS.values())
+
+
+def few_operands(steps: list[str]) -> bool:
+    return sum(1 for _ in operands_of(steps)) <= MAX_EXTRA
 
 
 def fitting(kind: str) -> set[str]:
@@ -62,7 +67,7 @@ def ops(draw: st.DrawFn) -> Op:
             for name, option in KINDS[kind].options.items()
             if name != "in" or dtype == "int8"  # signed or not: a choice of bytes alone
         ),
-        epilogue=tuple(draw(st.lists(st.sampled_from(sorted(fitting(kind))), unique=True))),
+        epilogue=tuple(draw(st.lists(st.sampled_from(sorted(fitting(kind))), unique=True).filter(few_operands))),
     )
 
 
