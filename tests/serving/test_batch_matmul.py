@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,21 @@ def test_matrices_computed_side_by_side_have_the_bits_of_one_alone(pack: Any, na
     out = np.full((4, m, 9, n + 1), 7, np.float32)
     pack.op(name).run(x.transpose(0, 2, 1, 3), w.transpose(0, 2, 1, 3), out=out.transpose(0, 2, 1, 3)[..., :n])
     assert np.array_equal(out.transpose(0, 2, 1, 3)[..., :n].reshape(36, m, n), alone) and (out[..., n] == 7).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_few_rows_or_columns_have_the_bits_of_many(level: str, paths: dict[str, Path], tmp_path: Path) -> None:
+    name, lanes = f"{ANY}_nt", LANES[level]
+    made = paths[level] if level in paths else product_pack(tmp_path / level, ["batch_matmul:layout=nt"], lanes, level)
+    x, w = (np.random.default_rng(seed).standard_normal((2, 41, 22), dtype=np.float32) for seed in (4, 5))
+    with haotuner.load(made, threads=1) as opened:
+        for terms in (2, 3, 4, 21, 22):
+            every = opened.op(name).run(x[..., :terms], w[..., :terms])
+            for few, many in product(range(1, 10), (1, 7, 8, 9, 17, 41)):
+                for m, n in ((few, many), (many, few)):
+                    out = judge.Guarded((2, m, n))
+                    opened.op(name).run(x[:, :m, :terms], w[:, :n, :terms], out=out.inner)
+                    assert np.array_equal(out.inner, every[:, :m, :n]) and not out.touched(), (terms, m, n)
 
 
 def test_batch_axes_are_broadcast_as_numpy_does(pack: Any) -> None:

@@ -34,7 +34,7 @@ SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
 PRODUCT_SERVING = (
     "pool.c",
     "check.c",
-    *(f"kinds/{name}" for name in (*PRODUCT, "product.h")),
+    *(f"kinds/{name}" for name in (*PRODUCT, "product.h", "product_few.h", "product_few_lanes.h")),
     "kinds/turn.h",
     *TYPED_SERVING,
 )

@@ -37,7 +37,10 @@ CONV = tuple(
         *(f"_typed{part}" for part in ("", "_direct", "_finish", "_image", "_lines", "_pack")),
     )
 )
-PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_few", "_pack", "_run", "_single", "_small", "_typed"))
+PRODUCT = tuple(
+    f"product{part}.c"
+    for part in ("_after", "_check", "_few", "_few_8", "_few_16", "_pack", "_run", "_single", "_small", "_typed")
+)
 KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c", *PRODUCT)
 MODEL = (
     "between",

@@ -67,9 +67,8 @@ void ht_product_offsets(const ht_call* call, int64_t matrix, int64_t offsets[HT_
 int ht_product_is_small(const ht_product* product, const ht_call* call);
 int ht_product_small(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside);
 
-/* product_few.c: whether this call has few rows or columns, and terms side by side in both factors; then `ht_product_few` computes a box of a
- * matrix, in fp32; 0, or -1. `beside`: something follows the product. */
-#define HT_PRODUCT_FEW 8
+/* product_few.c: whether this call has few rows or columns (half a vector's lanes), and terms side by side in both factors; then
+ * `ht_product_few` computes a box of a matrix, in fp32; 0, or -1. `beside`: something follows the product. */
 int ht_product_is_few(const ht_product* product, const ht_call* call);
 int ht_product_few(const ht_product* product, const ht_call* call, const int64_t* offsets, ht_product_box at, int beside);
 
