@@ -10,7 +10,8 @@
 int ht_product_is_few(const ht_product* product, const ht_call* call) {
   const ht_view* views = call->product.views;
   const int64_t m = call->extents[HT_PRODUCT_M], n = call->extents[HT_PRODUCT_N], k = call->extents[HT_PRODUCT_K];
-  return product->lanes >= 8 && least(m, n) <= product->lanes / 2 && k > 1 && views[HT_PRODUCT_X].strides[1] == 1 && views[HT_PRODUCT_W].strides[0] == 1;
+  return product->lanes >= 8 && least(m, n) <= product->lanes / 2 && k > 1 && views[HT_PRODUCT_X].strides[1] == 1 &&
+         views[HT_PRODUCT_W].strides[0] == 1;
 }
 
 int ht_product_few(const ht_product* product, const ht_call* call, const int64_t* offsets, ht_product_box at, int beside) {
