@@ -1,18 +1,21 @@
 """Child processes of a forked command, forked from it: they find imported what they import, a second of a core each.
 
-Only what builds, and what times on a CPU: CUDA cannot be used after a fork. What such a process is when it starts afresh is
-tested where there is no forked command: tests/work, tests/content/test_isolate.py, the GPU bundle.
+Only what builds, times on a CPU, or verifies a new pack of one: CUDA cannot be used after a fork of who began to use it. What
+such a process is when it starts afresh is tested where there is no forked command: tests/work, tests/content/test_isolate.py,
+tests/serving/test_pack_files.py, tests/doors/test_kill.py, the GPU bundle.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import runpy
 import subprocess
 import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from haotuner.backends.cpu import processes as cpu
@@ -20,6 +23,7 @@ from haotuner.backends.cuda import processes as cuda
 from haotuner.isolate.child import BOOT
 
 FORKED = (cpu.BUILDING, cpu.TIMING, cuda.BUILDING)
+VERIFYING = "haotuner.pack"
 
 # Of Popen._execute_child's arguments: words, descriptors to pass, environment, ends of pipes, whether to begin a session.
 WORDS, PASSED, ENVIRONMENT, STDIN, STDOUT, STDERR, SESSION = 0, 4, 6, 10, 13, 15, 21
@@ -29,8 +33,10 @@ class Forking(subprocess.Popen[bytes]):
     """As Popen; forks where the command would boot a program of ours."""
 
     def _execute_child(self, *asked: Any) -> None:
-        words = asked[WORDS]
-        if list(words[:4]) != [sys.executable, "-P", "-c", BOOT] or words[5] not in FORKED:
+        words = list(asked[WORDS])
+        boots = words[:4] == [sys.executable, "-P", "-c", BOOT] and words[5] in FORKED
+        verifies = words[:3] == [sys.executable, "-m", VERIFYING] and not _has_begun_cuda()
+        if not boots and not verifies:
             super()._execute_child(*asked)  # type: ignore[misc]
             return
         with warnings.catch_warnings():
@@ -38,16 +44,21 @@ class Forking(subprocess.Popen[bytes]):
             self.pid = os.fork()
         if self.pid == 0:
             _be(
-                words[3:], [asked[end] for end in (STDIN, STDOUT, STDERR)], asked[PASSED], asked[ENVIRONMENT], asked[SESSION]
+                words[2:], [asked[end] for end in (STDIN, STDOUT, STDERR)], asked[PASSED], asked[ENVIRONMENT], asked[SESSION]
             )
         self._child_created = True
         self._close_pipe_fds(*asked[10:16])  # type: ignore[attr-defined]
 
 
+def _has_begun_cuda() -> bool:
+    """Whether this process has loaded CUDA's driver."""
+    return "libcuda.so" in Path("/proc/self/maps").read_text()
+
+
 def _be(
     words: Sequence[str], ends: Sequence[int], passed: Sequence[int], environment: Mapping[str, str] | None, session: bool
 ) -> NoReturn:
-    """The process that BOOT would be, from start to end."""
+    """The process that BOOT or a module would be, from start to end; ``words``: what the interpreter is told."""
     code = 1
     try:
         gc.freeze()  # what is the parent's is not ended here
@@ -66,8 +77,12 @@ def _be(
         if environment is not None:
             os.environ.clear()
             os.environ.update(environment)
-        sys.argv = ["-c", *words[1:]]
-        exec(words[0], {"__name__": "__main__"})
+        if words[0] == "-c":
+            sys.argv = ["-c", *words[2:]]
+            exec(words[1], {"__name__": "__main__"})
+        else:
+            sys.argv = list(words)
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as asked:
         code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
@@ -81,14 +96,30 @@ def _be(
 
 def fork_children() -> None:
     """From now on, in this process."""
+    from haotuner import publishing
     from haotuner.isolate import group
 
     class Subprocess:
-        """What `group` uses of subprocess."""
+        """What `group` and `publishing` use of subprocess."""
 
         Popen = Forking
+
+        def run(
+            self, words: Sequence[str], *, timeout: float, check: bool, capture_output: bool, **how: Any
+        ) -> subprocess.CompletedProcess[str]:
+            """As subprocess.run of a process that is told nothing."""
+            assert capture_output and not check
+            ends = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            with Forking(words, **ends, **how) as process:
+                try:
+                    out, err = process.communicate(timeout=timeout)
+                except BaseException:
+                    process.kill()
+                    raise
+            return subprocess.CompletedProcess(words, process.returncode, out, err)  # type: ignore[arg-type]
 
         def __getattr__(self, name: str) -> Any:
             return getattr(subprocess, name)
 
-    vars(group)["subprocess"] = Subprocess()
+    for module in (group, publishing):
+        vars(module)["subprocess"] = Subprocess()

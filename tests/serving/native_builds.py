@@ -91,11 +91,15 @@ def c_pack(
 ) -> Path:
     """A pack with reference kernels in C instead of TVM's; ``level`` is what its manifest says.
 
+    Without ``flags`` the runtime is as tuned packs have it, and shares their objects; with flags warnings are errors.
     ``sources`` hold the kernels of ops that are not dense; ``models`` are whole models of these ops.
     """
-    optimized = () if {"-O0", "-O1"} & {*flags} else ("-g1", "-O1")
-    options = ("-shared", "-fPIC", "-fvisibility=hidden", *optimized, *LOOSE, *flags)
-    library = cc([*pack_sources(out, ops, models), *sources], out.with_suffix(".so"), *options)
+    library, made = out.with_suffix(".so"), [*pack_sources(out, ops, models), *sources]
+    if flags:
+        optimized = () if {"-O0", "-O1"} & {*flags} else ("-g1", "-O1")
+        cc(made, library, "-shared", "-fPIC", "-fvisibility=hidden", *optimized, *LOOSE, *flags)
+    else:
+        toolchain().link([], made, [NATIVE], library)
     files = {one.name: (one.schedule, one.weights) for one in models}
     write_pack(out, library, document(ops, level), lambda _: None, files)
     return out
