@@ -58,6 +58,7 @@ class CudaText:
         self._puts: dict[tuple[str, ...], list[Code]] = {}  # values of an iteration's vectors, until the last one comes
         self._pack = plan.schedule.packed if isinstance(plan, Plan) else 1  # neighbours that a lane moves at once
         self._packed: set[str] = set()  # tensors of which it does
+        self._fixed: set[Code] = set()  # cells whose declarations say that they do not change
         self.tensors = (*plan.graph.inputs, *written(plan.graph))
         self.sizes = {name: Code(f"a.sizes[{place}]") for place, name in enumerate(plan.graph.dimensions)}
 
@@ -129,11 +130,12 @@ class CudaText:
 
     def assign(self, cell: _Cell, value: Code) -> None:
         """A cell's new value; loops between its declaration and here carry it."""
-        for loop in self._loops:  # numbers are said to be fixed until they are not
-            loop.items[:] = [
-                one.removeprefix("const ") if isinstance(one, str) and one.startswith(f"const {TYPES[INDEX]} {cell.name} =")
-                else one for one in loop.items
-            ]  # fmt: skip
+        if cell.name in self._fixed:  # numbers are said to be fixed until they are not
+            self._fixed.remove(cell.name)
+            said_as = f"const {TYPES[INDEX]} {cell.name} ="
+            items = self._loops[cell.depth - 1].items
+            place = next(i for i, one in enumerate(items) if isinstance(one, str) and one.startswith(said_as))
+            items[place] = str(items[place]).removeprefix("const ")
         self._say(f"{cell.name} = {value};")
         self._loops[-1].ordered = True
         for loop in self._loops[cell.depth :]:
@@ -309,7 +311,10 @@ class CudaText:
 
     def cell(self, dtype: str, lanes: int, start: Code) -> _Cell:
         """A variable."""
-        return _Cell(self, self._named(dtype, start, fixed=dtype == INDEX), len(self._loops))
+        made = _Cell(self, self._named(dtype, start, fixed=dtype == INDEX), len(self._loops))
+        if dtype == INDEX:
+            self._fixed.add(made.name)
+        return made
 
     def join(self, how: str, one: Code, other: Code, dtype: str, lanes: int) -> Code:
         """Two partial results."""

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.emulator.build import ALIGNMENT, compilers, cuda_include
+from tests.emulator.build import ALIGNMENT, CALLED, compilers, cuda_include
 from tests.emulator.build import NATIVE as EMULATOR
 from tests.emulator.translate import translate
 from tests.standin.library import LIBRARY, cache_folder, locked, run
@@ -32,7 +32,7 @@ void call(void (*kernel)(P...), void** at) { call(kernel, at, std::index_sequenc
 """
 
 
-FLAGS = ("-O0", "-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", *ALIGNMENT)
+FLAGS = ("-O0", CALLED, "-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", *ALIGNMENT)
 
 
 class NoSource(Exception):

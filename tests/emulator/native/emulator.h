@@ -2,9 +2,14 @@
 // CUDA C++ on a CPU. Included first in a translated unit; the machine itself is in libemulator.so, one for all units.
 #pragma once
 #include <cuda.h>
+#include <cuda_runtime.h>
+
+// Their static functions are not inline: without an optimiser, which this gives them alone, each unit would hold them all.
+#pragma GCC push_options
+#pragma GCC optimize "O1"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_runtime.h>
+#pragma GCC pop_options
 
 #include <math.h>  // the prelude of bf16 units names tanf and others unqualified
 
