@@ -1,8 +1,8 @@
 """Child processes of a forked command, forked from it: they find imported what they import, a second of a core each.
 
 Only what builds, times on a CPU, or verifies a new pack of one: CUDA cannot be used after a fork of who began to use it.
-What such a process is when it starts afresh is tested where there is no forked command: tests/work, tests/doors/test_kill.py,
-tests/content/test_isolate.py, tests/serving/test_pack_files.py, the GPU bundle.
+What such a process is when it starts afresh is tested where there is no forked command: tests/work,
+tests/content/test_isolate.py, tests/serving/test_pack_files.py, tests/doors/test_kill.py, the GPU bundle.
 """
 
 from __future__ import annotations
