@@ -109,14 +109,14 @@ def fork_children() -> None:
         ) -> subprocess.CompletedProcess[str]:
             """As subprocess.run of a process that is told nothing."""
             assert capture_output and not check
-            ends = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            ends: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             with Forking(words, **ends, **how) as process:
                 try:
                     out, err = process.communicate(timeout=timeout)
                 except BaseException:
                     process.kill()
                     raise
-            return subprocess.CompletedProcess(words, process.returncode, out, err)  # type: ignore[arg-type]
+            return subprocess.CompletedProcess(words, process.returncode, out, err)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(subprocess, name)
