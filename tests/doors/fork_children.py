@@ -106,17 +106,17 @@ def fork_children() -> None:
 
         def run(
             self, words: Sequence[str], *, timeout: float, check: bool, capture_output: bool, **how: Any
-        ) -> subprocess.CompletedProcess[str]:
+        ) -> subprocess.CompletedProcess[Any]:
             """As subprocess.run of a process that is told nothing."""
             assert capture_output and not check
             ends: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             with Forking(words, **ends, **how) as process:
                 try:
-                    out, err = process.communicate(timeout=timeout)
+                    said: Any = process.communicate(timeout=timeout)  # texts or bytes, as it was asked
                 except BaseException:
                     process.kill()
                     raise
-            return subprocess.CompletedProcess(words, process.returncode, out, err)
+            return subprocess.CompletedProcess(words, process.returncode, *said)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(subprocess, name)
