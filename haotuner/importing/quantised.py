@@ -18,6 +18,7 @@ from haotuner.importing.integers import image_sums, is_zero, matrix_sums, single
 from haotuner.importing.layout import reshaped
 from haotuner.importing.moved_bytes import alike
 from haotuner.importing.products import matmul
+from haotuner.importing.signs import never_negative
 from haotuner.importing.types import dtype_of_onnx
 from haotuner.importing.windows import windows_of
 
@@ -143,19 +144,26 @@ def _product(c: Call) -> str:
 
 
 def dynamic(c: Call) -> list[str]:
-    """The scale and zero point are those of the tensor's own range, 0 in it."""
-    g, x, axes = c.g, c.tensor(0), tuple(range(c.type().rank))
-    high, low = (
-        g.map(how, g.add("reduce", x, how=how, axes=axes, keepdims=False) if axes else x, 0.0) for how in ("max", "min")
-    )
-    scale = g.map("div", g.map("sub", high, low), 255.0)
-    zero = g.map(
-        "round", g.map("min", g.map("max", g.map("div", g.map("sub", g.constant(0.0, "fp32"), low), scale), 0.0), 255.0)
-    )
-    empty = g.map("equal", scale, 0.0)
-    zero = g.add("cast", g.map("select", empty, 0.0, zero), dtype="uint8")
-    divisor = g.map("select", empty, 1.0, scale)
+    """The scale and zero point are those of the tensor's own range, 0 in it; what is never negative has the zero point 0."""
+    g, x = c.g, c.tensor(0)
+    if never_negative(g, x):
+        scale = g.map("div", _farthest(c, "max"), 255.0)
+        zero = g.constant(0, "uint8")
+    else:
+        high, low = _farthest(c, "max"), _farthest(c, "min")
+        scale = g.map("div", g.map("sub", high, low), 255.0)
+        middle = g.map("div", g.map("sub", g.constant(0.0, "fp32"), low), scale)
+        middle = g.map("round", g.map("min", g.map("max", middle, 0.0), 255.0))
+        zero = g.add("cast", g.map("select", g.map("equal", scale, 0.0), 0.0, middle), dtype="uint8")
+    divisor = g.map("select", g.map("equal", scale, 0.0), 1.0, scale)
     return [quantised(replace(c, attributes={}), x, divisor, zero, "uint8", 0), scale, zero]
+
+
+def _farthest(c: Call, how: str) -> str:
+    """The largest or the least element, or 0."""
+    axes = tuple(range(c.type().rank))
+    found = c.g.add("reduce", c.tensor(0), how=how, axes=axes, keepdims=False) if axes else c.tensor(0)
+    return c.g.map(how, found, 0.0)
 
 
 QUANTISED: Mapping[str, Rule] = {

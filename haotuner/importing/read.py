@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.graph.dequantised import dequantised_by_rows
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
 from haotuner.graph.scaled import scaled_weights
@@ -273,7 +274,7 @@ def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
     for name, tensor in chosen:
         if name in g.types and name != tensor and name not in new:
             new[name] = g._free(f"{name}_inner")
-    graph = scaled_weights(GraphBuilder.finish(g, *(tensor for _, tensor in chosen)))
+    graph = dequantised_by_rows(scaled_weights(GraphBuilder.finish(g, *(tensor for _, tensor in chosen))))
     for node in graph.nodes:
         extents = [one for one in graph.types[node.output].shape if isinstance(one, int)]
         if node.primitive != "window" and math.prod(extents) > MOST_ELEMENTS:  # windows are views

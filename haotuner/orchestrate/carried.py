@@ -25,7 +25,8 @@ _Function = tuple[str, list[str], Mapping[str, Any]]  # a step, the nodes that i
 class Carried:
     """``steps`` by their names in epilogues; ``nodes``: what they compute, in order, ``counts`` of them a step.
 
-    ``out``: of a product of bytes, how its spec says the result's type.
+    ``rows``: tensors of one number for each feature, by operand, which are no constants; ``out``: of a product of bytes,
+    how its spec says the result's type.
     """
 
     steps: tuple[str, ...]
@@ -34,6 +35,7 @@ class Carried:
     constants: Mapping[str, Any]
     passed: Mapping[str, str]
     out: str = ""
+    rows: Mapping[str, str] = field(default_factory=dict)
 
     def prefixes(self) -> Iterator[Carried]:
         """Itself, then without its last step, and so on down to nothing."""

@@ -12,7 +12,7 @@ from haotuner.graph.extents import Extent, product, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.orchestrate.carried import Carried, Following
-from haotuner.orchestrate.carried_bytes import of_bytes
+from haotuner.orchestrate.carried_bytes import Rows, of_bytes
 from haotuner.orchestrate.columns import as_one_line, joined_sides
 from haotuner.words.op import Op
 
@@ -44,6 +44,7 @@ class Product:
     weight: Any = None
     constants: Mapping[str, Any] = field(default_factory=dict)
     passed: Mapping[str, str] = field(default_factory=dict)  # tensors by the name of the operand
+    rows: Mapping[str, str] = field(default_factory=dict)  # the same, of one number for each feature
     x_shape: tuple[Extent, ...] = ()
     out_shape: tuple[Extent, ...] = ()
     out_order: tuple[int, ...] = ()
@@ -56,7 +57,7 @@ class Product:
         views = [self.x.tensor, *([self.w.tensor] if self.w else [])]
         if self.views:
             views = [view.tensor for view in self.views.values()]
-        return (*views, *self.passed.values())
+        return (*views, *self.passed.values(), *self.rows.values())
 
 
 class Finder:
@@ -85,10 +86,18 @@ class Finder:
                     self.follow.taken.update(found.nodes)
                     yield found
 
-    def _served(self, node: Node, last: str, row: Callable[[str], Any], features: int, plain: str) -> Carried | None:
-        """As much of what follows a product as there are kernels for; None: there are none for the product alone."""
+    def _served(self, node: Node, last: str, features: int, plain: str, behind: int = 0) -> Carried | None:
+        """As much of what follows a product as there are kernels for; None: there are none for the product alone.
+
+        ``behind``: axes of the result behind that of the features.
+        """
         whole = self._of(node, "int32")
-        after = of_bytes(self.follow, last, row, features) if whole else self.follow.carried(last, row, features).prefixes()
+        rows = Rows(
+            features, lambda one: self._row(one, features, behind), lambda one: self._told_row(one, features, behind)
+        )
+        after = of_bytes(self.follow, last, rows) if whole else self.follow.carried(last, rows.of, features).prefixes()
+        if self.serves is not None:  # a device's model binds what is read of a channel with the weight
+            after = (one for one in after if not one.rows)
         return next((one for one in after if self.serves is None or self.serves(Op.parse(f"{plain}{one.epilogue}"))), None)
 
     def _of(self, node: Node, *dtypes: str) -> bool:
@@ -133,7 +142,7 @@ class Finder:
         rows = weight if of_w == n + k else weight.T
         (features, depth), nodes = rows.shape, [node.output]
         plain = f"dense:n={features},k={depth}{types}"
-        after = self._served(node, node.output, lambda one: self._row(one, features), features, plain)
+        after = self._served(node, node.output, features, plain)
         if after is None:
             return None
         nodes += after.nodes
@@ -141,7 +150,8 @@ class Finder:
         m = product(self._shape(x)[:-1])
         return Product(
             kind="dense", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(source), weight=rows,
-            constants=after.constants, passed=after.passed, x_shape=(m, depth), out_shape=(m, features), extents={"m": m},
+            constants=after.constants, passed=after.passed, rows=after.rows, x_shape=(m, depth), out_shape=(m, features),
+            extents={"m": m},
         )  # fmt: skip
 
     def _row(self, tensor: str, count: int, behind: int = 0) -> Any:
@@ -150,6 +160,18 @@ class Finder:
         if value is None or value.size != count or value.ndim <= behind or value.shape[-1 - behind] != count:
             return None
         return np.ascontiguousarray(value.reshape(-1))
+
+    def _told_row(self, tensor: str, count: int, behind: int = 0) -> str | None:
+        """The same of a tensor in fp32 that is none: what (count,) it is, seen through what moves no element of it."""
+        shape = self._shape(tensor)
+        if len(shape) <= behind or [one for one in shape if one != 1] != [count] or shape[-1 - behind] != count:
+            return None
+        while self._shape(tensor) != (count,):
+            node = self.made.get(tensor)
+            if node is None or node.primitive not in ("reshape", "transpose"):
+                return None
+            tensor = node.inputs[0]
+        return tensor if tensor in self.made and self.graph.types[tensor].dtype == "fp32" else None
 
     # Convolutions
 
@@ -226,7 +248,7 @@ class Finder:
         alone = features * weight.shape[1] == 1 and not types and self.serves is None
         if alone and not is_direct(Op.parse(plain)):
             return None  # a filter over a signal: kernels compute features or channels side by side, loops places
-        kept = self._served(node, last, lambda one: self._row(one, features, 0 if at_end else rank), features, plain)
+        kept = self._served(node, last, features, plain, 0 if at_end else rank)
         if kept is None:
             return None
         nodes += kept.nodes
@@ -235,8 +257,8 @@ class Finder:
         x_shape, out_shape = (joined_sides(one, sides) for one in lines) if lines else ((), ())
         return Product(
             kind="conv", op=f"{plain}{kept.epilogue}", nodes=tuple(nodes), output=nodes[-1], x=View(source), extents=extents,
-            weight=np.ascontiguousarray(weight), constants=kept.constants, passed=kept.passed, x_shape=x_shape,
-            out_shape=out_shape,
+            weight=np.ascontiguousarray(weight), constants=kept.constants, passed=kept.passed, rows=kept.rows,
+            x_shape=x_shape, out_shape=out_shape,
         )  # fmt: skip
 
     # Two activations

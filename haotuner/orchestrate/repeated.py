@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from haotuner.generate.expressions import Apply, Expression, Fold, Number, Size, Variable, children, free_variables, parts
+from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_ordered import ordered_node
 from haotuner.orchestrate.elements import elements_of
 
 LARGEST = 1_500  # expressions of a group; more is made in parts
+WIDE = 4096  # elements that are dear to reduce once more
 
 
 def again_and_again(graph: Graph) -> str | None:
-    """A tensor whose reduction the loops would repeat; None if each is computed once. It is better made before."""
+    """A tensor whose reduction the loops would repeat; None if each is computed once. It is better made before.
+
+    One that no loop changes is repeated, too: by every thread, and by every group that needs it.
+    """
     if ordered_node(graph) is not None:
         return None
     elements = elements_of(graph)
@@ -28,9 +34,20 @@ def again_and_again(graph: Graph) -> str | None:
         inner = free - set(order)
         own = [place for place, name in enumerate(order) if name in free]
         skipped = [place for place in range(max(own, default=-1)) if order[place] not in free and extents[place] != 1]
-        if skipped or inner or free - _named(part):
+        everywhere = not free and _wide(extent for _, extent in part.axes) and any(extent != 1 for extent in extents)
+        if skipped or inner or everywhere or free - _named(part):
             return part.tensor.split(" ")[0]
     return _largest(graph) if count > LARGEST else None
+
+
+def _wide(extents: Iterable[Extent]) -> bool:
+    """Whether there may be many elements."""
+    count = 1
+    for extent in extents:
+        if not isinstance(extent, int):
+            return True
+        count *= extent
+    return count >= WIDE
 
 
 @lru_cache(maxsize=100_000)

@@ -165,6 +165,8 @@ class _Writer:
             return found
         found |= {"x": self.tensor(step.x.tensor), "weight": self.weight(normal(step.weight), f"{step.output} weight")}
         found["constants"] = {name: self.weight(normal(v), f"{step.output} {name}") for name, v in step.constants.items()}
+        if step.rows:
+            found["rows"] = {name: self.tensor(one) for name, one in step.rows.items()}
         found["x_shape"], found["out_shape"] = self.sizes.places(step.x_shape), self.sizes.places(step.out_shape)
         return found
 

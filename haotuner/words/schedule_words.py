@@ -147,6 +147,7 @@ def _layer(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]
         _operand(_X, places[step["x"]], x),
         _operand(_WEIGHT, places[step["weight"]]),
         *(_operand(_NAMED, places[one], name=name) for name, one in sorted(step["constants"].items())),
+        *(_operand(_NAMED, places[one], name=name) for name, one in sorted(step.get("rows", {}).items())),
         *(_operand(_NAMED, places[one], out, name=name) for name, one in sorted(step["passed"].items())),
         _operand(_OUT, places[step["out"]], out),
     ]

@@ -148,3 +148,23 @@ def test_a_cheap_function_of_one_byte_and_one_of_two_are_none(op: str) -> None:
     nodes, weights = around([*more, n(op, ["a", "e"] if op == "Add" else ["a"], ["b"])], 0.03)
     made = model(nodes, {"x": ["rows", 4], "v": ["rows", 4]}, ["y"], {**weights, "u": np.float32(0.031)})
     assert "gather" not in [node.primitive for node in graph_of(made, None, {}).nodes]
+
+
+@pytest.mark.parametrize(
+    ("before", "reductions"),
+    [("Relu", ["max"]), ("Sigmoid", ["max"]), ("Softmax", ["max"]), ("Tanh", ["max", "min"]), ("Neg", ["max", "min"])],
+)
+def test_what_is_never_negative_has_the_zero_point_0(before: str, reductions: list[str]) -> None:
+    nodes = [n(before, ["x"], ["a"]), n("DynamicQuantizeLinear", ["a"], ["q", "scale", "zero"])]
+    made = model(nodes, {"x": ["rows", 9]}, ["q", "scale", "zero"], {})
+    made.graph.output[0].type.tensor_type.elem_type = made.graph.output[2].type.tensor_type.elem_type = 2
+    graph = graph_of(made, None, {})
+    whole = [
+        node.attributes["how"] for node in graph.nodes if node.primitive == "reduce" and len(node.attributes["axes"]) == 2
+    ]
+    assert sorted(whole) == reductions
+    x = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
+    want = onnx.reference.ReferenceEvaluator(made).run(None, {"x": x})
+    found = interpret(graph, {"x": x})
+    np.testing.assert_allclose(found["scale"], want[1], rtol=1e-6)
+    assert found["zero"] == want[2] and (np.abs(found["q"].astype(int) - want[0]) <= 1).all()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import haotuner
+from haotuner.graph.dequantised import dequantised_by_rows
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
@@ -64,7 +65,37 @@ def dynamic() -> Graph:
     return n.g.finish(n("MatMulInteger", q, WEIGHTS["last"], zero, np.arange(100, 121).astype(np.uint8)), sums)
 
 
-GRAPHS = {"net": net(), "dynamic": dynamic()}
+def quantised_layer(n: Net, x: str, weight: Any, scale: Any, bias: Any, op: str = "MatMulInteger", **settings: Any) -> str:
+    """As onnxruntime.quantization.quantize_dynamic writes a layer: sums, real numbers, both scales, a bias."""
+    q, own, zero = n("DynamicQuantizeLinear", x, outputs=3)
+    sums = n("Cast", n(op, q, weight, zero, np.int8(0), **settings), to=1)
+    return str(n("Add", n("Mul", sums, n("Mul", own, scale)), bias))
+
+
+MORE = np.random.default_rng(8)
+BIAS = {name: MORE.standard_normal(count).astype(np.float32) for name, count in (("up", 40), ("down", 24), ("image", 8))}
+UP, DOWN = (MORE.integers(-127, 128, shape, np.int8) for shape in ((24, 40), (40, 24)))
+
+
+def block() -> Graph:
+    """Two dense layers, one with a scale for each feature, with an activation between and a residual behind."""
+    n = Net(dimension("b"), dimension("t"), 24)
+    up = quantised_layer(n, n.x, UP, np.linspace(0.002, 0.004, 40, dtype=np.float32), BIAS["up"])
+    down = quantised_layer(n, n("Mul", up, n("Sigmoid", up)), DOWN, np.float32(0.003), BIAS["down"])
+    return dequantised_by_rows(n.g.finish(n("Add", down, n.x)))
+
+
+def images() -> Graph:
+    """A convolution of images of both signs, then a depthwise one of what is never negative: its pads are zeros."""
+    n = Net(dimension("b"), 3, dimension("h"), dimension("w"))
+    bias = BIAS["image"].reshape(1, 8, 1, 1)
+    one = n("Relu", quantised_layer(n, n.x, WEIGHTS["first"], np.float32(0.01), bias, "ConvInteger", pads=[1, 1, 1, 1]))
+    settings: dict[str, Any] = {"pads": [1, 1, 1, 1], "group": 8}
+    two = quantised_layer(n, one, WEIGHTS["first"][:, :1], np.float32(0.02), bias, "ConvInteger", **settings)
+    return dequantised_by_rows(n.g.finish(two))
+
+
+GRAPHS = {"net": net(), "dynamic": dynamic(), "block": block(), "images": images()}
 
 
 def ops(graph: Graph) -> list[str]:
@@ -98,6 +129,53 @@ def test_bytes_are_those_of_the_plain_graph_to_a_step_and_sums_exactly(pack: Pat
         for name, got in every.items():
             assert got.dtype == np.int32
             np.testing.assert_array_equal(got, wanted_of[name])
+
+
+def test_products_whose_scale_data_tell_take_it_along() -> None:
+    assert ops(GRAPHS["block"]) == [
+        "dense:n=40,k=24,dtype=int8,out=fp32,epilogue=scale+bias+silu",
+        "dense:n=24,k=40,dtype=int8,out=fp32,epilogue=scale+bias+residual",
+    ]
+    assert ops(GRAPHS["images"]) == [
+        "conv2d:c=3,f=8,r=3,s=3,dtype=int8,out=fp32,epilogue=scale+bias+relu",
+        "conv2d:c=8,f=8,r=3,s=3,pad=1.1.1.1,groups=8,dtype=int8,out=fp32,epilogue=scale+bias",
+    ]
+
+
+def quantised(x: Any) -> tuple[Any, Any, Any]:
+    """DynamicQuantizeLinear by numpy: bytes less their zero point, and the scale."""
+    low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
+    scale = np.float32((high - low) / np.float32(255))
+    zero = np.clip(np.round(-low / scale), 0, 255)
+    return np.clip(np.round(x / scale) + zero, 0, 255) - zero, scale, zero
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 37), (3, 211)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_block_of_dynamically_quantised_layers_answers_as_its_formula(
+    pack: Path, threads: int, sizes: tuple[int, int]
+) -> None:
+    """Sums are exact, what follows is fp32: a rounding of the largest. A byte of the second layer may become another one."""
+    x = np.random.default_rng(3).standard_normal((*sizes, 24)).astype(np.float32)
+    centred, scale, _ = quantised(x)
+    up = (centred @ UP.astype(np.float64)) * (scale * np.linspace(0.002, 0.004, 40, dtype=np.float32)) + BIAS["up"]
+    centred, scale, _ = quantised((up / (1 + np.exp(-up))).astype(np.float32))
+    want = (centred @ DOWN.astype(np.float64)) * (scale * np.float32(0.003)) + BIAS["down"] + x
+    with haotuner.load(pack, threads=threads) as opened:
+        (found,) = opened.model("block").run({"x": x}).values()
+    step = float(scale) * 0.003 * 127  # of one byte that is rounded to the other side
+    far = np.abs(found - want)
+    assert far.max() <= 2.01 * step and (far > 1e-5 * np.abs(want).max()).mean() < 0.05
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 9, 12), (3, 3, 17, 8)])
+def test_dynamically_quantised_images_are_those_of_the_plain_graph(pack: Path, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+    (want,) = interpret(GRAPHS["images"], {"x": x}).values()
+    with haotuner.load(pack, threads=2) as opened:
+        (found,) = opened.model("images").run({"x": x}).values()
+    assert np.abs(found - want).max() < 1e-2 * np.abs(want).max()
+    assert (np.abs(found - want) > 1e-5 * np.abs(want).max()).mean() < 0.05
 
 
 @pytest.mark.parametrize("zero", [0, 41, 128, 255])

@@ -293,6 +293,17 @@ def test_a_reduction_of_many_channels_is_not_repeated_for_each() -> None:
     assert again_and_again(graph_of("group_norm")) is not None
 
 
+@pytest.mark.parametrize(("shape", "extents"), [((B, 384), None), ((1, 384), ()), ((1, W), (1,)), ((B, 384), (1, 1))])
+def test_a_reduction_of_a_whole_tensor_is_not_repeated_by_every_thread(shape: Any, extents: Any) -> None:
+    """Of a short one, and of one that nothing but a number is made of, that is no loss."""
+    g = GraphBuilder()
+    x = g.input("x", shape)
+    most = g.add("reduce", x, how="max", axes=(0, 1), keepdims=False)
+    whole = g.map("mul", most, 2.0) if extents == () else g.map("div", x, most) if extents is None else None
+    graph = g.finish(whole or g.add("reshape", g.map("mul", most, 2.0), shape=extents))
+    assert again_and_again(graph) == (most if extents is None else None)
+
+
 @pytest.mark.parametrize(
     ("name", "kept"),
     [("softmax", True), ("mean_of_tanh", True), ("gated", False), ("rows_of_one", True), ("across_rows", False)],
