@@ -24,10 +24,11 @@ from haotuner.orchestrate.flat import flat
 from haotuner.orchestrate.greedy import Alias, Loops, Step, Way
 from haotuner.orchestrate.indexed import indexed
 from haotuner.orchestrate.products import Product, View
+from haotuner.orchestrate.scaled_bytes import scaled_bytes
 from haotuner.orchestrate.segments import Segment
 from haotuner.orchestrate.sizes import SizeTable
 from haotuner.words.op import Op
-from haotuner.words.schedule_words import schedule_words
+from haotuner.words.schedule_words import SCALED, schedule_words
 
 ALIGNED = 64  # bytes; a weight begins at a cache line
 
@@ -105,6 +106,17 @@ class _Writer:
             self.by_content[content] = name
         return self.by_content[content]
 
+    def weight_of_product(self, value: Any, name: str) -> str:
+        """The same of a product's weight; on a host as bytes and one number a row where it is made so."""
+        plain = normal(value)
+        bytes_of = None if self.on_device else scaled_bytes(plain)
+        if bytes_of is None:
+            return self.weight(plain, name)
+        stored, scales = bytes_of
+        told = self.weight(np.frombuffer(stored.tobytes() + b"\0" * (-stored.size % 4) + scales.tobytes(), np.uint8), name)
+        self.held[told] |= {"dtype": SCALED, "shape": list(stored.shape)}
+        return told
+
     def tensor(self, name: str) -> str:
         """The tensor's entry: in memory, or a weight. Returns its name in the schedule."""
         if name in self.graph.constants:
@@ -163,7 +175,7 @@ class _Writer:
             found |= {"x": self.view(step.x), "w": self.view(step.w), "order": list(step.out_order)}
             found["scale"] = float(step.constants["scale"]) if "scale" in step.constants else None
             return found
-        found |= {"x": self.tensor(step.x.tensor), "weight": self.weight(normal(step.weight), f"{step.output} weight")}
+        found |= {"x": self.tensor(step.x.tensor), "weight": self.weight_of_product(step.weight, f"{step.output} weight")}
         found["constants"] = {name: self.weight(normal(v), f"{step.output} {name}") for name, v in step.constants.items()}
         if step.rows:
             found["rows"] = {name: self.tensor(one) for name, one in step.rows.items()}

@@ -16,6 +16,8 @@ TYPES: Mapping[str, tuple[int, int]] = {
     **{f"int{bits}": (0, bits) for bits in (8, 16, 32, 64)}, **{f"uint{bits}": (1, bits) for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 
+# Of a product's weight that lies as int8, and behind it a number in fp32 for each of the first axis.
+SCALED, _SCALED_TYPE = "scaled", (3, 8)
 
 _SEGMENT, _RANDOM, _LOOP = 3, 6, 7
 _BETWEEN = {"nonzero": 4, "counted": 5}
@@ -40,7 +42,8 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     words += [line for pair in equal for line in pair]
     words.append(len(places))
     for name, one in held:
-        words += [*_text(name), *TYPES[one["dtype"]], one.get("offset", -1), *_counted(one["shape"])]
+        kind = _SCALED_TYPE if one["dtype"] == SCALED else TYPES[one["dtype"]]
+        words += [*_text(name), *kind, one.get("offset", -1), *_counted(one["shape"])]
     for ends in (document["inputs"], document["outputs"]):
         words.append(len(ends))
         words += [word for end in ends for word in (*_text(end["name"]), places[end.get("tensor", end["name"])])]

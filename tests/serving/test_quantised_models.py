@@ -95,7 +95,26 @@ def images() -> Graph:
     return dequantised_by_rows(n.g.finish(two))
 
 
-GRAPHS = {"net": net(), "dynamic": dynamic(), "block": block(), "images": images()}
+WIDE = {"dense": MORE.integers(-127, 128, (96, 72), np.int8), "conv": MORE.integers(-127, 128, (24, 8, 5, 5), np.int8)}
+SCALES = {"dense": MORE.uniform(0.01, 0.02, 96).astype(np.float32), "conv": MORE.uniform(0.01, 0.02, 24).astype(np.float32)}
+
+
+def in_full() -> dict[str, Any]:
+    """Weights of bytes as the real numbers that a file makes of them."""
+    return {
+        name: one.astype(np.float32) * SCALES[name].reshape(-1, *[1] * (one.ndim - 1)) for name, one in WIDE.items()
+    }  # fmt: skip
+
+
+def weights_alone() -> Graph:
+    """Layers whose weights alone are bytes: what they read is real."""
+    n = Net(dimension("b"), 8, dimension("h"), dimension("w"))
+    image = n("Conv", n.x, in_full()["conv"], pads=[2, 2, 2, 2])
+    rows = n("Flatten", n("GlobalAveragePool", n("Relu", image)))
+    return n.g.finish(n("MatMul", n("Concat", rows, rows, rows, axis=1), in_full()["dense"].T.copy()), image)
+
+
+GRAPHS = {"net": net(), "dynamic": dynamic(), "block": block(), "images": images(), "alone": weights_alone()}
 
 
 def ops(graph: Graph) -> list[str]:
@@ -176,6 +195,17 @@ def test_dynamically_quantised_images_are_those_of_the_plain_graph(pack: Path, s
         (found,) = opened.model("images").run({"x": x}).values()
     assert np.abs(found - want).max() < 1e-2 * np.abs(want).max()
     assert (np.abs(found - want) > 1e-5 * np.abs(want).max()).mean() < 0.05
+
+
+def test_weights_that_are_bytes_lie_so_in_a_pack_and_are_real_when_loaded(pack: Path) -> None:
+    x = np.random.default_rng(4).standard_normal((2, 8, 11, 13)).astype(np.float32)
+    bytes_of = sum(one.size for one in WIDE.values())
+    held = (pack / "models" / "alone.weights").stat().st_size
+    assert bytes_of <= held < 1.3 * bytes_of
+    with haotuner.load(pack, threads=2) as opened:
+        found = opened.model("alone").run({"x": x})
+    for name, want in interpret(GRAPHS["alone"], {"x": x}).items():
+        np.testing.assert_allclose(found[name], want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
 @pytest.mark.parametrize("zero", [0, 41, 128, 255])

@@ -31,7 +31,7 @@ static void pack_panels(const ht_door_op* op, const float* w, float* packed) {
 }
 
 static int fits(const ht_model_tensor* t, const ht_door_op* op) { /* of a dense layer */
-  return t->code == kDLFloat && t->bits == 32 && t->rank == 2 && t->shape[op->weight_kn ? 1 : 0] == op->n && t->shape[op->weight_kn ? 0 : 1] == op->k;
+  return (t->code == HT_MODEL_SCALED || (t->code == kDLFloat && t->bits == 32)) && t->rank == 2 && t->shape[op->weight_kn ? 1 : 0] == op->n && t->shape[op->weight_kn ? 0 : 1] == op->k;
 }
 
 /* Which weights have to be packed, each once however often it is read; returns the bytes that takes. */
@@ -73,24 +73,49 @@ typedef struct {
   atomic_int failed;
 } job;
 
+static void fail(job* j, const ht_error* error) {
+  int none = 0;
+  if (atomic_compare_exchange_strong(&j->failed, &none, 1)) j->error = *error;
+}
+
+/* A weight of fp32 that lies as bytes; to be freed. NULL: no memory. */
+static float* in_full(const ht_model_tensor* t, const char* from, int64_t count) {
+  float* made = malloc((size_t)(count > 0 ? count : 1) * sizeof *made);
+  const int8_t* bytes = (const int8_t*)from;
+  const float* scales = (const float*)(const void*)(from + (count + 3) / 4 * 4);
+  const int64_t rows = t->shape[0], row = rows > 0 ? count / rows : 0;
+  for (int64_t i = 0; made != NULL && i < rows; ++i)
+    for (int64_t k = 0; k < row; ++k) made[i * row + k] = (float)bytes[i * row + k] * scales[i];
+  return made;
+}
+
 static void pack_one(void* arg, int64_t index) {
   job* j = arg;
+  ht_error error;
   const ht_model_packed* one = &j->model->packed[index];
   const ht_model_tensor* t = &j->model->tensors[one->tensor];
   const ht_op* op = &ht_ops[one->op];
   const char* from = j->model->weights + t->weight;
+  int64_t count = 1;
+  for (int32_t a = 0; a < t->rank; ++a) count *= t->shape[a];
+  const int scaled = t->code == HT_MODEL_SCALED;
+  float* made = scaled ? in_full(t, from, count) : NULL;
+  if (scaled && made == NULL) {
+    ht_refuse(&error, "RuntimeError", "no memory for %lld elements of a weight", (long long)count);
+    return fail(j, &error);
+  }
+  const void* plain = scaled ? (const void*)made : from;
   if (one->rank == 3) {
     ht_door_op facts;
     describe(one->op, &facts);
-    pack_panels(&facts, (const float*)(const void*)from, one->data);
+    pack_panels(&facts, plain, one->data);
   } else {
-    DLTensor weight = {(void*)from, {kDLCPU, 0}, t->rank, {t->code, t->bits, 1}, (int64_t*)t->shape, NULL, 0};
-    ht_error error;
-    int none = 0;
-    if (op->kind->pack(op, &weight, one->data, &error) != 0 && atomic_compare_exchange_strong(&j->failed, &none, 1)) j->error = error;
+    DLDataType type = {scaled ? kDLFloat : t->code, scaled ? 32 : t->bits, 1};
+    DLTensor weight = {(void*)(uintptr_t)plain, {kDLCPU, 0}, t->rank, type, (int64_t*)t->shape, NULL, 0};
+    if (op->kind->pack(op, &weight, one->data, &error) != 0) fail(j, &error);
   }
-  int64_t bytes = t->bits / 8;
-  for (int32_t a = 0; a < t->rank; ++a) bytes *= t->shape[a];
+  free(made);
+  int64_t bytes = count * (t->bits / 8);
   uintptr_t low = ((uintptr_t)from + PAGE - 1) / PAGE * PAGE, high = ((uintptr_t)from + (uintptr_t)bytes) / PAGE * PAGE;
   if (high > low) madvise((void*)low, high - low, MADV_DONTNEED); /* nobody reads it again; if somebody does, it is in the file */
 }

@@ -22,6 +22,7 @@
 #define HT_MODEL_EXTENT ((int64_t)1 << 40)    /* elements; what a shape comes to beyond it cannot be meant */
 #define HT_MODEL_BYTES ((int64_t)1 << 46)     /* of one call */
 #define HT_MODEL_ALIGNMENT 64
+#define HT_MODEL_SCALED kDLOpaqueHandle /* element type of a weight that lies as bytes and numbers by which these are multiplied */
 
 typedef struct {
   int32_t op, a, b; /* SIZE_DIM: a is a dimension; else lines before this one */

@@ -44,8 +44,11 @@ static void read_weight(ht_reader* r, const ht_model* m, ht_model_tensor* t) {
   int64_t bytes = t->bits / 8, rest = m->weights_bytes - t->weight;
   t->shape = many(r, t->rank, 0, HT_MODEL_EXTENT);
   for (int32_t a = 0; a < t->rank && !r->bad; ++a)
-    if (__builtin_mul_overflow(bytes, t->shape[a], &bytes)) fail(r, "a weight is larger than any memory");
-  if (!r->bad && (bytes > rest || t->weight % (t->bits / 8) != 0)) fail(r, "a weight lies outside the file of weights");
+    if (__builtin_mul_overflow(bytes, t->shape[a], &bytes) || bytes > HT_MODEL_BYTES) fail(r, "a weight is larger than any memory");
+  const int scaled = t->code == HT_MODEL_SCALED;
+  if (!r->bad && scaled && (t->rank < 1 || ht_where_type != kDLCPU)) fail(r, "no weight lies as bytes here");
+  if (!r->bad && scaled) bytes = (bytes + 3) / 4 * 4 + 4 * t->shape[0];
+  if (!r->bad && (bytes > rest || t->weight % (scaled ? 4 : t->bits / 8) != 0)) fail(r, "a weight lies outside the file of weights");
 }
 
 static void read_tensors(ht_reader* r, ht_model* m) {
@@ -56,8 +59,9 @@ static void read_tensors(ht_reader* r, ht_model* m) {
     t->name = text(r);
     t->code = (uint8_t)below(r, 256);
     t->bits = (uint8_t)below(r, 256);
-    if (!r->bad && !sound_type(t->code, t->bits)) fail(r, "no such element type");
     t->weight = word(r, -1, m->weights_bytes);
+    const int scaled = t->code == HT_MODEL_SCALED && t->bits == 8 && t->weight >= 0;
+    if (!r->bad && !scaled && !sound_type(t->code, t->bits)) fail(r, "no such element type");
     t->rank = (int32_t)word(r, 0, HT_MODEL_AXES);
     t->root = i;
     t->external = t->slot = -1;
@@ -182,6 +186,7 @@ static void read_loops(ht_reader* r, ht_model* m, ht_model_step* step, char* mad
     m->loops[m->loop_count++] = step->out = tensor;
     if (i < reads) {
       if (!there(m, made, tensor)) fail(r, "a tensor is read before it is made");
+      if (m->tensors[tensor].code == HT_MODEL_SCALED) fail(r, "a group reads a weight of a product");
       continue;
     }
     const ht_model_tensor* out = &m->tensors[tensor];

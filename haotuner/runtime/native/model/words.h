@@ -5,7 +5,9 @@
  *   dims:    count, names
  *   sizes:   count, (op, a, b) each; SIZE_NUMBER has its number in a
  *   equal:   count, pairs of lines that a request must make equal
- *   tensors: count, each: name, code, bits, offset among the weights or -1, rank, lines (of a weight: extents)
+ *   tensors: count, each: name, code, bits, offset among the weights or -1, rank, lines (of a weight: extents).
+ *            HT_MODEL_SCALED, of a product's weight in fp32: it lies as bytes, and from the next multiple of four on a number in
+ *            fp32 for each of its first axis, by which these are multiplied
  *   inputs:  count, each: name, tensor
  *   outputs: as inputs
  *   ways:    count, each: a line and the most that it may be (the last way: -1, 0), [its outputs' tensors, but of the first way,] steps.
