@@ -154,6 +154,9 @@ def turned(node: Node, graph: Graph, images: Mapping[str, Image]) -> Turned | No
             out = "".join(out[axis] for axis in made.order(len(out)))
         attributes["labels"] = f"{','.join([read, *others])}->{out}"
         return Turned(attributes, reads, made is not None)
+    if node.primitive == "transpose":  # of what lies with channels last it may move nothing
+        attributes["order"] = tuple(order.index(axis) for axis in node.attributes["order"])
+        return Turned(attributes, reads, last=False)
     if made is None or not _alike(node, graph, first, made):
         return None
     if node.primitive == "pad":

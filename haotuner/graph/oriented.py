@@ -118,7 +118,7 @@ class Oriented:
         order = self.images[name].order(self.graph.types[name].rank)
         if not last:
             order = tuple(order.index(axis) for axis in range(len(order)))
-        made.nodes.append(Node("transpose", (self.called((name, not last)),), self._typed(made, place), {"order": order}))
+        made.nodes.append(_reordered(made, self.called((name, not last)), self._typed(made, place), order))
 
     def _compute(self, made: _Written, node: Node, place: Place, way: How) -> None:
         """A primitive, with the constants that it reads."""
@@ -129,7 +129,11 @@ class Oriented:
             else self.called((name, last))
             for name, last in zip(node.inputs, rule.reads, strict=True)
         ]
-        made.nodes.append(Node(node.primitive, tuple(reads), self._typed(made, place), rule.attributes))
+        called = self._typed(made, place)
+        if way == "last" and node.primitive == "transpose":
+            made.nodes.append(_reordered(made, reads[0], called, rule.attributes["order"]))
+        else:
+            made.nodes.append(Node(node.primitive, tuple(reads), called, rule.attributes))
 
     def _constant(self, made: _Written, name: str, beside: str | None) -> str:
         """A constant as it was, or turned as the image beside it."""
@@ -140,3 +144,17 @@ class Oriented:
             called = self._free(f"{name}@{''.join(map(str, self.images[beside].order(rank)))}")
         made.constants[called], made.types[called] = value, TensorType(value.shape, self.graph.types[name].dtype)
         return called
+
+
+def _reordered(made: _Written, read: str, called: str, order: Sequence[int]) -> Node:
+    """A tensor with its axes in another order; a reshape, which costs nothing, where no axis of several elements moves.
+
+    That of a reshape is one of what was reshaped, which lies in memory.
+    """
+    several = [axis for axis in order if made.types[read].shape[axis] != 1]
+    if several == sorted(several):
+        shaped = {node.output: node.inputs[0] for node in made.nodes if node.primitive == "reshape"}
+        while read in shaped:
+            read = shaped[read]
+        return Node("reshape", (read,), called, {"shape": made.types[called].shape})
+    return Node("transpose", (read,), called, {"order": tuple(order)})

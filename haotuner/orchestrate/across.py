@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haotuner.generate.digits import merged
-from haotuner.generate.expressions import Expression, Fold, Load, Variable, free_variables, parts
+from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.inside import inside
@@ -78,8 +78,7 @@ def turned_loads(graph: Graph, variables: Sequence[Variable], value: Expression)
     found: dict[int, list[TurnedLoad]] = {}
     for one in parts(value):
         if isinstance(one, Load) and not one.held and one.dtype == "fp32":
-            digits = merged(list(zip(one.indices, graph.types[one.tensor].shape, strict=True)))
-            digits = [(index, extent) for index, extent in digits if extent != 1]
+            digits = _digits(one, graph)
             place = _along(digits, variables)
             if place is not None and wide(shape[place]):
                 at = [index for index, _ in digits].index(variables[-1])
@@ -89,6 +88,30 @@ def turned_loads(graph: Graph, variables: Sequence[Variable], value: Expression)
         return None
     place = max(sorted(found), key=lambda one: len(found[one]))
     return Turned(place, tuple(found[place]))
+
+
+def reads_across(load: Load, graph: Graph, variables: Sequence[Variable]) -> bool:
+    """Whether neighbours along the output's last axis lie apart in what is read; sums have an order of their own."""
+    digits = [one for one, _ in _digits(load, graph)]
+    if load.held or not digits or not variables:
+        return False
+    last, along = variables[-1].name, free_variables(digits[-1])
+    apart = any(last in free_variables(one) for one in digits[:-1])
+    return apart and along <= {one.name for one in variables} and not _steps(digits[-1], last)
+
+
+def _steps(place: Expression, variable: str) -> bool:
+    """Whether a place changes with every step of a variable: it is not divided."""
+    if isinstance(place, Apply):
+        steps = place.arguments[:1] if place.function == "mod" else place.arguments
+        return place.function != "floordiv" and any(_steps(one, variable) for one in steps)
+    return isinstance(place, Variable) and place.name == variable
+
+
+def _digits(load: Load, graph: Graph) -> list[tuple[Expression, Extent]]:
+    """A load's indices with their extents, those of one element left out."""
+    digits = merged(list(zip(load.indices, graph.types[load.tensor].shape, strict=True)))
+    return [(index, extent) for index, extent in digits if extent != 1]
 
 
 def _along(digits: Sequence[tuple[Expression, Extent]], variables: Sequence[Variable]) -> int | None:

@@ -12,11 +12,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from haotuner.generate.expressions import Apply, Expression, Fold, Load, dtype_of, free_variables, parts
+from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variable, dtype_of, free_variables, parts
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.convolution import is_convolution
+from haotuner.orchestrate.across import reads_across
 from haotuner.orchestrate.c_ordered import ordered_node
 from haotuner.orchestrate.elements import elements_of, rows_before
 from haotuner.orchestrate.kept import kept_in_row
@@ -35,7 +36,8 @@ class Rates:
     row's terms wait in the result's row (``kept.py``). ``output_us``: of each output beside a group's first. Of products'
     flops, what convolutions reach: ``one_tap_first`` of one tap with channels first, which with channels last are dense
     layers; ``many_taps_last`` of a channel a feature with channels last, where a window has more than ``FEW_TAPS``. Products
-    of bytes compute ``of_bytes`` times as much, with channels first ``bytes_first`` of that.
+    of bytes compute ``of_bytes`` times as much, with channels first ``bytes_first`` of that. ``across``: of the bytes that
+    are moved, what is moved where neighbours are read that lie apart.
     """
 
     kept: bool
@@ -49,6 +51,7 @@ class Rates:
     many_taps_last: float = 1.0
     of_bytes: float = 1.0
     bytes_first: float = 1.0
+    across: float = 1.0
 
     def product_flops(self, op: Op) -> float:
         """What a product's kernel computes in a microsecond."""
@@ -78,6 +81,7 @@ CORE = Rates(
     many_taps_last=0.5,
     of_bytes=5.0,
     bytes_first=0.35,
+    across=0.5,
 )  # one core: streams, vectors
 GPU = Rates(
     kept=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
@@ -153,7 +157,7 @@ class Prices:
         for part in found:
             if isinstance(part, Fold):
                 extents |= {variable.name: extent for variable, extent in part.axes}
-        counted = _counted(found)
+        counted = _counted(found, graph, variables)
         return [self._one(graph, counted, extents, place) for place in range(len(self.requests))]
 
     def _recurrent_us(self, graph: Graph, node: Node, place: int) -> float:
@@ -183,7 +187,8 @@ class Prices:
         for tensor, loads in counted.loads.items():
             if tensor not in graph.outputs:  # of a large table a gather touches few rows
                 reach = sum(prod(points[name] for name in free) * size for free, size in loads)
-                moved += min(self._bytes(graph, tensor, place), reach)
+                slower = self.rates.across if tensor in counted.across else 1.0
+                moved += min(self._bytes(graph, tensor, place), reach) / slower
         simple, hard = (float(sum(prod(points[name] for name in free) for free in every)) for every in counted.results)
         fixed = self.rates.step_us + self.rates.output_us * (len(graph.outputs) - 1)
         return fixed + max(moved / self.rates.bytes_moved, simple / self.rates.simple + hard / self.rates.hard)
@@ -204,22 +209,27 @@ class Prices:
 class _Counted:
     """What elements read and compute, each by the loop variables that it hangs on: as often as these have values.
 
-    ``loads``: by tensor, with bytes of an element; ``results``: of simple arithmetic, and of dear functions.
+    ``loads``: by tensor, with bytes of an element; ``across``: tensors that no load reads as they lie; ``results``: of
+    simple arithmetic, and of dear functions.
     """
 
     loads: Mapping[str, Sequence[tuple[tuple[str, ...], int]]]
+    across: frozenset[str]
     results: tuple[Sequence[tuple[str, ...]], Sequence[tuple[str, ...]]]
 
 
-def _counted(found: Sequence[Expression]) -> _Counted:
+def _counted(found: Sequence[Expression], graph: Graph, variables: Sequence[Variable]) -> _Counted:
     loads: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+    along = set[str]()  # tensors that are read as they lie
     simple, hard = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for part in found:
         if isinstance(part, Load):
             size = numpy_dtype(part.dtype).itemsize
             loads.setdefault(part.tensor, []).append((tuple(free_variables(part)), size))
+            if not reads_across(part, graph, variables):
+                along.add(part.tensor)
         elif isinstance(part, Fold):
             simple.append((*free_variables(part), *(variable.name for variable, _ in part.axes)))
         elif isinstance(part, Apply) and dtype_of(part) != "int64":
             (hard if part.function in HARD else simple).append(tuple(free_variables(part)))
-    return _Counted(loads, (simple, hard))
+    return _Counted(loads, frozenset(loads.keys() - along), (simple, hard))

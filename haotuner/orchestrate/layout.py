@@ -158,10 +158,12 @@ class Layouts:
 
     def _turn_us(self, place: Place) -> float:
         """The cost of a turn alone; images of one type are priced once."""
-        key = self.oriented.images[place[0]], str(self.graph.types[place[0]]), place[1]
+        stored = place[0] in self.graph.outputs and not place[1]  # an output is memory of its own
+        key = self.oriented.images[place[0]], str(self.graph.types[place[0]]), place[1], stored
         if key not in self._costs:
             graph = self.oriented.written([place], lambda one: "turn" if one == place else "given")
-            self._costs[key] = self.prices.loops_us(graph)
+            free = graph.nodes[0].primitive == "reshape"
+            self._costs[key] = 0.0 if free and not stored else self.prices.loops_us(graph)
         return self._costs[key] or 0.0
 
     def turns(self, wanted: set[str]) -> Iterator[Candidate]:

@@ -118,6 +118,26 @@ def tied() -> Graph:
     return g.finish(g.convolution(g.map("add", y, x), 8))
 
 
+def spectra() -> Graph:
+    """Filters over a signal, whose results are read filter by filter and place by place."""
+    g, b, w = Net(), dimension("b"), dimension("w")
+    signal = g.add("reshape", g.input("x", (b, w)), shape=(b, 1, w))
+    parts = [g.convolution(signal, 24, taps=9, stride=3) for _ in range(2)]
+    rows = [
+        g.add("transpose", g.add("reshape", one, shape=(b, 1, *g.types[one].shape[1:])), order=(0, 1, 3, 2)) for one in parts
+    ]
+    power = g.map("add", g.map("mul", rows[0], rows[0]), g.map("mul", rows[1], rows[1]))
+    return g.finish(g.add("contract", power, g.weight(24, 8), labels="bapf,fn->bapn"))
+
+
+def resampled() -> Graph:
+    """Filters over a signal whose results are put one behind the other."""
+    g, b, w = Net(), dimension("b"), dimension("w")
+    y = g.convolution(g.add("reshape", g.input("x", (b, w)), shape=(b, 1, w)), 20, taps=9, stride=4)
+    rows = g.add("transpose", y, order=(0, 2, 1))
+    return g.finish(g.map("max", g.add("reshape", rows, shape=(b, 20 * g.types[y].shape[2])), 0.0))
+
+
 def of_bytes(taps: int) -> Graph:
     """Sums of bytes, as importing writes them, between two roundings."""
     g = Net()
@@ -218,8 +238,29 @@ def test_the_layouts_are_those_that_trying_all_finds():
     assert min(every) < 0.9 * every[0]
 
 
+@pytest.mark.parametrize("net", [spectra, resampled])
+def test_what_turns_the_results_of_filters_is_taken_into_their_layout(net):
+    """A signal has one channel: it lies the same wherever channels are."""
+    plan = planned(net())
+    assert all("nwc" in name for name in ops(plan.steps) if name.startswith("conv"))
+    left = [node.primitive for one in plan.steps if isinstance(one, Loops) for node in one.graph.nodes]
+    assert "map" in left and "transpose" not in left
+
+
+def test_a_kernel_that_reads_across_is_dearer():
+    g = GraphBuilder()
+    x = g.input("x", (dimension("b"), 512, dimension("w")))
+    y = g.input("y", (dimension("b"), dimension("w"), 512))
+    turned, plain = g.finish(g.map("max", g.add("transpose", x, order=(0, 2, 1)), 0.0)), g.finish(g.map("max", y, 0.0))
+    us = [Prices([SIZES], CORE).loops_us(one) for one in (turned, plain)]
+    assert us[0] > 1.3 * us[1]
+    sums = g.finish(g.add("reduce", y, how="sum", axes=(2,), keepdims=False))
+    same = [Prices([SIZES], replace(CORE, across=across)).loops_us(sums) for across in (1.0, CORE.across)]
+    assert same[0] == same[1], "a row that is summed is read as it lies"
+
+
 @pytest.mark.parametrize("layout", ["cheapest", "last"])
-@pytest.mark.parametrize("net", [bottleneck, parted, waves, folded, tied])
+@pytest.mark.parametrize("net", [bottleneck, parted, waves, folded, tied, spectra, resampled])
 def test_answers_and_their_layouts_do_not_change(net, layout):
     graph = net()
     plan = planned(graph, SLOW_FIRST, layout)
