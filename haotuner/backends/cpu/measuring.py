@@ -31,9 +31,11 @@ from haotuner.words.kernel import MicroKernel
 TYPED_SERVING = ("kinds/typed_pack.c", "kinds/typed.h", "kinds/typed_tile.h")
 DENSE_SERVING = ("pool.c", "kinds/dense_run.c", "kinds/typed_run.c", *TYPED_SERVING)
 SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
+ROOM_SERVING = ("room.c", "room.h")
 PRODUCT_SERVING = (
     "pool.c",
     "check.c",
+    *ROOM_SERVING,
     *(f"kinds/{name}" for name in (*PRODUCT, "product.h", "product_few.h", "product_few_lanes.h")),
     "kinds/turn.h",
     *TYPED_SERVING,
@@ -46,7 +48,7 @@ _DIRECT_PARTS = (
 )  # of which a library holds what its kernels need
 _CONV_HEADERS = tuple(f"kinds/{name}.h" for name in ("conv", "conv_image", "conv_winograd", "turn"))
 _CONV_LOOPS = tuple(name for name in CONV_SOURCES if name != "kinds/conv.c")  # all but what packs' ops are bound by
-CONV_SERVING = tuple(dict.fromkeys(("pool.c", *_CONV_LOOPS, *_CONV_HEADERS, *TYPED_SERVING)))
+CONV_SERVING = tuple(dict.fromkeys(("pool.c", *ROOM_SERVING, *_CONV_LOOPS, *_CONV_HEADERS, *TYPED_SERVING)))
 CONV_DIRECT_SERVING = tuple(f"kinds/conv{part}" for part in _DIRECT_PARTS)
 
 

@@ -60,7 +60,16 @@ MODEL = (
 )
 MODEL_SOURCES = ("loops.c", *(f"model/{name}.c" for name in MODEL))  # of packs with whole models
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
-PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
+PACK_SOURCES = (
+    "ffi.c",
+    "door.c",
+    "serve.c",
+    "absent.c",
+    "check.c",
+    "pool.c",
+    "room.c",
+    *(f"kinds/{name}" for name in KINDS),
+)
 
 # Of generated loops. Sums may be taken apart into lanes; NaN and infinity stay what they are. Whole numbers wrap around:
 # what a compiler concludes from sums of data that do not could take away what keeps an index inside its tensor.

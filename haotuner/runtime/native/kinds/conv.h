@@ -11,6 +11,7 @@
 #define HT_CONV_H_
 
 #include "dense.h"
+#include "room.h"
 #include "sliced.h"
 
 enum { HT_CONV_B = 0, HT_CONV_H, HT_CONV_W, HT_CONV_P, HT_CONV_Q, HT_CONV_C, HT_CONV_F, HT_CONV_PACKED, HT_CONV_AXES }; /* of ht_op */
@@ -98,8 +99,12 @@ int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_
 #define HT_CONV_RESULTS (40 * 1024)
 #define HT_CONV_ROWS 96    /* pixels of a block, channels last: the weight streams past once for so many (setting.py) */
 #define HT_CONV_PIXELS 512 /* pixels of a block, channels first: the calls of a micro-kernel are few then */
-extern _Thread_local float ht_conv_image_memory[HT_CONV_IMAGE + 64];
-extern _Thread_local float ht_conv_result_memory[HT_CONV_RESULTS];
+typedef struct {
+  _Alignas(64) float results[HT_CONV_RESULTS];
+  _Alignas(64) float image[HT_CONV_IMAGE + 64];
+} ht_conv_room;
+
+static inline ht_conv_room* ht_conv_rooms(void) { return ht_room(HT_ROOM_CONV, sizeof(ht_conv_room)); }
 
 /* conv_woven.c, conv_woven_pack.c: transposed ones of several residues. A class: the residues [first, first + rows) x [first, first + columns) of the stride that
  * see the same windows; `step` of its sides is the stride, their outputs i * stride + residue - before are counted by i. */

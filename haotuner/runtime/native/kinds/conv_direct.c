@@ -3,7 +3,6 @@
 
 #define ZEROS 32 /* two vectors */
 
-static _Thread_local _Alignas(64) float room_memory[HT_DIRECT_ROOM];
 
 void ht_direct_finish(ht_direct_job* j, ht_conv_part part, int64_t rows) {
   const ht_conv_call* call = j->call;
@@ -42,7 +41,7 @@ ht_direct_lines ht_direct_lines_of(const ht_conv* conv, const ht_conv_call* call
   reach_of(call->xh * size, call->h, &of.begin, &of.end);
   reach_of(call->xw * size, call->w, &of.begin, &of.end);
   of.zeros = zeros;
-  of.room = room_memory;
+  of.room = ht_room(HT_ROOM_DIRECT, HT_DIRECT_ROOM * sizeof(float));
   return of;
 }
 

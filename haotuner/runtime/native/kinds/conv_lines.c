@@ -13,7 +13,6 @@
 
 #define PASS_FLOATS (8 * 1024) /* of results that are written to y while they are in L1 */
 
-static _Thread_local int64_t terms_memory[HT_CONV_TERMS];
 
 typedef struct {
   const ht_conv* conv;
@@ -65,11 +64,11 @@ static void lay_out_first(const job* j, const box* at) {
         const int64_t x = at->column * wide->move + e + wide->at;
         int64_t low = x < 0 ? up(-x, wide->move) : 0, high = x < call->w ? least(up(call->w - x, wide->move), j->wide) : 0;
         if (y < 0 || y >= call->h || low >= high) low = high = 0;
-        ht_conv_padded(j->conv->lanes, ht_conv_image_memory + (a * j->across + e) * plane + i * j->wide, channel, image + y * call->xh + x * call->xw,
+        ht_conv_padded(j->conv->lanes, ht_conv_rooms()->image + (a * j->across + e) * plane + i * j->wide, channel, image + y * call->xh + x * call->xw,
                        call->xc, wide->move * call->xw, j->channels, low, high, j->wide);
       }
     }
-  for (int64_t part = 0; part < parts(j); ++part) clear_behind(j, ht_conv_image_memory + part * plane + lines * j->wide);
+  for (int64_t part = 0; part < parts(j); ++part) clear_behind(j, ht_conv_rooms()->image + part * plane + lines * j->wide);
 }
 
 static void lay_out_last(const job* j, const box* at) {
@@ -80,7 +79,7 @@ static void lay_out_last(const job* j, const box* at) {
   for (int64_t a = 0; a < j->down; ++a)
     for (int64_t i = 0; i < lines; ++i) {
       const int64_t y = (at->row + i) * tall->move + a + tall->at;
-      float* to = ht_conv_image_memory + a * plane + i * line_floats(j);
+      float* to = ht_conv_rooms()->image + a * plane + i * line_floats(j);
       int64_t low = most(0, -x), high = least(pixels, call->w - x);
       if (y < 0 || y >= call->h || low >= high) low = high = 0;
       memset(to, 0, (size_t)(low * channels) * sizeof *to);
@@ -90,7 +89,7 @@ static void lay_out_last(const job* j, const box* at) {
       if (call->xw == channels) memcpy(to + low * channels, from, (size_t)((high - low) * channels) * sizeof *to);
       else ht_conv_lines(j->conv->lanes, to + low * channels, channels, from, call->xw, high - low, channels);
     }
-  for (int64_t a = 0; a < j->down; ++a) clear_behind(j, ht_conv_image_memory + a * plane + lines * line_floats(j));
+  for (int64_t a = 0; a < j->down; ++a) clear_behind(j, ht_conv_rooms()->image + a * plane + lines * line_floats(j));
 }
 
 /* Where each term of the sum begins, in the order of the plain weight. */
@@ -153,14 +152,14 @@ static int multiply(const job* j, const box* at) {
       const int64_t count = least(together, up(pixels - first, unit) * unit), features = least(some, end - f), all = at->group * j->features + f;
       const float* weight = j->call->weight + j->phase.offset + at->group * j->phase.group + (last ? f / j->conv->lanes : f) * j->phase.stride;
       const int64_t stride = last ? up(features, tile) * tile : ht_conv_apart(count);
-      float* results = ht_conv_result_memory;
+      float* results = ht_conv_rooms()->results;
       ht_conv_tile c = {.depth = j->phase.depth, .terms = j->terms};
       if (last) {
-        c.x = ht_conv_image_memory + first * j->step, c.ldx = j->step, c.tiles = count / unit;
+        c.x = ht_conv_rooms()->image + first * j->step, c.ldx = j->step, c.tiles = count / unit;
         c.w = weight, c.w_stride = j->phase.stride, c.y = results, c.ldy = stride;
         rc = ht_conv_across(k, j->conv->lanes, c, features);
       } else {
-        c.w = ht_conv_image_memory + first, c.w_stride = unit, c.groups = count / unit;
+        c.w = ht_conv_rooms()->image + first, c.w_stride = unit, c.groups = count / unit;
         rc = ht_conv_down(k, c, weight, j->phase.stride, features, results, stride);
       }
       if (j->call->bias != NULL) ht_conv_add_bias(j->conv, results, stride, j->call->bias + all, features, count);
@@ -226,7 +225,7 @@ int ht_conv_run_from_lines(const ht_conv* conv, const ht_kernel* kernel, const h
   for (int e = 0; e < call->extras; ++e) j.here = j.here && call->extra[e].sb == 0 && call->extra[e].sh == 0 && call->extra[e].sw == 0;
   atomic_init(&j.failed, 0);
   if (cut(&j, share, threads) != 0) return -1;
-  place_terms(&j, terms_memory);
+  place_terms(&j, ht_room(HT_ROOM_LINES, HT_CONV_TERMS * sizeof(int64_t)));
   ht_pool_run(run_chunk, &j, conv->groups * call->batch * j.row_blocks * j.column_blocks * j.spans, threads);
   return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
 }

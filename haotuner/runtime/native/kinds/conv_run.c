@@ -5,8 +5,6 @@
 
 #define SHORTEST_RUN 32 /* terms: shorter ones are laid out, since a call of a micro-kernel costs some 20 ns */
 
-_Thread_local _Alignas(64) float ht_conv_image_memory[HT_CONV_IMAGE + 64];
-_Thread_local _Alignas(64) float ht_conv_result_memory[HT_CONV_RESULTS];
 
 typedef struct {
   const ht_conv* conv;
@@ -81,15 +79,15 @@ static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int
   if (!direct && most < count) most = most / k->mr * k->mr;
   for (int64_t f = first, last; f < first + count && rc == 0; f = last) {
     last = f + most < first + count ? f + most : first + count;
-    float* y = direct ? place(j, all + f, pixel) : ht_conv_result_memory;
+    float* y = direct ? place(j, all + f, pixel) : ht_conv_rooms()->results;
     int64_t ldy = direct ? j->call->yf : panels * k->nr;
     for (int64_t from = 0; from < j->phase.depth && rc == 0; from += j->part) {
       int64_t depth = j->phase.depth - from < j->part ? j->phase.depth - from : j->part;
       if (f == first || j->part < j->phase.depth) {
         ht_image image = {j->conv, j->call, &j->phase, group * j->channels, pixel, pixels, from, depth, k->nr};
-        ht_conv_image(&image, j->conv->lanes, ht_conv_image_memory);
+        ht_conv_image(&image, j->conv->lanes, ht_conv_rooms()->image);
       }
-      ht_conv_tile c = {.w = ht_conv_image_memory, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
+      ht_conv_tile c = {.w = ht_conv_rooms()->image, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
       const float* weight = j->call->weight + j->phase.offset + group * j->phase.group + f * j->phase.stride + from;
       rc = ht_conv_down(k, c, weight, j->phase.stride, last - f, y, ldy);
     }
@@ -152,7 +150,7 @@ static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64
   for (int64_t tile = 0; tile < tiles && rc == 0; tile += most) {
     int64_t now = tiles - tile < most ? tiles - tile : most, row = pixel + tile * k->mr;
     int64_t rows = now * k->mr < pixels - tile * k->mr ? now * k->mr : pixels - tile * k->mr;
-    float* y = direct ? place(j, all + first, row) : ht_conv_result_memory;
+    float* y = direct ? place(j, all + first, row) : ht_conv_rooms()->results;
     int64_t ldy = direct ? j->call->yw : wide;
     const float* weight = j->call->weight + j->phase.offset + group * j->phase.group + first / j->conv->lanes * j->phase.stride;
     ht_conv_tile c = {.w = weight, .w_stride = j->phase.stride, .y = y, .ldy = ldy, .tiles = now};
@@ -166,8 +164,8 @@ static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64
       c.depth = j->phase.depth - from < j->part ? j->phase.depth - from : j->part;
       c.ldx = (up(c.depth, 16) | 1) * 16;
       ht_image image = {j->conv, j->call, &j->phase, group * j->channels, row, rows, from, c.depth, c.ldx};
-      ht_conv_image(&image, j->conv->lanes, ht_conv_image_memory);
-      c.x = ht_conv_image_memory;
+      ht_conv_image(&image, j->conv->lanes, ht_conv_rooms()->image);
+      c.x = ht_conv_rooms()->image;
       c.w = weight + from * j->conv->lanes;
       c.add = from > 0;
       rc = ht_conv_across(j->kernel, j->conv->lanes, c, count);

@@ -17,10 +17,14 @@
 #define MOST_LANES 16
 #define TOGETHER 16  /* phases that share windows */
 
-static _Thread_local _Alignas(64) float image_memory[IMAGE_FLOATS];
-static _Thread_local _Alignas(64) float result_memory[RESULT_FLOATS];
-static _Thread_local _Alignas(64) float band_memory[BAND_FLOATS];
-static _Thread_local _Alignas(64) float square_memory[MOST_LANES * MOST_LANES];
+typedef struct { /* of each thread */
+  _Alignas(64) float square[MOST_LANES * MOST_LANES];
+  _Alignas(64) float band[BAND_FLOATS];
+  _Alignas(64) float result[RESULT_FLOATS];
+  _Alignas(64) float image[IMAGE_FLOATS];
+} rooms;
+
+#define ROOM ((rooms*)ht_room(HT_ROOM_TURNED, sizeof(rooms)))
 
 typedef struct {
   const ht_conv* conv;
@@ -57,8 +61,8 @@ static void turn_in(const job* j, const float* from, int64_t some, int64_t count
     else
       for (int64_t p = 0; p < count; p += lanes) {
         const int64_t now = least(lanes, count - p);
-        ht_conv_strip(lanes, square_memory, lanes, from + p * gap, right, gap, few, now);
-        ht_square(lanes, square_memory, lanes, few, now, to + p * row + c, row, few);
+        ht_conv_strip(lanes, ROOM->square, lanes, from + p * gap, right, gap, few, now);
+        ht_square(lanes, ROOM->square, lanes, few, now, to + p * row + c, row, few);
       }
   }
 }
@@ -106,10 +110,10 @@ static int64_t windows(const job* j, int64_t group, int64_t pixel, int64_t count
     for (int64_t i = 0, q = pixel % q_count, p = row, run; i < count; i += run, q = 0, ++p, low += tall->move) {
       run = least(q_count - q, count - i);
       for (there = there < low ? low : there; there < low + down.count; ++there)
-        fill_line(j, image + c * j->call->xc, there, across, few, band_memory + (there - down.low) % down.count * line);
+        fill_line(j, image + c * j->call->xc, there, across, few, ROOM->band + (there - down.low) % down.count * line);
       for (int64_t t = 0; t < tall->taps; ++t) {
         const int64_t y = p * tall->move + tall->at + t * tall->by - down.low, x = q * wide->move + wide->at - across.low;
-        const float* from = band_memory + y % down.count * line + x * few;
+        const float* from = ROOM->band + y % down.count * line + x * few;
         float* terms = to + i * j->row + t * length;
         if (wide->by == 1) ht_conv_lines(j->conv->lanes, terms, j->row, from, wide->move * few, run, length);
         else
@@ -130,7 +134,7 @@ static void lay_out(const job* j, box at, int64_t first, int64_t some) {
   for (int64_t done = 0, run; done < at.pixels; done += run) {
     const int64_t pixel = at.pixel + done, row = pixel / wide->count, column = pixel % wide->count;
     const int64_t y = row % tall->count * tall->move + tall->at, x = column + wide->at;
-    float* to = image_memory + done * j->row;
+    float* to = ROOM->image + done * j->row;
     run = run_of(&j->phase[0], j->x_joined, pixel, at.pixels - done);
     if (single && y >= 0 && y < call->h && x >= 0 && (j->x_joined || x + run <= call->w)) {
       const float* from = call->x + row / tall->count * call->xb + (at.group * j->channels + first) * call->xc;
@@ -150,7 +154,7 @@ static int put(const job* j, const ht_phase* ph, box at, int64_t stride) {
     const int64_t pixel = at.pixel + done, row = pixel / wide->count, b = row / tall->count;
     const int64_t p = tall->first + row % tall->count * tall->step, q = wide->first + pixel % wide->count * wide->step;
     run = run_of(ph, j->y_joined, pixel, at.pixels - done);
-    const float* from = result_memory + done * stride;
+    const float* from = ROOM->result + done * stride;
     float* y = call->y + b * call->yb + first * call->yf + p * call->yh + q * call->yw;
     for (int64_t i = 0, now; i < run; i += now) {
       if (run >= lanes && run - i < lanes) i = run - lanes; /* whole vectors: some pixels again */
@@ -158,8 +162,8 @@ static int put(const job* j, const ht_phase* ph, box at, int64_t stride) {
       if (gap == 1) ht_square(lanes, from + i * stride, stride, now, at.features, y + i, call->yf, now);
       for (int64_t f = 0; f < at.features && gap != 1; f += lanes) {
         const int64_t few = least(lanes, at.features - f);
-        ht_square(lanes, from + i * stride + f, stride, now, few, square_memory, lanes, now);
-        ht_conv_spread(lanes, y + f * call->yf + i * gap, call->yf, gap, square_memory, lanes, few, now);
+        ht_square(lanes, from + i * stride + f, stride, now, few, ROOM->square, lanes, now);
+        ht_conv_spread(lanes, y + f * call->yf + i * gap, call->yf, gap, ROOM->square, lanes, few, now);
       }
     }
     const ht_conv_part part = {b, first, p, q, at.features, run, wide->step};
@@ -183,15 +187,15 @@ static int run_box(const job* j, box at) {
         const int64_t some = least(j->part, channels - from);
         if (j->part < channels || (n == 0 && feature == at.feature)) { /* else one layout serves all features and phases */
           lay_out(j, here, from, some);
-          memset(image_memory + at.pixels * j->row, 0, (size_t)((rows - at.pixels) * j->row) * sizeof(float));
+          memset(ROOM->image + at.pixels * j->row, 0, (size_t)((rows - at.pixels) * j->row) * sizeof(float));
         }
-        const ht_conv_tile c = {.x = image_memory, .ldx = j->row, .w = weight + from * taps * j->conv->lanes, .w_stride = ph->stride,
-                                .y = result_memory, .ldy = stride, .depth = some * taps, .tiles = rows / k->mr, .add = from > 0};
+        const ht_conv_tile c = {.x = ROOM->image, .ldx = j->row, .w = weight + from * taps * j->conv->lanes, .w_stride = ph->stride,
+                                .y = ROOM->result, .ldy = stride, .depth = some * taps, .tiles = rows / k->mr, .add = from > 0};
         rc = ht_conv_across(k, j->conv->lanes, c, here.features);
       }
-      if (channels == 0) memset(result_memory, 0, (size_t)(rows * stride) * sizeof(float));
+      if (channels == 0) memset(ROOM->result, 0, (size_t)(rows * stride) * sizeof(float));
       for (int64_t i = 0; i < at.pixels && j->call->bias != NULL; ++i)
-        for (int64_t f = 0; f < here.features; ++f) result_memory[i * stride + f] += j->call->bias[all + f];
+        for (int64_t f = 0; f < here.features; ++f) ROOM->result[i * stride + f] += j->call->bias[all + f];
       if (rc == 0) rc = put(j, ph, here, stride);
     }
   return rc;

@@ -9,8 +9,12 @@
 #define ROWS_MOST 96
 #define LINE 64
 
-static _Thread_local _Alignas(64) char image_memory[IMAGE_BYTES];
-static _Thread_local _Alignas(64) float sums_memory[HT_CONV_SUMS];
+typedef struct { /* of each thread */
+  _Alignas(64) float sums[HT_CONV_SUMS];
+  _Alignas(64) char image[IMAGE_BYTES];
+} rooms;
+
+#define ROOM ((rooms*)ht_room(HT_ROOM_TYPED, sizeof(rooms)))
 
 typedef struct {
   const ht_conv* conv;
@@ -67,7 +71,7 @@ static void multiply(result* r, const char* x, int64_t x_stride, int64_t from, i
       .x_stride = x_stride,
       .w = (const char*)(weight + at.feature / lanes * j->phase.stride) + from / typed->terms * lanes * typed->column,
       .panel = j->phase.stride * (int64_t)sizeof(float),
-      .sums = sums_memory,
+      .sums = ROOM->sums,
       .stride = groups * k->nr,
       .k = depth,
       .tiles = up(at.pixels, k->mr),
@@ -90,13 +94,13 @@ static int run_box(const job* j, box at) {
       const int64_t depth = least(j->part, j->phase.depth - from);
       if (!direct && (feature == at.feature || !whole)) {
         const ht_image block = {j->conv, j->call, &j->phase, at.group * j->channels, at.pixel, at.pixels, from, depth, j->width};
-        ht_conv_rows(&block, image_memory);
+        ht_conv_rows(&block, ROOM->image);
       }
-      multiply(&r, direct ? image + from * size : image_memory, direct ? j->call->xw * size : j->width, from, depth);
+      multiply(&r, direct ? image + from * size : ROOM->image, direct ? j->call->xw * size : j->width, from, depth);
     }
     if (j->phase.depth == 0) {
-      const ht_typed_part none = {sums_memory, r.at.features, 0, at.pixels, 0, r.at.features};
-      memset(sums_memory, 0, (size_t)(at.pixels * r.at.features) * sizeof(float));
+      const ht_typed_part none = {ROOM->sums, r.at.features, 0, at.pixels, 0, r.at.features};
+      memset(ROOM->sums, 0, (size_t)(at.pixels * r.at.features) * sizeof(float));
       finish(&r, &none);
     }
     if (r.failed) return -1;

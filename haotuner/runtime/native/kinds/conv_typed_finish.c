@@ -4,8 +4,12 @@
 #include "conv.h"
 #include "epilogue.h"
 
-static _Thread_local _Alignas(64) float wide_memory[HT_CONV_SUMS];
-static _Thread_local _Alignas(64) char made_memory[HT_CONV_SUMS * 4];
+typedef struct { /* of each thread */
+  _Alignas(64) char made[HT_CONV_SUMS * 4];
+  _Alignas(64) float wide[HT_CONV_SUMS];
+} rooms;
+
+#define ROOM ((rooms*)ht_room(HT_ROOM_FINISH, sizeof(rooms)))
 
 typedef struct { /* pixels of a row of the output */
   int64_t b, p, q, length;
@@ -47,10 +51,10 @@ int ht_conv_finish_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_
         const line here = line_at(phase, pixel + at, pixels - at);
         const char* from = (const char*)of->data +
                            (here.b * of->sb + here.p * of->sh + here.q * of->sw + feature * of->sf) * (typed->whole.bits / 8);
-        ht_typed_widen(typed->whole, from, phase->wide.step * of->sw, of->sf, here.length, features, wide_memory + at * stride, stride);
+        ht_typed_widen(typed->whole, from, phase->wide.step * of->sw, of->sf, here.length, features, ROOM->wide + at * stride, stride);
         at += here.length;
       }
-      extra[e] = (ht_extra){wide_memory, stride, 1};
+      extra[e] = (ht_extra){ROOM->wide, stride, 1};
     }
     if (ht_epilogue_run(kernel->epilogue, kernel->lanes, sums, stride, extra, call->extras, 0, 0, pixels, features) != 0) return -1;
   }
@@ -63,8 +67,8 @@ int ht_conv_finish_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_
     char* y = (char*)call->y + (here.b * call->yb + feature * call->yf + here.p * call->yh + here.q * call->yw) * size;
     if (call->yf == 1 || features == 1) typed->store(sums + at * stride, stride, y, gap * size, here.length, features);
     else {
-      typed->store(sums + at * stride, stride, made_memory, features * size, here.length, features);
-      turn_out(call, gap, made_memory, y, here.length, features, size);
+      typed->store(sums + at * stride, stride, ROOM->made, features * size, here.length, features);
+      turn_out(call, gap, ROOM->made, y, here.length, features, size);
     }
     at += here.length;
   }

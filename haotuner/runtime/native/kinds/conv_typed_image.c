@@ -6,7 +6,7 @@
 
 #define LINE_BYTES (160 * 1024) /* of lines that were turned: they and a block of image columns share L2 */
 
-static _Thread_local _Alignas(64) char line_memory[LINE_BYTES];
+#define ROOM ((char*)ht_room(HT_ROOM_TYPED_IMAGE, LINE_BYTES))
 
 static int as_words(const ht_image* im, char* out) {
   const int64_t size = im->conv->typed->x.bits / 8, each = im->conv->channels / im->conv->groups;
@@ -60,14 +60,14 @@ static int64_t turned(const ht_image* im, char* out) {
   const char* from = (const char*)call->x + (b * call->xb + im->channel * call->xc) * size;
   const int64_t joined = call->xh == call->w ? most(high - low, 1) : 1; /* lines that follow one another: short ones fill no square */
   for (int64_t y = low; y < high; y += joined)
-    ht_typed_turn(line_memory + (y - low) * line, channels * size, from + y * call->xh * size, call->xc * size, channels, joined * call->w, size);
+    ht_typed_turn(ROOM + (y - low) * line, channels * size, from + y * call->xh * size, call->xc * size, channels, joined * call->w, size);
   ht_conv conv = *im->conv;
   ht_conv_call lines = *call;
   ht_image image = *im;
   conv.channels = (int32_t)channels;
   conv.groups = 1;
   conv.last = 1;
-  lines.x = (const float*)(const void*)(line_memory - low * line);
+  lines.x = (const float*)(const void*)(ROOM - low * line);
   lines.xc = 1;
   lines.xw = channels;
   lines.xh = call->w * channels;

@@ -13,7 +13,7 @@
 #define SHORT_LINE 8             /* pixels: with channels first, lines of fewer fill no square that is turned; image columns turn all lines at once */
 #define MOST_PIXEL 1024          /* bytes of a pixel: rows of a tile that lie further apart meet in few sets of L1 */
 
-static _Thread_local _Alignas(64) char lines_memory[LINES_BYTES];
+#define ROOM ((char*)ht_room(HT_ROOM_TYPED_LINES, LINES_BYTES))
 
 typedef struct {
   const ht_conv* conv;
@@ -98,10 +98,10 @@ static void run_chunk(void* arg, int64_t index) {
   block at = {j, image % j->call->batch, row, least(j->rows, tall->count - row), image / j->call->batch, feature,
               least(j->span, j->features - feature), 0};
   for (int64_t y = 0, lines = lines_of(tall, at.rows); y < lines; ++y)
-    lay_out(j, at.b, at.group, at.row + tall->at + y, lines_memory + y * j->wide * j->pixel);
+    lay_out(j, at.b, at.group, at.row + tall->at + y, ROOM + y * j->wide * j->pixel);
   const float* weight = j->call->weight + j->phase->offset + at.group * j->phase->group;
   const ht_typed_tile tile = {
-      .x = lines_memory,
+      .x = ROOM,
       .x_stride = j->pixel,
       .w = (const char*)(weight + feature / lanes * j->phase->stride),
       .panel = j->phase->stride * (int64_t)sizeof(float),

@@ -32,9 +32,13 @@
 #define HT_LANES 4
 #include "conv_winograd.h"
 
-static _Thread_local _Alignas(64) float point_memory[POINT_FLOATS];
-static _Thread_local _Alignas(64) float product_memory[PRODUCT_FLOATS];
-static _Thread_local _Alignas(64) float line_memory[6 * ((RUN * 4 + 2) + MOST_LANES) * MOST_LANES];
+typedef struct { /* of each thread */
+  _Alignas(64) float line[6 * ((RUN * 4 + 2) + MOST_LANES) * MOST_LANES];
+  _Alignas(64) float product[PRODUCT_FLOATS];
+  _Alignas(64) float point[POINT_FLOATS];
+} rooms;
+
+#define ROOM ((rooms*)ht_room(HT_ROOM_WINOGRAD, sizeof(rooms)))
 
 typedef struct {
   const ht_conv* conv;
@@ -107,7 +111,7 @@ static void lay_out(const job* j, spot at, int64_t c, int64_t some, int64_t wide
   const int64_t lanes = j->conv->lanes, x0 = at.x - j->conv->wide.before;
   const int64_t low = least(wide, x0 < 0 ? -x0 : 0), high = least(wide, call->w - x0 > low ? call->w - x0 : low);
   for (int64_t i = 0; i < j->side; ++i) {
-    float* line = line_memory + i * wide * lanes;
+    float* line = ROOM->line + i * wide * lanes;
     int64_t y = at.y - j->conv->tall.before + i;
     if (y < 0 || y >= call->h || low >= high) {
       memset(line, 0, (size_t)(wide * lanes) * sizeof *line);
@@ -143,7 +147,7 @@ static void transform(const job* j, int64_t first, int64_t end) {
   for (int64_t index = first, count; index < end; index += count) {
     spot at = spot_of(j, index);
     count = run_of(j, index, end);
-    float* to = point_memory + (index - first) * j->row;
+    float* to = ROOM->point + (index - first) * j->row;
     int64_t wide = count * j->tile + 2, y = at.y - j->conv->tall.before, x = at.x - j->conv->wide.before;
     int inside = j->conv->last && y >= 0 && x >= 0 && y + j->side <= call->h && x + wide <= call->w;
     const float* image = call->x + at.b * call->xb + y * call->xh + x * call->xw;
@@ -154,7 +158,7 @@ static void transform(const job* j, int64_t first, int64_t end) {
         continue;
       }
       lay_out(j, at, c, some, wide);
-      forward(j, line_memory, wide * lanes, lanes, j->tile * lanes, count, to + c);
+      forward(j, ROOM->line, wide * lanes, lanes, j->tile * lanes, count, to + c);
     }
   }
 }
@@ -173,15 +177,15 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
       int64_t some = least(lanes, features - f);
       _Alignas(64) float bias[MOST_LANES] = {0};
       if (call->bias != NULL) memcpy(bias, call->bias + feature + f, (size_t)some * sizeof *bias);
-      const float* from = product_memory + (index - first) * row + f;
+      const float* from = ROOM->product + (index - first) * row + f;
       float* y = image + (feature + f) * call->yf;
       if (j->conv->last && some == lanes && pixels == wide && lines == j->tile) {
         inverse(j, from, row, point, count, bias, y, call->yh, call->yw, j->tile * call->yw);
         continue;
       }
-      inverse(j, from, row, point, count, bias, line_memory, wide * lanes, lanes, j->tile * lanes);
+      inverse(j, from, row, point, count, bias, ROOM->line, wide * lanes, lanes, j->tile * lanes);
       for (int64_t i = 0; i < lines; ++i, y += call->yh) {
-        const float* line = line_memory + i * wide * lanes;
+        const float* line = ROOM->line + i * wide * lanes;
         if (j->conv->last)
           for (int64_t p = 0; p < pixels; ++p) memcpy(y + p * call->yw, line + p * lanes, (size_t)some * sizeof *y);
         else
@@ -202,7 +206,7 @@ static int multiply(const job* j, int64_t rows, int64_t feature, int64_t feature
   const float* weight = j->weight + feature / j->conv->lanes * j->panel;
   int rc = 0;
   for (int64_t p = 0; p < j->points && rc == 0; ++p, weight += j->group) {
-    ht_conv_tile c = {.x = point_memory + p * j->point, .ldx = j->row, .w = weight, .w_stride = j->panel, .y = product_memory + p * point,
+    ht_conv_tile c = {.x = ROOM->point + p * j->point, .ldx = j->row, .w = weight, .w_stride = j->panel, .y = ROOM->product + p * point,
                       .ldy = row, .depth = j->conv->channels, .tiles = rows / k->mr};
     rc = ht_conv_across(k, j->conv->lanes, c, features);
   }
@@ -217,7 +221,7 @@ static void run_chunk(void* arg, int64_t index) {
   int rc = 0;
   transform(j, first, end);
   for (int64_t p = 0; p < j->points; ++p) /* rows that no tile has: numbers that no output keeps */
-    memset(point_memory + p * j->point + (end - first) * j->row, 0, (size_t)((rows - (end - first)) * j->row) * sizeof(float));
+    memset(ROOM->point + p * j->point + (end - first) * j->row, 0, (size_t)((rows - (end - first)) * j->row) * sizeof(float));
   int64_t from = j->shared_spans ? index % each : 0, to = j->shared_spans ? from + 1 : j->spans;
   for (int64_t span = from; span < to && rc == 0; ++span) {
     int64_t feature = span * j->span, features = least(j->span, j->conv->features - feature);

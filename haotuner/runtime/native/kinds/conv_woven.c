@@ -176,7 +176,7 @@ static int chunk_first(const job* j, int64_t group, int64_t pixel, int64_t pixel
   for (int64_t f = first; f < first + count && rc == 0; f += step) {
     const int64_t features = least(step, first + count - f);
     const float* results[HT_CONV_CLASSES];
-    float* y = ht_conv_result_memory;
+    float* y = ht_conv_rooms()->results;
     for (int64_t n = 0; n < j->count && rc == 0; ++n) {
       const ht_conv_class* class = &j->classes[n];
       const ht_phase* ph = &class->phase;
@@ -186,9 +186,9 @@ static int chunk_first(const job* j, int64_t group, int64_t pixel, int64_t pixel
         const int64_t depth = least(part, ph->depth - from);
         if (f == first || j->count > 1 || part < ph->depth) { /* else one layout serves all features */
           const ht_image image = {j->conv, j->call, ph, group * j->channels, pixel, pixels, from, depth, k->nr};
-          ht_conv_image(&image, j->conv->lanes, ht_conv_image_memory);
+          ht_conv_image(&image, j->conv->lanes, ht_conv_rooms()->image);
         }
-        const ht_conv_tile c = {.w = ht_conv_image_memory, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
+        const ht_conv_tile c = {.w = ht_conv_rooms()->image, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
         const float* weight = j->call->weight + ph->offset + group * ph->group + f * lines * ph->stride + from;
         rc = ht_conv_down(k, c, weight, ph->stride, features * lines, y, stride);
       }
@@ -216,7 +216,7 @@ static int put_last(const job* j, const ht_conv_class* class, int64_t group, int
     for (int64_t done = 0; done < pixels && rc == 0;) {
       const strip at = strip_of(j, pixel, done, pixels);
       const int64_t p = at.i * j->conv->tall.stride + class->phase.tall.first + a - j->conv->tall.before;
-      const float* from = ht_conv_result_memory + done * stride + (c - first);
+      const float* from = ht_conv_rooms()->results + done * stride + (c - first);
       done += at.count;
       if (p < 0 || p >= call->p) continue;
       const int64_t feature = group * F + f, here = class->phase.wide.first + r - before, residues = most(beside, 1);
@@ -252,15 +252,15 @@ static int chunk_last(const job* j, int64_t group, int64_t pixel, int64_t pixels
         const int64_t depth = least(part, ph->depth - from), ldx = ht_conv_apart(depth);
         if (column == first || part < ph->depth) {
           const ht_image image = {j->conv, j->call, ph, group * j->channels, pixel, pixels, from, depth, ldx};
-          ht_conv_image(&image, j->conv->lanes, ht_conv_image_memory);
+          ht_conv_image(&image, j->conv->lanes, ht_conv_rooms()->image);
         }
-        const ht_conv_tile c = {.x = ht_conv_image_memory, .ldx = ldx, .depth = depth, .y = ht_conv_result_memory, .ldy = stride, .tiles = rows / k->mr, .add = from > 0,
+        const ht_conv_tile c = {.x = ht_conv_rooms()->image, .ldx = ldx, .depth = depth, .y = ht_conv_rooms()->results, .ldy = stride, .tiles = rows / k->mr, .add = from > 0,
                                 .w = j->call->weight + ph->offset + group * ph->group + column / j->conv->lanes * ph->stride + from * j->conv->lanes,
                                 .w_stride = ph->stride};
         rc = ht_conv_across(k, j->conv->lanes, c, columns);
       }
       for (int64_t i = 0; j->call->bias != NULL && i < pixels; ++i)
-        for (int64_t c = 0; c < columns; ++c) ht_conv_result_memory[i * stride + c] += j->call->bias[group * j->features + (column + c) % j->features];
+        for (int64_t c = 0; c < columns; ++c) ht_conv_rooms()->results[i * stride + c] += j->call->bias[group * j->features + (column + c) % j->features];
       if (rc == 0) rc = put_last(j, class, group, column, columns, pixel, pixels, stride);
     }
   }

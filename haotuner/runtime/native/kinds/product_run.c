@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "product.h"
+#include "room.h"
 
 #define W_FLOATS (32 * 1024) /* 128 KiB of a block of W: half of the smallest private L2 of server cores */
 #define X_FLOATS (16 * 1024) /* of X, where its strides are none that the programs read */
@@ -15,11 +16,13 @@
 _Static_assert(W_FLOATS >= TERMS / 2 * WIDEST && X_FLOATS >= TERMS * HT_PRODUCT_ROWS, "blocks hold a tile");
 
 /* Of each thread: too large for the stack of a server's own threads. */
-static _Thread_local struct {
+typedef struct {
   _Alignas(64) float w[W_FLOATS];
   _Alignas(64) float x[X_FLOATS];
   _Alignas(64) float y[ROWS * WIDEST];
-} room;
+} rooms;
+
+#define ROOM ((rooms*)ht_room(HT_ROOM_PRODUCT, sizeof(rooms)))
 
 typedef struct { /* an extent in even tiles: `wide` of `size` units, then `narrow` of a unit less */
   int64_t size, wide, narrow;
@@ -105,7 +108,7 @@ static int64_t groups_of(const columns_cut* c, int kind) {
 /* W of the block where the programs read it: groups one after the other, each (depth, width). */
 static void pack_w(const job* j, const block* b, const columns_cut* c, int all) {
   int64_t lanes = j->product->lanes, column = 0;
-  float* to = room.w;
+  float* to = ROOM->w;
   for (int kind = 0; kind < 3; ++kind) {
     const int64_t vectors = vectors_of(c, kind), count = groups_of(c, kind);
     if (kind == 2) column = c->begin;
@@ -178,13 +181,13 @@ static int run_step(step* s, const float* x, const block* b, int lanes) {
   float* y = b->y + s->y;
   TVMFFIAny result = {.type_index = kTVMFFINone};
   s->args[0].v_ptr = (void*)(x + s->x);
-  s->args[1].v_ptr = (void*)((s->copied ? room.w : b->w) + s->w);
-  s->args[2].v_ptr = s->part == 0 ? y : room.y;
+  s->args[1].v_ptr = (void*)((s->copied ? ROOM->w : b->w) + s->w);
+  s->args[2].v_ptr = s->part == 0 ? y : ROOM->y;
   if (s->fn == NULL) return -1;
   if (s->part == 0) return s->fn(NULL, s->args, 12, &result);
-  if (b->from > 0) copy(room.y, s->width, y, b->y_down, s->rows, s->part, lanes);
+  if (b->from > 0) copy(ROOM->y, s->width, y, b->y_down, s->rows, s->part, lanes);
   const int rc = s->fn(NULL, s->args, 12, &result);
-  copy(y, b->y_down, room.y, s->width, s->rows, s->part, lanes);
+  copy(y, b->y_down, ROOM->y, s->width, s->rows, s->part, lanes);
   return rc;
 }
 
@@ -193,9 +196,9 @@ static int run_block(const job* j, const block* b, const columns_cut* c, cuts* b
   const ht_product* p = j->product;
   const float* x = b->x;
   if (by->copied) {
-    if (p->x_across) ht_product_pack(room.x, b->rows, b->x, b->x_right, b->x_down, b->depth, b->rows, p->lanes);
-    else ht_product_pack(room.x, b->depth, b->x, b->x_down, b->x_right, b->rows, b->depth, p->lanes);
-    x = room.x;
+    if (p->x_across) ht_product_pack(ROOM->x, b->rows, b->x, b->x_right, b->x_down, b->depth, b->rows, p->lanes);
+    else ht_product_pack(ROOM->x, b->depth, b->x, b->x_down, b->x_right, b->rows, b->depth, p->lanes);
+    x = ROOM->x;
   }
   step own[STEPS], *steps = by->first;
   int count = by->first_count;

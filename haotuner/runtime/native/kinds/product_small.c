@@ -6,16 +6,19 @@
 
 #include "product.h"
 #include "turn.h"
+#include "room.h"
 
 #define SIDE 4             /* rows and columns of sums that are in registers at once */
 #define FLOATS (32 * 1024) /* of both factors: half of the smallest private L2 of server cores; longer sums are computed in parts */
 #define SUMS (8 * 1024)    /* of all lanes */
 #define FEW 8              /* matrices of one element that are soonest done without turning */
 
-static _Thread_local struct {
+typedef struct {
   _Alignas(64) float factors[FLOATS];
   _Alignas(64) float sums[SUMS];
-} room;
+} rooms;
+
+#define ROOM ((rooms*)ht_room(HT_ROOM_SMALL, sizeof(rooms)))
 
 typedef struct { /* a factor of some matrices, turned: from its first elements to those of the next row, and of the next column */
   const float* data;
@@ -73,7 +76,7 @@ static void put(float* y, int64_t down, int64_t step, int64_t m, int64_t n, int6
   for (int64_t i = 0; i < runs; ++i)
     for (int64_t e = 0; e < run; e += lanes) {
       const int64_t count = least(lanes, run - e);
-      ht_square(lanes, room.sums + (i * run + e) * lanes, lanes, count, some, y + i * down + e, step, count);
+      ht_square(lanes, ROOM->sums + (i * run + e) * lanes, lanes, count, some, y + i * down + e, step, count);
     }
 }
 
@@ -101,12 +104,12 @@ int ht_product_small(const ht_product* product, const ht_call* call, int64_t fir
     const float *from_x = (const float*)x->data + offsets[HT_PRODUCT_X], *from_w = (const float*)w->data + offsets[HT_PRODUCT_W];
     for (int64_t term = 0; term < k; term += terms) {
       const int64_t depth = least(terms, k - term);
-      const turned xs = turn(from_x + term * x->strides[1], x, m, depth, x->strides[2 + inner], some, lanes, room.factors);
-      const turned ws = turn(from_w + term * w->strides[0], w, depth, n, w->strides[2 + inner], some, lanes, room.factors + m * depth * lanes);
+      const turned xs = turn(from_x + term * x->strides[1], x, m, depth, x->strides[2 + inner], some, lanes, ROOM->factors);
+      const turned ws = turn(from_w + term * w->strides[0], w, depth, n, w->strides[2 + inner], some, lanes, ROOM->factors + m * depth * lanes);
       for (int64_t i = 0; i < m; i += SIDE)
         for (int64_t j = 0; j < n; j += SIDE)
           sums[least(SIDE, m - i) - 1][least(SIDE, n - j) - 1](xs.data + i * xs.down, ws.data + j * ws.right, xs.down, xs.right, ws.right, ws.down,
-                                                               room.sums + (i * n + j) * lanes, n * lanes, depth, term > 0);
+                                                               ROOM->sums + (i * n + j) * lanes, n * lanes, depth, term > 0);
     }
     put((float*)y->data + offsets[HT_PRODUCT_Y], y->strides[0], y->strides[2 + inner], m, n, some, lanes);
     for (int64_t i = 0; beside && i < some; ++i) {

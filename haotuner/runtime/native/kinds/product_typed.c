@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "product.h"
+#include "room.h"
 
 #define W_BYTES (256 * 1024) /* half of the smallest private L2 of server cores */
 #define NEAR_W (32 * 1024) /* of what is packed at a time, unless one tile has more: it stays in L1 while rows pass */
@@ -12,12 +13,14 @@
 #define SUMS (16 * 1024)
 #define SIDE 32 /* matrices of one element each in a tile at most */
 
-static _Thread_local struct {
+typedef struct {
   _Alignas(64) char w[W_BYTES];
   _Alignas(64) char x[X_BYTES];
   _Alignas(64) float sums[SUMS];
   int32_t first[SUMS];
-} room;
+} rooms;
+
+#define ROOM ((rooms*)ht_room(HT_ROOM_PRODUCT_TYPED, sizeof(rooms)))
 
 typedef struct { /* `columns` of W and `depth` terms of it */
   const char* data;
@@ -69,7 +72,7 @@ static void begin_columns(const block* b, int64_t k) {
   for (int64_t c = 0; c < b->columns; ++c) {
     int64_t sum = 0;
     for (int64_t term = 0; term < k; ++term) sum += *((const int8_t*)b->data + term * b->down + c * b->right);
-    room.first[c] = (int32_t)(uint32_t)(-128 * sum);
+    ROOM->first[c] = (int32_t)(uint32_t)(-128 * sum);
   }
 }
 
@@ -77,19 +80,19 @@ static void pack_w(const ht_typed* typed, const block* b, int64_t pw, int64_t pa
   const int64_t panel = ht_typed_depth(typed, b->depth) * pw * typed->column;
   for (int64_t p = 0; p < panels; ++p) {
     const int64_t there = least(pw, b->columns - p * pw);
-    if (there <= 0) memset(room.w + p * panel, 0, (size_t)panel);
-    else pack_panel(typed, b, p * pw, there, pw, room.w + p * panel);
+    if (there <= 0) memset(ROOM->w + p * panel, 0, (size_t)panel);
+    else pack_panel(typed, b, p * pw, there, pw, ROOM->w + p * panel);
   }
 }
 
 /* Rows of X side by side, where the tiles cannot read them as they lie. */
 static void copy_x(const char* from, int64_t down, int64_t right, int64_t rows, int64_t depth, int64_t size, int64_t width) {
   if (right == 1)
-    for (int64_t r = 0; r < rows; ++r) memcpy(room.x + r * width, from + r * down * size, (size_t)(depth * size));
-  else if (down == 1) ht_typed_turn(room.x, width, from, right * size, depth, rows, size);
+    for (int64_t r = 0; r < rows; ++r) memcpy(ROOM->x + r * width, from + r * down * size, (size_t)(depth * size));
+  else if (down == 1) ht_typed_turn(ROOM->x, width, from, right * size, depth, rows, size);
   else
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t t = 0; t < depth; ++t) memcpy(room.x + r * width + t * size, from + (r * down + t * right) * size, (size_t)size);
+      for (int64_t t = 0; t < depth; ++t) memcpy(ROOM->x + r * width + t * size, from + (r * down + t * right) * size, (size_t)size);
 }
 
 typedef struct { /* of a call: what the sums of a matrix become from (row, column) on, up to `rows` and `columns` there */
@@ -136,15 +139,15 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
     block b = {w->data + (offsets[HT_PRODUCT_W] + column * w->strides[1]) * size, w->strides[0], w->strides[1], columns, terms};
     if (ht_typed_signed(typed)) begin_columns(&b, k);
     if (k > 0 && terms == k) pack_w(typed, &b, pw, panels);
-    /* Rows of a sum in parts are as many as the sums that find room. */
+    /* Rows of a sum in parts are as many as the sums that find ROOM-> */
     const int64_t most = terms == k && k > 0 ? at.rows : SUMS / (groups * nr);
     for (int64_t row = at.row, end = at.row + at.rows, tall; row < end; row += tall) {
       /* Whole tiles, then what is left of one, whose rows are copied: a tile reads all of its own. */
       tall = end - row >= mr ? least(most, end - row) / mr * mr : end - row;
       result found = {typed, call, offsets, {row, tall, column, columns}, product, beside, 0};
       if (k == 0) {
-        const ht_typed_part none = {room.sums, groups * nr, 0, tall, 0, columns};
-        memset(room.sums, 0, (size_t)(tall * groups * nr) * sizeof(float));
+        const ht_typed_part none = {ROOM->sums, groups * nr, 0, tall, 0, columns};
+        memset(ROOM->sums, 0, (size_t)(tall * groups * nr) * sizeof(float));
         finish(&found, &none);
       }
       for (int64_t from = 0; from < k; from += terms) {
@@ -161,16 +164,16 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
           if (copied) copy_x(source, x->strides[0], x->strides[1], rows, b.depth, size, x_width);
           found.at.row = row + r;
           found.at.rows = rows;
-          const ht_typed_tile tile = {.x = copied ? room.x : source,
+          const ht_typed_tile tile = {.x = copied ? ROOM->x : source,
                                       .x_stride = copied ? x_width : x->strides[0] * size,
-                                      .w = room.w,
+                                      .w = ROOM->w,
                                       .panel = ht_typed_depth(typed, b.depth) * pw * typed->column,
-                                      .sums = room.sums + r * groups * nr,
+                                      .sums = ROOM->sums + r * groups * nr,
                                       .stride = groups * nr,
                                       .k = b.depth,
                                       .tiles = up(rows, mr),
                                       .groups = groups,
-                                      .first = ht_typed_signed(typed) ? room.first : NULL,
+                                      .first = ht_typed_signed(typed) ? ROOM->first : NULL,
                                       .add = from > 0,
                                       .across = 1,
                                       .finish = from + b.depth == k ? finish : NULL,
@@ -200,12 +203,12 @@ int ht_product_single_typed(const ht_product* product, const ht_kernel* kernel, 
     if (ht_typed_signed(typed)) begin_columns(&b, k);
     pack_w(typed, &b, kernel->pw, nr / kernel->pw);
     copy_x(x->data + offsets[HT_PRODUCT_X] * size, x_down, x->strides[1], some, k, size, k * size);
-    const ht_typed_tile tile = {.x = room.x, .x_stride = k * size, .w = room.w, .panel = words * kernel->pw * typed->column, .sums = room.sums,
-                                .stride = nr, .k = k, .tiles = 1, .groups = 1, .first = ht_typed_signed(typed) ? room.first : NULL};
+    const ht_typed_tile tile = {.x = ROOM->x, .x_stride = k * size, .w = ROOM->w, .panel = words * kernel->pw * typed->column, .sums = ROOM->sums,
+                                .stride = nr, .k = k, .tiles = 1, .groups = 1, .first = ht_typed_signed(typed) ? ROOM->first : NULL};
     ((ht_typed_fn)(void (*)(void))kernel->fn)(&tile);
     float line[SIDE];
     char made[SIDE * sizeof(float)];
-    for (int64_t i = 0; i < some; ++i) memcpy(&line[i], &room.sums[i * nr + i], sizeof line[i]); /* floats or whole numbers */
+    for (int64_t i = 0; i < some; ++i) memcpy(&line[i], &ROOM->sums[i * nr + i], sizeof line[i]); /* floats or whole numbers */
     if (typed->floats != NULL && !beside && typed->y.code == kDLInt && typed->y.bits == 32) memcpy(made, line, sizeof line);
     else {
       if (typed->floats != NULL) typed->floats(line, SIDE, (char*)line, sizeof line, 1, some);
