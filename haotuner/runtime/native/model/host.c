@@ -16,18 +16,34 @@ static void describe(int index, ht_door_op* out) {
   if (ht_ops[index].kind->describe != NULL) ht_ops[index].kind->describe(&ht_ops[index], out);
 }
 
+/* `there` rows of a weight that stores rows, as columns of a panel, zero beyond them. The rows lie apart, which the CPU does not foresee. */
+static void turn_panel(const float* rows, int64_t depth, int64_t there, int64_t pw, float* to) {
+  for (int64_t first = 0; first < depth; first += TERMS) {
+    int64_t end = first + TERMS < depth ? first + TERMS : depth;
+    for (int64_t j = 0; j < there; ++j) {
+      const float* from = rows + j * depth;
+      if (end < depth) __builtin_prefetch(from + end);
+      for (int64_t k = first; k < end; ++k) to[k * pw + j] = from[k];
+    }
+    for (int64_t j = there; j < pw; ++j)
+      for (int64_t k = first; k < end; ++k) to[k * pw + j] = 0;
+  }
+}
+
 /* Panels of a dense layer's weight: [panels][k][pw], zero beyond column n. */
 static void pack_panels(const ht_door_op* op, const float* w, float* packed) {
-  int64_t of_row = op->weight_kn ? 1 : op->k, of_term = op->weight_kn ? op->n : 1;
-  for (int64_t panel = 0; panel < op->panels; ++panel)
-    for (int64_t first = 0; first < op->k; first += TERMS) {
-      int64_t end = first + TERMS < op->k ? first + TERMS : op->k;
-      float* to = packed + panel * op->k * op->pw;
-      for (int64_t j = 0; j < op->pw; ++j) {
-        int64_t row = panel * op->pw + j;
-        for (int64_t k = first; k < end; ++k) to[k * op->pw + j] = row < op->n ? w[row * of_row + k * of_term] : 0;
-      }
+  for (int64_t panel = 0; panel < op->panels; ++panel) {
+    int64_t left = op->n - panel * op->pw, there = left < op->pw ? left > 0 ? left : 0 : op->pw;
+    float* to = packed + panel * op->k * op->pw;
+    if (!op->weight_kn) {
+      turn_panel(w + panel * op->pw * op->k, op->k, there, op->pw, to);
+      continue;
     }
+    for (int64_t k = 0; k < op->k; ++k, to += op->pw) {
+      if (there > 0) memcpy(to, w + k * op->n + panel * op->pw, (size_t)there * sizeof *to);
+      memset(to + there, 0, (size_t)(op->pw - there) * sizeof *to);
+    }
+  }
 }
 
 static int fits(const ht_model_tensor* t, const ht_door_op* op) { /* of a dense layer */
