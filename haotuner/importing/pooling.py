@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from haotuner.graph.extents import canonical, product
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.layout import padded, reshaped
 from haotuner.importing.windows import Windows, windows_of
+
+PAYS = 2.5  # comparisons that windows taken an axis at a time save for each that is left: a row more is stored and read
 
 
 def _windows(c: Call) -> Windows:
@@ -32,6 +35,8 @@ def _lowest(dtype: str) -> float:
 
 def _max_pool(c: Call) -> list[str]:
     w, x = _windows(c), c.tensor(0)
+    if c.outputs < 2 and prod(w.sizes) >= PAYS * sum(w.sizes):
+        return [_by_axis(c, x, w)]
     slid, ends = _slid(c, x, w, _lowest(c.type().dtype))
     found = c.g.add("reduce", slid, how="max", axes=ends, keepdims=False)
     if c.outputs < 2:
@@ -40,6 +45,18 @@ def _max_pool(c: Call) -> list[str]:
     flat = reshaped(c, slid, (*shape[: ends[0]], product(w.sizes)))
     first = c.g.add("arg_reduce", flat, how="max", axis=ends[0], keepdims=False)
     return [found, _places(c, w, first)]
+
+
+def _by_axis(c: Call, x: str, w: Windows) -> str:
+    """Maxima an axis at a time: of 13 x 13 elements 26 are compared, not 169. The numbers are the same."""
+    rank = len(w.sizes)
+    for axis in reversed(range(rank)):
+        before, after = ([0] * (2 + axis) + [ends[axis]] + [0] * (rank - 1 - axis) for ends in (w.before, w.after))
+        line = padded(c, x, before, after, "constant", _lowest(c.type().dtype))
+        sizes, strides, dilations = w.sizes[axis : axis + 1], w.strides[axis : axis + 1], w.dilations[axis : axis + 1]
+        slid = c.g.add("window", line, axes=(2 + axis,), sizes=sizes, strides=strides, dilations=dilations)
+        x = c.g.add("reduce", slid, how="max", axes=(2 + rank,), keepdims=False)
+    return x
 
 
 def _places(c: Call, w: Windows, inside: str) -> str:
