@@ -14,6 +14,12 @@ static size_t bytes_of(const DLTensor* t) {
   return bytes;
 }
 
+static void* there(void* arg, int output, const DLTensor* wanted) {
+  const DLTensor* own = (const DLTensor*)arg + output;
+  CHECK(wanted->device.device_type == kDLCUDA && wanted->device.device_id == 0 && bytes_of(wanted) == bytes_of(own));
+  return own->data;
+}
+
 int main(int argc, char** argv) {
   ht_error error;
   ht_pack* pack;
@@ -48,12 +54,13 @@ int main(int argc, char** argv) {
   CHECK(cu.StreamSynchronize(NULL) == 0);
   CHECK(ht_model_run(model, inputs, outputs, &error) == HT_OK && cu.StreamSynchronize(NULL) == 0);
   CHECK(ht_model_queue(model, inputs, outputs, stream, &error) == HT_OK && cu.StreamSynchronize(stream) == 0);
+  CHECK(ht_model_queue_placed(model, inputs, NULL, there, outputs, stream, &error) == HT_OK && cu.StreamSynchronize(stream) == 0);
   CHECK(cu.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == 0);
   CHECK(ht_model_queue(model, inputs, outputs, stream, &error) == HT_OK);
   CHECK(cu.StreamEndCapture(stream, &graph) == 0 && cu.GraphInstantiate(&ready, graph, 0) == 0);
   for (int i = 0; i < out; ++i) CHECK(cu.MemsetD8Async((CUdeviceptr)(size_t)outputs[i].data, 0xff, bytes_of(&outputs[i]), stream) == 0);
   CHECK(cu.GraphLaunch(ready, stream) == 0 && cu.StreamSynchronize(stream) == 0);
-  CHECK(ht_model_held(model, &held) == HT_OK && held.calls == 3 && held.contexts == 2 && held.packed_bytes > 0);
+  CHECK(ht_model_held(model, &held) == HT_OK && held.calls == 4 && held.contexts == 2 && held.packed_bytes > 0);
   DLTensor away = inputs[0];
   away.device.device_id = 1;
   inputs[0] = away;
