@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import re
 import statistics
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.bench.agreed import Agreed
 from haotuner.bench.contender import OURS, Setting
 from haotuner.bench.environment import child_environment
 from haotuner.bench.model_child import PROGRAM, RANGE
@@ -22,19 +24,23 @@ from haotuner.isolate.child import Child
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
 from haotuner.trace import is_trace
-from haotuner.words.shape import ShapeRange
+from haotuner.words.shape import ShapeRange, Span
 
 MODEL_PEERS = ("onnxruntime", "openvino", "torch")
 PROGRAMS = ".pt2"  # what ``torch.export.save`` writes, for torch alone; the others read ONNX
 TURNS = 9  # a contender's time at a size is spent in as many parts: a host changes its speed by a third for seconds
 DRAWN = 12  # requests of a range
+TRIES = 100  # draws for each of them, where a model takes few
 NUMBER = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?")
 
 
-def requests_of(text: str, dims: Sequence[str], seed: int = 0, data: Sequence[str] = ()) -> list[dict[str, int]]:
+def requests_of(
+    text: str, dims: Sequence[str], seed: int = 0, data: Sequence[str] = (), agreed: Agreed | None = None
+) -> list[dict[str, int]]:
     """Requests of ``--shapes``: rows of a trace with a column for each dimension, or drawn of ranges, log-uniformly.
 
-    ``data``: dimensions that the data tell; what the text says of them is no request's.
+    ``data``: dimensions that the data tell; what the text says of them is no request's. ``agreed``: what the model asks of
+    sizes; of ranges such are drawn. UsageError where there are none, or the text says too much or too little.
     """
     if is_trace(text):
         return _rows(Path(text), dims)
@@ -46,13 +52,38 @@ def requests_of(text: str, dims: Sequence[str], seed: int = 0, data: Sequence[st
         spans[name] = dict(ShapeRange.parse(f"e={said}").spans)["e"] if name in dims else None
     if set(spans) != set(dims):
         raise UsageError(f"--shapes {text!r} gives {', '.join(spans)}; the model has the dimensions {', '.join(dims)}")
+    return _drawn({name: span for name in dims if (span := spans[name]) is not None}, seed, agreed or Agreed())
+
+
+def _drawn(spans: Mapping[str, Span], seed: int, agreed: Agreed) -> list[dict[str, int]]:
+    """Requests of ranges, in the order of these; all of them where they are few."""
+    samples = {name: list(span.sample(24)) for name, span in spans.items() if name not in agreed.alike}
+    for name, first in agreed.alike.items():
+        samples[first] = [size for size in samples[first] if size in spans[name]]
+        if not samples[first]:
+            raise UsageError(
+                f"--shapes: the model joins {first} and {name}, whose ranges share no size; give both one range"
+            )
     draw = np.random.default_rng(seed)
-    samples = {name: span.sample(24) for name in dims if (span := spans[name]) is not None}  # in the order of ``dims``
-    most = math.prod(len(values) for values in samples.values())
-    if most <= DRAWN:
-        grid = np.array(np.meshgrid(*samples.values(), indexing="ij")).reshape(len(dims), -1).T
-        return [dict(zip(dims, map(int, one), strict=True)) for one in grid]
-    return [{name: int(draw.choice(samples[name])) for name in dims} for _ in range(DRAWN)]
+    if math.prod(len(values) for values in samples.values()) <= DRAWN:
+        found: Iterator[tuple[int, ...]] = itertools.product(*samples.values())
+    else:
+        found = (tuple(int(draw.choice(one)) for one in samples.values()) for _ in range(DRAWN * TRIES))
+    chosen: list[dict[str, int]] = []
+    why = ""
+    for one in found:
+        own = dict(zip(samples, map(int, one), strict=True))
+        sizes = {name: own[agreed.alike.get(name, name)] for name in spans}
+        said = agreed.refused(sizes)
+        chosen += [] if said else [sizes]
+        why = said or why
+        if len(chosen) == DRAWN:
+            break
+    if not chosen:
+        raise UsageError(
+            f"--shapes: no request that was drawn is one that the model takes: {why}. Give a trace of such sizes"
+        )
+    return chosen
 
 
 def given_of(text: str, inputs: Sequence[str], dims: Sequence[str]) -> dict[str, list[str]]:

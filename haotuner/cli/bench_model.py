@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from haotuner.bench.agreed import agreed_of
 from haotuner.bench.models import MODEL_PEERS, PROGRAMS, dims_of, files_of, given_of, race, requests_of
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
@@ -47,7 +48,8 @@ def bench_model(
             model = opened.model(name)
             text = shapes or str(opened.manifest.tuning["shapes"])
             dims = dims_of(model)
-            requests = requests_of(text, dims, data=[one for one in model.dims if one not in dims])
+            of_data = [one for one in model.dims if one not in dims]
+            requests = requests_of(text, dims, data=of_data, agreed=agreed_of(model, dims))
             told = given_of(given, [end.name for end in model.inputs], dims)
             found.append(
                 race(

@@ -19,6 +19,7 @@ from haotuner.graph.bounds import never_negative
 
 Extent: TypeAlias = Any  # int, or a sympy expression of dimensions
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+SHOWN = 60  # characters of arithmetic that people read
 _LONGEST = 2_000  # characters of an extent's text: far more than shape arithmetic of real models writes
 _FUNCTIONS = {"max": "Max", "min": "Min", "abs": "Abs"}  # of sympy
 
@@ -247,6 +248,14 @@ def text(extent: Extent) -> str:
     if isinstance(extent, int):
         return str(extent)
     return _written(canonical(extent))
+
+
+def shown(extent: Extent) -> str:
+    """The extent for people: where it is long its middle is left out, and its dimensions are named."""
+    told = text(extent)
+    if len(told) <= SHOWN:
+        return told
+    return f"{told[: SHOWN // 2]} … {told[-SHOWN // 4 :]} (of {', '.join(sorted(dimensions(extent)))})"
 
 
 def parse(source: str) -> Extent:

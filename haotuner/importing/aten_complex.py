@@ -1,4 +1,4 @@
-"""Complex tensors of torch: two real ones side by side. Fourier transforms of a known length are products with a matrix."""
+"""Complex tensors of torch: two real ones side by side. Fourier transforms are products with a matrix."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, canonical, floor_division
 from haotuner.graph.types import numpy_dtype
 from haotuner.importing import curves
 from haotuner.importing.aten_call import Aten, Rule
-from haotuner.importing.spectra import LONGEST
+from haotuner.importing.spectra import LONGEST, mirrored, turning
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ def _transform(a: Aten, value: Any, axis: int, matrices: Sequence[Any]) -> tuple
         for tensor, matrix in ((x, of_real), (y, of_imag)):
             if tensor is None or matrix is None:
                 continue
-            held = a.g.constant(np.ascontiguousarray(matrix.astype(numpy_dtype(a.dtype))))
+            known = not isinstance(matrix, str)
+            held = a.g.constant(np.ascontiguousarray(matrix.astype(numpy_dtype(a.dtype)))) if known else matrix
             one = a.onnx("MatMul", tensor if axis == rank - 1 else a.onnx("Transpose", tensor, perm=order), held)
             found = one if found is None else a.g.map("add", found, one)
         return found if found is None or axis == rank - 1 else a.onnx("Transpose", found, perm=order)
@@ -128,22 +130,21 @@ def _transform(a: Aten, value: Any, axis: int, matrices: Sequence[Any]) -> tuple
     return real, part(matrices[1], matrices[3])
 
 
-def _length(a: Aten, value: Any, axis: int) -> int:
-    extent = a.g.types[_pair(a, value)[0]].shape[axis]
-    if not isinstance(extent, int):
-        raise UsageError(
-            f"{a.op}: a Fourier transform along an axis whose extent, {extent}, depends on the request; "
-            "fix that dimension, or transform parts of a fixed length (torch.stft)"
-        )
-    return extent
+def _length(a: Aten, value: Any, axis: int) -> Extent:
+    return a.g.types[_pair(a, value)[0]].shape[axis]
 
 
-def _turns(a: Aten, length: int, given: int, kept: int) -> tuple[Any, Any]:
-    """Cosines and sines, (given, kept), in float64."""
+def _turns(a: Aten, length: Extent, given: Extent, kept: Extent, how: int) -> tuple[Any, Any]:
+    """Cosines and sines, (given, kept), scaled: arrays in float64, or tensors where the request decides."""
+    if not (isinstance(length, int) and isinstance(given, int)):
+        scale = a.cast(length, a.dtype)
+        scale = (a.cast(1, a.dtype), a.g.map("sqrt", scale), scale)[how]
+        cos, sin = turning(a.g, length, given, kept, a.dtype)
+        return a.g.map("div", cos, scale), a.g.map("div", sin, scale)
     if length > LONGEST:
         raise UsageError(f"{a.op}: a transform of {length} elements; up to {LONGEST} are products with a matrix")
     angles = np.outer(np.arange(given), np.arange(kept)) % length * (2 * np.pi / length)
-    return np.cos(angles), np.sin(angles)
+    return np.cos(angles) * _scale(length, how), np.sin(angles) * _scale(length, how)
 
 
 def _scale(length: int, how: int) -> float:
@@ -151,11 +152,15 @@ def _scale(length: int, how: int) -> float:
     return (1.0, length**-0.5, 1.0 / length)[how]
 
 
+def _minus(a: Aten, matrix: Any) -> Any:
+    return a.g.map("neg", matrix) if isinstance(matrix, str) else -matrix
+
+
 def _full_transform(a: Aten, value: Any, axis: int, how: int, forward: bool) -> Complex:
     length = _length(a, value, axis)
-    cos, sin = (one * _scale(length, how) for one in _turns(a, length, length, length))
-    sin = -sin if forward else sin
-    real, imag = _transform(a, value, axis, (cos, sin, -sin, cos))
+    cos, sin = _turns(a, length, length, length, how)
+    back = _minus(a, sin)
+    real, imag = _transform(a, value, axis, (cos, *((back, sin) if forward else (sin, back)), cos))
     assert imag is not None
     return Complex(real, imag)
 
@@ -169,9 +174,9 @@ def _of_real(a: Aten) -> Complex:
     value, how = a.at(0), a.at(2, 0)
     *others, last = _axes(a, value)
     length = _length(a, value, last)
-    kept = length // 2 + 1 if a.at(3, True) else length
-    cos, sin = (one * _scale(length, how) for one in _turns(a, length, length, kept))
-    real, imag = _transform(a, value, last, (cos, -sin, None, None))
+    kept = canonical(floor_division(length, 2) + 1) if a.at(3, True) else length
+    cos, sin = _turns(a, length, length, kept, how)
+    real, imag = _transform(a, value, last, (cos, _minus(a, sin), None, None))
     assert imag is not None
     found = Complex(real, imag)
     for axis in others:
@@ -192,10 +197,12 @@ def _to_real(a: Aten) -> str:
     *others, last = _axes(a, value)
     for axis in others:
         value = _full_transform(a, value, axis, how, False)
-    if not isinstance(length, int):
-        raise UsageError(f"{a.op}: a signal whose length, {length}, depends on the request; fix that dimension")
     given = _length(a, value, last)
-    cos, sin = (one * _scale(length, how) for one in _turns(a, length, given, length))
+    cos, sin = _turns(a, length, given, length, how)
+    if isinstance(cos, str):
+        counts = mirrored(a.g, length, given, a.dtype)
+        cos, sin = (a.g.map("mul", one, counts) for one in (cos, sin))
+        return _transform(a, value, last, (cos, None, _minus(a, sin), None))[0]
     twice = np.full((given, 1), 2.0)
     twice[[one for one in (0, length - length // 2) if one < given and 2 * one % length == 0]] = 1.0
     twice[length // 2 + 1 :] = 0.0

@@ -115,7 +115,7 @@ class _Branch:
         assert self.condition is not None
         asked = self.condition if value else ~self.condition
         if not isinstance(asked.extent, int):
-            words = f"this pack serves requests where {asked.words}; tune with --shapes that hold others"
+            words = f"this pack serves requests where {asked.told}; tune with --shapes that hold others"
             one = Required(asked.extent, words, self.g.guard)
             if not any((r.extent, r.guard) == (one.extent, one.guard[: len(r.guard)]) for r in self.g.required):
                 self.g.required.append(one)
@@ -159,7 +159,7 @@ class _Branch:
         if self.condition is None:
             return "data decide it; export the model for one side"
         told = ", ".join(sorted(dimensions(self.condition.extent)))
-        return f"say with --shapes sizes of {told} of which all make it so or none: {self.condition.words}"
+        return f"say with --shapes sizes of {told} of which all make it so or none: {self.condition.told}"
 
     def _decided(self) -> tuple[str, str]:
         """The tensor that says which side is taken, and the branch's name; one for each condition."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent
+from haotuner.graph.extents import Extent, shown
 from haotuner.graph.types import TensorType, axis_of
 from haotuner.importing.folding import Folding
 
@@ -66,7 +66,10 @@ class Call:
         """Whole numbers of an input."""
         found = self.numbers(place)
         if not all(isinstance(one, int) for one in found):
-            raise UsageError(f"{self.op}: input {place} depends on the dimensions of the request, {found}; it must be fixed")
+            told = ", ".join(map(shown, found))
+            raise UsageError(
+                f"{self.op}: input {place} depends on the dimensions of the request, [{told}]; it must be fixed"
+            )
         return found
 
     def held(self, place: int) -> Any:

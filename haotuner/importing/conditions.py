@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy
 
-from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, largest, lowered, smallest, text
+from haotuner.graph.extents import SHOWN, Extent, canonical, dimensions, evaluate, largest, lowered, smallest, text
 from haotuner.graph.graph import Node
 from haotuner.importing.known import Undecided, exact
 from haotuner.importing.scalars import PASSED, number_held
@@ -20,6 +20,7 @@ from haotuner.words.shape import Span
 if TYPE_CHECKING:
     from haotuner.importing.folding import Folding
 
+MOST_RUNS = 4  # ranges of sizes that people read
 TRIED = 8_192  # requests for each of which a condition is computed; of more it is bounded
 
 
@@ -30,8 +31,33 @@ class Condition:
     extent: Extent
     words: str
 
+    @property
+    def told(self) -> str:
+        """``words``, or where they are long what sizes they come to, if one dimension decides; else they are cut."""
+        if len(self.words) <= SHOWN:
+            return self.words
+        names = sorted(dimensions(self.extent))
+        runs = _runs(self.extent, names[0]) if len(names) == 1 else []
+        if 0 < len(runs) <= MOST_RUNS:
+            return f"{names[0]} is {' or '.join(map(_run, runs))}"
+        return f"{self.words[: SHOWN // 2]} … {self.words[-SHOWN // 4 :]} (of {', '.join(names)})"
+
     def __invert__(self) -> Condition:
         return Condition(canonical(1 - self.extent), f"not {self.words}")
+
+
+def _runs(extent: Extent, name: str) -> list[tuple[int, int]]:
+    """First and last sizes, from 1 to ``TRIED``, between which an extent of one dimension is not 0."""
+    found: list[tuple[int, int]] = []
+    for size in range(1, TRIED + 1):
+        if evaluate(extent, {name: size}):
+            found[-1:] = [(found[-1][0], size)] if found and found[-1][1] == size - 1 else [*found[-1:], (size, size)]
+    return found
+
+
+def _run(run: tuple[int, int]) -> str:
+    first, last = run
+    return f"{first} or more" if last == TRIED else str(first) if first == last else f"{first}..{last}"
 
 
 def compared(sign: str, one: Extent, other: Extent) -> Condition | None:

@@ -89,7 +89,7 @@ def graph_of_program(program: Any, names: Mapping[str, str]) -> Graph:
     guards = tuple(getattr(program, "_guards_code", None) or ())  # of a loaded program lost by what follows
     with lengths_kept(_torch()):
         program = program.run_decompositions(_taken_apart())
-    nodes = list(program.graph.nodes)
+    nodes = _wanted(list(program.graph.nodes))
     _refuse_unknown(nodes)
     return _Reader(program, dict(names)).read(nodes, guards)
 
@@ -127,6 +127,20 @@ def _name_of(target: Any) -> str:
 
 def _plain(name: str) -> bool:
     return name.split(".")[0] in (*_NOTHING, "sym_size", "_local_scalar_dense")
+
+
+def _wanted(nodes: list[Any]) -> list[Any]:
+    """Nodes that something reads. What only assertions read is left out, less what makes a symbol: shapes name those."""
+    found: list[Any] = []
+    kept: set[Any] = set()
+    for node in reversed(nodes):
+        own = getattr(node.meta.get("val"), "node", None)
+        size = own is not None and bool(getattr(own.expr, "is_Symbol", False))
+        asserts = node.op == "call_function" and _name_of(node.target).split(".")[0] in _NOTHING
+        if node.op != "call_function" or size or not asserts and any(one in kept for one in node.users):
+            kept.add(node)
+            found.append(node)
+    return found[::-1]
 
 
 def _refuse_unknown(nodes: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Rules of Fourier transforms of a known length: products with a matrix of cosines and sines."""
+"""Rules of Fourier transforms: products with a matrix of cosines and sines, made at a request that decides the length."""
 
 from __future__ import annotations
 
@@ -7,11 +7,32 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.graph.extents import Extent, canonical, floor_division, same
 from haotuner.graph.types import numpy_dtype
 from haotuner.importing.call import Call, Rule
+from haotuner.importing.folding import Folding
 from haotuner.importing.layout import reshaped, transposed
 
 LONGEST = 8192  # of a transform: its matrix is of this size squared
+
+
+def turning(g: Folding, length: Extent, given: Extent, kept: Extent, dtype: str) -> tuple[str, str]:
+    """Cosines and sines, (given, kept), of turns of a length that the request decides."""
+    one, other = (g.add("iota", extent=extent, dtype="int64") for extent in (given, kept))
+    times = g.map("mul", g.add("reshape", one, shape=(given, 1)), other)
+    whole = g.of_extents(np.array(length, object), "int64")
+    times = g.map("sub", times, g.map("mul", g.map("floordiv", times, whole), whole))  # exact, and angles stay small
+    angles = g.map("mul", g.cast(times, dtype), g.map("div", g.constant(2 * np.pi, dtype), g.cast(whole, dtype)))
+    return g.map("cos", angles), g.map("sin", angles)
+
+
+def mirrored(g: Folding, length: Extent, given: Extent, dtype: str) -> str:
+    """(given, 1): how often each of the first frequencies of a real signal counts, for those that they mirror."""
+    place = g.add("reshape", g.add("iota", extent=given, dtype="int64"), shape=(given, 1))
+    whole, twice = g.of_extents(np.array(length, object), "int64"), g.map("mul", place, g.constant(2, "int64"))
+    alone = g.map("or", g.map("equal", place, g.constant(0, "int64")), g.map("equal", twice, whole))
+    counts = g.map("select", alone, g.constant(1, dtype), g.constant(2, dtype))
+    return g.map("select", g.map("less_equal", twice, whole), counts, g.constant(0, dtype))
 
 
 def _turns(c: Call, given: int, length: int, kept: int, dtype: str) -> Any:
@@ -34,10 +55,10 @@ def _fourier(c: Call) -> str:
     asked = _fixed(c, 2) if c.given(2) else c.attribute("axis", 1 if c.opset < 20 else -2)
     axis = asked + rank if asked < 0 else asked
     extent = shape[axis]
-    if not isinstance(extent, int):
-        raise c.bad("along an axis whose extent depends on the request")
-    length = _fixed(c, 1) if c.given(1) else extent
     inverse, half, dtype = c.attribute("inverse", 0), c.attribute("onesided", 0), c.type().dtype
+    if not isinstance(extent, int) or (c.given(1) and not isinstance(c.numbers(1)[0], int)):
+        return _asked(c, axis, extent, inverse, half)
+    length = _fixed(c, 1) if c.given(1) else extent
     if inverse and half:
         length = _fixed(c, 1) if c.given(1) else 2 * (extent - 1)
         return _along(c, axis, _real_signal(c, extent, length, dtype))
@@ -50,6 +71,30 @@ def _fourier(c: Call) -> str:
     return _along(c, axis, of_both)
 
 
+def _asked(c: Call, axis: int, extent: Extent, inverse: int, half: int) -> str:
+    """Of a length that the request decides: its matrix is computed with the request."""
+    g, dtype, both = c.g, c.type().dtype, c.shape()[-1] != 1
+    back = inverse and half
+    own = canonical(2 * (extent - 1)) if back else extent
+    length = c.numbers(1)[0] if c.given(1) else own
+    if not same(canonical(floor_division(length, 2) + 1) if back else length, extent):
+        raise c.bad(f"a transform of {length} elements along an axis of {extent}: pad or cut the axis before")
+    kept = length if back or not half else canonical(floor_division(length, 2) + 1)
+    cos, sin = turning(g, length, extent, kept, dtype)
+    if inverse:
+        share = g.map("div", g.constant(1, dtype), g.cast(g.of_extents(np.array(length, object), "int64"), dtype))
+        share = g.map("mul", share, mirrored(g, length, extent, dtype)) if back else share
+        cos, sin = g.map("mul", cos, share), g.map("neg", g.map("mul", sin, share))
+    minus = g.map("neg", sin)
+    rows = [[cos] if back else [cos, minus], [sin] if back else [sin, cos]][: 2 if both else 1]
+    lines = [_beside(c, [reshaped(c, one, (extent, 1, kept, 1)) for one in row], 3) for row in rows]
+    return _along(c, axis, _beside(c, lines, 1))
+
+
+def _beside(c: Call, parts: list[str], axis: int) -> str:
+    return parts[0] if len(parts) == 1 else c.g.add("concat", *parts, axis=axis)
+
+
 def _real_signal(c: Call, extent: int, length: int, dtype: str) -> Any:
     """(extent, 2, length, 1): of half of the frequencies back to real numbers; the other half mirrors them."""
     turns = _turns(c, length, length, extent, "fp64").transpose(1, 0, 2)  # cosines and minus sines by frequency and time
@@ -60,16 +105,18 @@ def _real_signal(c: Call, extent: int, length: int, dtype: str) -> Any:
 
 
 def _along(c: Call, axis: int, matrix: Any) -> str:
-    """The product along one axis; parts of numbers lie on the last one."""
+    """The product along one axis; parts of numbers lie on the last one. ``matrix``: an array or a tensor, of four axes."""
     g, rank = c.g, c.type().rank
     order = [*(one for one in range(rank - 1) if one != axis), axis, rank - 1]
     lead = "".join(chr(ord("a") + place) for place in range(rank - 2))
-    held = _held(c, matrix.reshape(matrix.shape[0] * matrix.shape[1], -1))
+    held = matrix if isinstance(matrix, str) else _held(c, matrix)
+    sizes = g.types[held].shape
+    rows, columns = canonical(sizes[0] * sizes[1]), canonical(sizes[2] * sizes[3])
     x = transposed(c, c.tensor(0), order)
     outer = g.types[x].shape[: rank - 2]
-    x = reshaped(c, x, (*outer, matrix.shape[0] * matrix.shape[1]))
-    found = g.add("contract", x, held, labels=f"{lead}y,yz->{lead}z")
-    found = reshaped(c, found, (*outer, *matrix.shape[2:]))
+    x = reshaped(c, x, (*outer, rows))
+    found = g.add("contract", x, reshaped(c, held, (rows, columns)), labels=f"{lead}y,yz->{lead}z")
+    found = reshaped(c, found, (*outer, *sizes[2:]))
     return transposed(c, found, [order.index(one) for one in range(rank)])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from haotuner.graph.bounds import never_negative
-from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, largest, product, same, text
+from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, largest, product, same, shown, text
 from haotuner.graph.graph import Graph, Node, taken
 from haotuner.graph.recurrent import GATES, operands
 
@@ -40,7 +40,7 @@ def unmet(pairs: Iterable[tuple[Extent, Extent]], sizes: Mapping[str, int]) -> s
         if (dimensions(one) | dimensions(other)) <= sizes.keys():
             found = evaluate(one, sizes), evaluate(other, sizes)
             if found[0] != found[1]:
-                return f"{text(one)} = {found[0]} and {text(other)} = {found[1]}"
+                return f"{shown(one)} = {found[0]} and {shown(other)} = {found[1]}"
     return ""
 
 

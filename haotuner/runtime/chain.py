@@ -75,6 +75,11 @@ class Chain:
                 native.link(place, self.segments[name].native)
 
     @property
+    def always(self) -> list[str]:
+        """Names of the segments that every call runs, in no branch."""
+        return [name for name in self.segments if not self._guards[name]]
+
+    @property
     def inputs(self) -> list[ChainEnd]:
         """Inputs in order: ``name``, ``dtype`` and ``shape`` of each."""
         return list(self._inputs)

@@ -134,6 +134,26 @@ def test_fourier_transforms_are_products_of_kernels():
     assert [one.op for one in Finder(whole).products()] == ["dense:n=12,k=12"]
 
 
+@pytest.mark.parametrize("length", [1, 6, 7])
+def test_a_request_decides_how_long_a_fourier_transform_is(length):
+    n, draw = helper.make_node, np.random.default_rng(length)
+    nodes = [
+        n("DFT", ["x"], ["half"], onesided=1),
+        n("DFT", ["z"], ["back"], inverse=1),
+        n("Shape", ["x"], ["long"], start=1, end=2),
+        n("Squeeze", ["long"], ["t"]),
+        n("DFT", ["half", "t"], ["again"], inverse=1, onesided=1),
+    ]
+    shapes = {"x": ["b", "t", 1], "z": ["b", "t", 2]}
+    graph = graph_of(model(nodes, shapes, ["half", "back", "again"]), None, {})
+    x, z = (draw.standard_normal((2, length, last)).astype(np.float32) for last in (1, 2))
+    found = interpret(graph, {"x": x, "z": z})
+    want = np.fft.rfft(x[..., 0], axis=1), np.fft.ifft(z[..., 0] + 1j * z[..., 1], axis=1)
+    for name, one in zip(("half", "back"), want, strict=True):
+        np.testing.assert_allclose(found[name], np.stack([one.real, one.imag], -1), atol=1e-5)
+    np.testing.assert_allclose(found["again"], x, atol=1e-5)
+
+
 def test_outputs_keep_their_names_even_where_they_are_inputs():
     nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["x"], ["z"])]
     graph = graph_of(model(nodes, {"x": ["m"]}, ["y", "z"]), None, {})

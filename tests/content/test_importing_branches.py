@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.graph.extents import SHOWN, Extent, dimension, evaluate, floor_division
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
+from haotuner.importing.conditions import compared
 from haotuner.importing.read import graph_of
 from haotuner.orchestrate.segments import branches, cut, data_dimensions
 from haotuner.orchestrate.spans import ranges_of
@@ -54,6 +56,25 @@ def test_a_range_settles_a_condition_of_sizes_and_other_requests_are_refused(lon
     agree(model, read, {"x": x(2, 3, long)})
     with pytest.raises(UsageError, match=r"requests where \(long // 8\) == 1; tune with --shapes that hold others"):
         interpret(read, {"x": x(2, 3, 16)})
+
+
+def test_long_conditions_are_told_by_the_sizes_that_they_come_to():
+    long, wide = dimension("long"), dimension("wide")
+
+    def behind(size: Extent) -> Extent:  # what convolutions leave, of filters and strides that come in turns
+        for filters, stride in ((3, 2), (2, 1), (5, 3), (3, 2), (2, 2), (4, 1), (3, 2)):
+            size = floor_division(size - filters, stride) + 1
+        return size
+
+    exact, more = (compared(sign, behind(long), 3) for sign in ("==", ">="))
+    two = compared("==", behind(long), behind(wide))
+    assert exact and more and two and len(exact.words) > SHOWN
+    kept = [size for size in range(1, 4000) if evaluate(behind(long), {"long": size}) == 3]
+    first, last = kept[0], kept[-1]
+    assert (exact.told, more.told) == (f"long is {first}..{last}", f"long is {first} or more")
+    assert (~exact).told == f"long is 1..{first - 1} or {last + 1} or more"
+    assert "…" in two.told and two.told.endswith("(of long, wide)") and len(two.told) < 100
+    assert compared("<", long, 3).told == "long < 3"  # type: ignore[union-attr]  # they are whole
 
 
 @pytest.mark.parametrize("shapes", ["", "batch=1..8;long=8..64"])

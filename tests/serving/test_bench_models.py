@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from haotuner.bench.agreed import agreed_of
 from haotuner.bench.model_child import feeds_of
 from haotuner.bench.models import MODEL_PEERS, files_of, given_of, in_turns, paired, requests_of
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.isolate.answers import Crashed, Job
+from haotuner.runtime.schedule import Schedule
 
 INPUTS: list[Mapping[str, Any]] = [
     {"name": "tokens", "dtype": "int64", "shape": ["batch", "seq"]},
@@ -59,6 +62,25 @@ def test_sizes_of_the_data_are_not_drawn():
     assert found == [{"batch": 1, "seq": 3}, {"batch": 1, "seq": 4}]
     with pytest.raises(UsageError, match="length_0"):
         requests_of("batch=1;seq=3..4;length_0=1..9", DIMS)
+
+
+def _schedule(equal: tuple[tuple[int, int], ...], required: tuple[tuple[int, str], ...] = ()) -> Schedule:
+    sizes = (("dim", "x_0"), ("dim", "state_1"), ("dim", "long"), ("number", 4), ("%", 2, 3))
+    return Schedule("m", ("x_0", "state_1", "long"), sizes, {}, {}, (), (), (), equal, required)
+
+
+def test_dimensions_that_a_model_joins_are_drawn_alike():
+    model: Any = SimpleNamespace(name="m", schedule=_schedule(((1, 0),), ((4, "long must not be a multiple of 4"),)))
+    agreed = agreed_of(model, ("x_0", "state_1", "long"))
+    found = requests_of("x_0=1..64;state_1=1..64;long=1..400", ("x_0", "state_1", "long"), agreed=agreed)
+    assert len(found) == 12 and len({one["x_0"] for one in found}) > 3
+    assert all(one["x_0"] == one["state_1"] and one["long"] % 4 for one in found)
+    few = requests_of("x_0=1..2;state_1=2..3;long=4,5", ("x_0", "state_1", "long"), agreed=agreed)
+    assert few == [{"x_0": 2, "state_1": 2, "long": 5}]
+    with pytest.raises(UsageError, match="joins x_0 and state_1, whose ranges share no size; give both one range"):
+        requests_of("x_0=1..2;state_1=3..4;long=5", ("x_0", "state_1", "long"), agreed=agreed)
+    with pytest.raises(UsageError, match="no request that was drawn .* long must not be a multiple of 4"):
+        requests_of("x_0=1..2;state_1=1..2;long=4,8", ("x_0", "state_1", "long"), agreed=agreed)
 
 
 def test_each_peer_gets_the_file_that_it_reads():
