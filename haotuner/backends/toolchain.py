@@ -103,7 +103,8 @@ class Toolchain:
             for source in sources:
                 if source.is_relative_to(_PACKAGE):
                     count = 1 if source.is_relative_to(include[0]) else len(include)
-                    common.setdefault(count, hash_of(words, include[:count]))
+                    if count not in common:
+                        common[count] = hash_of(words, include[:count])  # reads all headers
                     how = key_of(source, common[count]), [*flags, *self._flags(include[:count])]
                     made[source] = pool.submit(self._kept, ObjectCache(self.objects), source, *how, timeout_s)
         return [made[source].result() if source in made else source for source in sources]
