@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def export(
         UsageError: operators without a rule; all of them are listed.
     """
     named = dict(kwargs or {})
-    with lengths_kept(torch):
+    with lengths_kept(torch), _plain_outputs(module):
         program = torch.export.export(module.eval(), args, named or None, dynamic_shapes=_without_names(dynamic_shapes))
     names = _names(program, dynamic_shapes)
     graph = graph_of_program(program, names)
@@ -45,6 +46,20 @@ def export(
         lines = "\n".join(f"{symbol} {name}" for symbol, name in names.items())
         torch.export.save(program, str(place), extra_files={NAMES: lines})
     return graph
+
+
+@contextmanager
+def _plain_outputs(module: torch.nn.Module) -> Iterator[None]:
+    """The module gives its tensors alone: a library's own classes are in a file only for who has imported that library."""
+    hook = module.register_forward_hook(lambda _, given, found: _tensors(found))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _tensors(found: Any) -> tuple[Any, ...]:
+    return tuple(one for one in torch.utils._pytree.tree_leaves(found) if isinstance(one, torch.Tensor))
 
 
 def _without_names(asked: Any) -> Any:

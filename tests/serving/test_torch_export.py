@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,35 @@ def test_the_largest_so_far_and_what_is_only_asserted():
             return *torch.cummax(x.round(), dim=1), *torch.cummin(x.long(), dim=0)
 
     right_at(Checked(), lambda b, t: torch.randn(b, t, 5), {0: "batch", 1: "words"}, (2, 7), (1, 3), (4, 30))
+
+
+def test_a_file_names_no_class_of_the_outputs(tmp_path):
+    """As transformers' own, which a process that has not imported that library cannot load."""
+    from haotuner.torch import export
+
+    class Answer(dict[str, Any]):
+        """What a library returns."""
+
+    def taken_apart(one: Answer) -> tuple[list[Any], list[str]]:
+        return list(one.values()), list(one)
+
+    name = "test_torch_export.Answer"
+    torch.utils._pytree.register_pytree_node(
+        Answer, taken_apart, lambda values, keys: Answer(zip(keys, values, strict=True)), serialized_type_name=name,
+        to_dumpable_context=list, from_dumpable_context=list,
+    )  # fmt: skip
+
+    class Answering(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return Answer(last=x * 2, nothing=None, several=[x + 1])
+
+    module = Answering()
+    graph = export(module, (torch.zeros(2, 3),), ({0: "batch"},), out=tmp_path / "m.pt2")
+    with zipfile.ZipFile(tmp_path / "m.pt2") as held:
+        assert not any(name.encode() in held.read(one) for one in held.namelist())
+    found = interpret(read_exported(tmp_path / "m.pt2"), {graph.inputs[0]: np.ones((4, 3), np.float32)})
+    assert [float(one.max()) for one in found.values()] == [2.0, 2.0]
+    assert isinstance(module(torch.zeros(2, 3)), Answer)  # the module is as it was
 
 
 def test_distances_of_rows():
