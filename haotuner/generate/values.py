@@ -43,7 +43,7 @@ class Values:
         """An index at the first lane."""
         if not free_variables(e) & frame.along:
             return self.evaluate(e, frame)
-        return self.evaluate(e, replace(frame, lanes=1, along=frozenset(), mask=None, known={}))
+        return self.evaluate(e, Frame(frame.variables, frame.folds, pitch=frame.pitch))
 
     def evaluate(self, e: Expression, frame: Frame) -> Value:
         """The value of an expression, computed once a frame."""
