@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from haotuner.errors import UsageError
+from haotuner.errors import PackInvalid, UsageError
 from haotuner.pack.facts_apart import FACTS
 from haotuner.pack.levels import level_of
 from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, Manifest, read_bytes, read_level, read_levels, read_manifest
+from haotuner.pack.models import MODELS
 from haotuner.pack.write import as_json, publish, sealed
 
 
@@ -17,8 +18,8 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
     """Publish a pack at ``out`` that holds every pack of ``packs`` as a level.
 
     Files are checked (none of their code is run, so that packs of wider CPUs can be merged here). UsageError unless the
-    packs are plain ones of different levels, and those for CPUs, like those for devices, hold the same ops; PackInvalid or
-    PackMismatch for damage.
+    packs are plain ones of different levels, and those for CPUs, like those for devices, hold the same models, or
+    without any the same ops (those of a model are what its level runs); PackInvalid or PackMismatch for damage.
     """
     found: dict[str, tuple[Path, Manifest]] = {}
     for pack in packs:
@@ -40,18 +41,39 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
             files |= {f"{level}/{name}": data for name, data in sealed(raw).items()}
         if "facts_sha256" in manifest.document:
             files[f"{level}/{FACTS}"] = (pack / FACTS).read_bytes()
+        files |= {f"{level}/{name}": data for name, data in _models(pack, manifest)}
         files[f"{level}/{manifest.library}"] = (pack / manifest.library).read_bytes()
     files |= sealed(as_json({"schema": PACK_SCHEMA, "levels": hashes}))
     return publish(out, files, _sound)
 
 
 def _check_alike(packs: Sequence[tuple[Path, Manifest]]) -> None:
-    """UsageError unless the packs hold the same ops: every CPU must find every op, and so must every device."""
+    """UsageError unless the packs hold the same: every CPU must find every model and op, and so must every device."""
     for pack, manifest in packs[1:]:
         first, held = packs[0]
-        apart = {op.name for op in manifest.ops} ^ {op.name for op in held.ops}
-        if apart:
-            raise UsageError(f"{first} and {pack} differ in {', '.join(sorted(apart))}; every CPU must find every op")
+        one, other = _asked(held), _asked(manifest)
+        if one != other:
+            raise UsageError(
+                f"{first} and {pack} differ in {', '.join(sorted(one ^ other))}; every CPU must find all"
+            )
+
+
+def _asked(manifest: Manifest) -> set[str]:
+    return {f"model {name}" for name in manifest.models} or {op.name for op in manifest.ops}
+
+
+def _models(pack: Path, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
+    """Files of whole models by their place. PackInvalid where one is not what the manifest says."""
+    for one in manifest.models.values():
+        for name, sha256 in ((one.schedule, one.schedule_sha256), (one.weights, one.weights_sha256)):
+            path = pack / MODELS / name
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise PackInvalid(f"{path} cannot be read ({error.strerror}); restore the pack or tune again") from error
+            if hashlib.sha256(data).hexdigest() != sha256:
+                raise PackInvalid(f"{path}: its sha256 is not the one in the manifest; restore the pack or tune again")
+            yield f"{MODELS}/{name}", data
 
 
 def _plain(pack: Path) -> Manifest:

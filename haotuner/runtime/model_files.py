@@ -27,7 +27,7 @@ class OpenModel:
 @contextmanager
 def opened_model(pack: Path, manifest: Manifest, name: str) -> Iterator[OpenModel]:
     """A model's files; the weights stay open inside. PackInvalid where one is missing or not what the manifest says."""
-    files = manifest.models[name]
+    files, pack = manifest.models[name], (pack / manifest.library).parent.parent  # of one level of a merged pack: its folder
     raw = steadily(pack, lambda folder: _schedule(folder, files))
     where = pack / MODELS / files.weights
     try:

@@ -70,9 +70,11 @@ def _packed(name: str, lanes: int) -> Any:
     return packed_op(name, lanes, lanes, (1, 2))
 
 
-def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True, small: int = 0) -> Path:
-    """A pack that serves these graphs; products are dense layers, or plain loops without ``tuned``."""
-    level = best_level()
+def model_pack(
+    out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True, small: int = 0, level: str = ""
+) -> Path:
+    """A pack that serves these graphs; products are dense layers, or plain loops without ``tuned``; for the best level, or ``level``."""
+    level = level or best_level()
     models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact, small=small)
     library = out.with_suffix(".so")
     pack_library(packed, level, toolchain(), library, groups=source_of([*models, *chains]))

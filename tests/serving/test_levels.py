@@ -12,13 +12,18 @@ import pytest
 
 import haotuner
 from haotuner.errors import PackInvalid, PackMismatch, UsageError
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import GraphBuilder
+from haotuner.graph.interpret import interpret
 from haotuner.pack.__main__ import main
 from haotuner.pack.levels import level_hashes, served_level
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.merge import merge
 from haotuner.pack.verify import verify
 from haotuner.runtime import host
+from tests.serving.chain_graphs import product
 from tests.serving.conftest import DENSE, rows
+from tests.serving.model_packs import model_pack
 from tests.serving.native_builds import HERE, LIBRARY, c_pack, cc, run
 from tests.serving.packs import LANES, assert_right, make_pack, packed_op, put_manifest
 
@@ -219,3 +224,28 @@ def test_the_same_bits_wherever_fused_multiply_adds_are(tmp_path, weight):
         with haotuner.load(made.path, threads=1) as pack:
             found.append(pack.op(DENSE).bind(weight)(rows(33)))
     assert np.array_equal(*found)
+
+
+def test_each_level_has_its_models(tmp_path, monkeypatch):
+    g = GraphBuilder()
+    x = g.input("x", (dimension("batch"), 8))
+    graph = g.finish(product(g, x))
+    held = [level for level in (MIDDLE, NARROW) if not host.missing_flags(level)]
+    if len(held) < 2:
+        pytest.skip(f"isa: this host is not {MIDDLE}")
+    packs = [model_pack(tmp_path / level, {"net": graph}, level=level) for level in held]
+    whole = merge(packs, tmp_path / "whole")
+    given = {"x": np.ones((5, 8), np.float32)}
+    (want,) = interpret(graph, given).values()
+    for level in held:
+        pretend(monkeypatch, level)
+        with haotuner.load(whole, threads=1) as pack:
+            assert pack.manifest.arch == level and pack.models == ("net",)
+            (found,) = pack.model("net").run(given).values()
+            np.testing.assert_allclose(found, want, rtol=1e-5)
+    other = model_pack(tmp_path / "other", {"web": graph}, level=NARROW)
+    with pytest.raises(UsageError, match="differ in model net, model web"):
+        merge([packs[0], other], tmp_path / "out")
+    (packs[0] / "models" / "net.weights").write_bytes(b"")
+    with pytest.raises(PackInvalid, match="net.weights: its sha256"):
+        merge(packs, tmp_path / "out")
