@@ -53,9 +53,7 @@ def _check_alike(packs: Sequence[tuple[Path, Manifest]]) -> None:
         first, held = packs[0]
         one, other = _asked(held), _asked(manifest)
         if one != other:
-            raise UsageError(
-                f"{first} and {pack} differ in {', '.join(sorted(one ^ other))}; every CPU must find all"
-            )
+            raise UsageError(f"{first} and {pack} differ in {', '.join(sorted(one ^ other))}; every CPU must find all")
 
 
 def _asked(manifest: Manifest) -> set[str]:

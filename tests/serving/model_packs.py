@@ -73,7 +73,7 @@ def _packed(name: str, lanes: int) -> Any:
 def model_pack(
     out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True, small: int = 0, level: str = ""
 ) -> Path:
-    """A pack that serves these graphs, for the best ``level`` unless told; products are layers, or loops without ``tuned``."""
+    """A pack that serves these graphs at a level, the best unless told; products are layers, or loops without ``tuned``."""
     level = level or best_level()
     models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact, small=small)
     library = out.with_suffix(".so")
