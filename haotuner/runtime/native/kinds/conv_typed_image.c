@@ -80,6 +80,46 @@ static int64_t turned(const ht_image* im, char* out) {
   return count;
 }
 
+/* Some bytes, few enough that a call of memcpy would take longer. */
+static inline void copy_few(char* to, const char* from, int64_t count) {
+  if (count >= 16) {
+    for (int64_t i = 0; i < count - 16; i += 16) memcpy(to + i, from + i, 16);
+    memcpy(to + count - 16, from + count - 16, 16); /* some of them again, rather than one by one */
+  } else if (count >= 8) {
+    memcpy(to, from, 8);
+    memcpy(to + count - 8, from + count - 8, 8);
+  } else if (count >= 4) {
+    memcpy(to, from, 4);
+    memcpy(to + count - 4, from + count - 4, 4);
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+  }
+}
+
+/* Whether a window's taps in a line lie side by side in the image, too, and all of them are laid out at once. */
+static int side_by_side(const ht_image* im) {
+  const ht_side *tall = &im->phase->tall, *wide = &im->phase->wide;
+  const int64_t channels = im->conv->channels / im->conv->groups;
+  return wide->taps > 1 && wide->by == 1 && wide->move >= 1 && im->call->xc == 1 && im->call->xw == channels && im->from == 0 &&
+         im->depth == tall->taps * wide->taps * channels;
+}
+
+/* One line of the windows of a run of pixels, the first of which begins at x; `from`: the image's line, NULL: it lies outside. */
+static void copy_line(const ht_image* im, const char* from, int64_t x, int64_t length, int64_t pixel, char* out) {
+  const ht_side* wide = &im->phase->wide;
+  const int64_t w = im->call->w, bytes = wide->taps * pixel;
+  for (int64_t i = 0; i < length; ++i, x += wide->move, out += im->width) {
+    if (from != NULL && x >= 0 && x + wide->taps <= w) {
+      copy_few(out, from + x * pixel, bytes);
+      continue;
+    }
+    const int64_t low = from == NULL ? 0 : least(most(-x, 0), wide->taps), high = from == NULL ? 0 : most(least(w - x, wide->taps), low);
+    memset(out, 0, (size_t)(low * pixel));
+    if (high > low) memcpy(out + low * pixel, from + (x + low) * pixel, (size_t)((high - low) * pixel));
+    memset(out + high * pixel, 0, (size_t)((wide->taps - high) * pixel));
+  }
+}
+
 static void lay_out(const ht_image* im, char* out);
 
 void ht_conv_rows(const ht_image* im, char* out) {
@@ -95,10 +135,16 @@ static void lay_out(const ht_image* im, char* out) {
   const ht_side *tall = &im->phase->tall, *wide = &im->phase->wide;
   const ht_conv_call* call = im->call;
   const int64_t size = im->conv->typed->x.bits / 8, channels = im->conv->channels / im->conv->groups, end = im->from + im->depth;
+  const int joined = side_by_side(im);
   for (int64_t pixel = im->pixel, last = im->pixel + im->count; pixel < last;) {
     int64_t row = pixel / wide->count, column = pixel % wide->count, length = least(wide->count - column, last - pixel);
     const int64_t b = row / tall->count, y0 = row % tall->count * tall->move + tall->at, x0 = column * wide->move + wide->at;
-    for (int64_t tap = im->from / channels; tap * channels < end; ++tap) {
+    for (int64_t line = 0; joined && line < tall->taps; ++line) {
+      const int64_t y = y0 + line * tall->by, bytes = channels * size;
+      const char* from = (const char*)call->x + (b * call->xb + im->channel + y * call->xh) * size;
+      copy_line(im, y < 0 || y >= call->h ? NULL : from, x0, length, bytes, out + line * wide->taps * bytes);
+    }
+    for (int64_t tap = joined ? end : im->from / channels; tap * channels < end; ++tap) {
       int64_t first = most(im->from - tap * channels, 0), beyond = least(end - tap * channels, channels);
       int64_t y = y0 + tap / wide->taps * tall->by, x = x0 + tap % wide->taps * wide->by;
       int64_t low = x >= 0 ? 0 : (-x + wide->move - 1) / wide->move, high = x >= call->w ? 0 : (call->w - x + wide->move - 1) / wide->move;
