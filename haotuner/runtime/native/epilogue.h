@@ -32,21 +32,42 @@ static inline int ht_epilogue_call(ht_kernel_fn fn, float* y, int64_t ldy, const
   return fn(NULL, args, count + 1, &result);
 }
 
+/* Fewer floats than a vector has: a call of memcpy would take longer. */
+static inline void ht_copy_few(float* to, const float* from, int64_t count) {
+  if (count >= 8) {
+    memcpy(to, from, 32);
+    memcpy(to + count - 8, from + count - 8, 32); /* some of them again, rather than one by one */
+  } else if (count >= 4) {
+    memcpy(to, from, 16);
+    memcpy(to + count - 4, from + count - 4, 16);
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+  }
+}
+
+/* Rows of fewer columns than a vector has, zeros behind them. */
+static inline void ht_epilogue_copy(float* to, int lanes, const float* from, int64_t down, int64_t right, int64_t rows, int64_t columns) {
+  memset(to, 0, (size_t)(rows * lanes) * sizeof *to);
+  for (int64_t r = 0; r < rows; ++r)
+    if (right == 1) ht_copy_few(to + r * lanes, from + r * down, columns);
+    else
+      for (int64_t c = 0; c < columns; ++c) to[r * lanes + c] = from[r * down + c * right];
+}
+
 /* The columns that are left, fewer than a vector, of so many rows that a scratch block holds them. */
 __attribute__((noinline)) static int ht_epilogue_left(ht_kernel_fn fn, int lanes, float* y, int64_t ldy, const ht_extra* extra, int count,
                                                       int64_t rows, int64_t columns) {
   float scratch[HT_MAX_EXTRA + 1][HT_LEFT_ROWS * HT_MOST_LANES];
   ht_extra copies[HT_MAX_EXTRA];
-  memset(scratch, 0, sizeof scratch[0] * (size_t)(count + 1));
-  for (int i = 0; i <= count; ++i) {
-    const ht_extra* e = &extra[i - 1];
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < columns; ++c)
-        scratch[i][r * lanes + c] = i == 0 ? y[r * ldy + c] : e->data[r * e->row_stride + c * e->column_stride];
-    if (i > 0) copies[i - 1] = (ht_extra){scratch[i], lanes, 1};
+  ht_epilogue_copy(scratch[0], lanes, y, ldy, 1, rows, columns);
+  for (int i = 0; i < count; ++i) {
+    const ht_extra e = extra[i];
+    copies[i] = (ht_extra){scratch[i + 1], lanes, 1};
+    if (e.column_stride == 0) copies[i] = e; /* values of the rows: the first column is read alone */
+    else ht_epilogue_copy(scratch[i + 1], lanes, e.data, e.row_stride, e.column_stride, e.row_stride == 0 ? 1 : rows, columns);
   }
   int rc = ht_epilogue_call(fn, scratch[0], lanes, copies, count, rows, lanes);
-  for (int64_t r = 0; r < rows; ++r) memcpy(y + r * ldy, scratch[0] + r * lanes, (size_t)columns * sizeof *y);
+  for (int64_t r = 0; r < rows; ++r) ht_copy_few(y + r * ldy, scratch[0] + r * lanes, columns);
   return rc;
 }
 
