@@ -243,14 +243,15 @@ def _check_part(part: Model, values: Mapping[str, Any], sizes: Mapping[str, int]
 
 
 def difference(found: Any, want: Any) -> float:
-    """The largest error over the largest number that was expected; infinite for other shapes or not-a-numbers."""
+    """The largest error over the largest number that was expected; infinite for other shapes, infinities or not-a-numbers."""
     if found.shape != want.shape:
         return float("inf")
     one, other = np.asarray(found, np.float64), np.asarray(want, np.float64)
-    if not np.array_equal(np.isfinite(one), np.isfinite(other)):
+    finite = np.isfinite(one) & np.isfinite(other)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
         return float("inf")
-    keep = np.isfinite(one)
-    return float(np.max(np.abs(one - other), initial=0, where=keep) / max(1.0, np.max(np.abs(other), initial=0, where=keep)))
+    one, other = one[finite], other[finite]
+    return float(np.max(np.abs(one - other), initial=0) / max(1.0, np.max(np.abs(other), initial=0)))
 
 
 def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:

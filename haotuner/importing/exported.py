@@ -156,6 +156,15 @@ def _refuse_unknown(nodes: list[Any]) -> None:
         raise UsageError(f"operators without a rule: {told}. Export the model without them")
 
 
+def _apart(names: Sequence[str]) -> list[str]:
+    """Names of outputs, each its own: a tensor that a module returns more than once has a number behind its name."""
+    found: list[str] = []
+    for name in names:
+        free = (f"{name}_{count}" for count in range(2, len(names) + 2))
+        found.append(name if name not in found else next(one for one in free if one not in (*found, *names)))
+    return found
+
+
 class _Reader:
     def __init__(self, program: Any, names: dict[str, str]) -> None:
         self.program, self.names = program, names
@@ -179,7 +188,8 @@ class _Reader:
                 except UsageError as error:
                     raise UsageError(f"node {node.name}: {error}") from error
             elif node.op == "output":
-                outputs = [(one.name, self._real(one.name)) for one in node.args[0] if hasattr(one, "name")]
+                given_back = [one.name for one in node.args[0] if hasattr(one, "name")]
+                outputs = [(name, self._real(one)) for name, one in zip(_apart(given_back), given_back, strict=True)]
         shapes = {name: self.g.types[name].shape for name in self.g.inputs}
         self.g.required += required(guards, shapes, [str(node.target) for node in nodes])
         return finished(self.g, outputs)

@@ -92,7 +92,10 @@ def graph_of(model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: 
     missing = [one.name for one in model.graph.output if one.name not in names]
     if missing:
         raise UsageError(f"outputs {', '.join(missing)} are made by no node")
-    return finished(reader.g, [(one.name, names[one.name]) for one in model.graph.output])
+    outputs = [one.name for one in model.graph.output]
+    if len(set(outputs)) < len(outputs):
+        raise UsageError(f"output {next(one for one in outputs if outputs.count(one) > 1)} is listed twice")
+    return finished(reader.g, [(name, names[name]) for name in outputs])
 
 
 def _input(g: Folding, one: Any) -> str:

@@ -283,6 +283,7 @@ def bad_models() -> dict[str, tuple[Any, str]]:
             r"4 channels, a weight \[2, 4, 2, 2\] in 1 groups and offsets \[1, 9, 3, 3\] in 1",
         ),
         "a window beside its weight": (deformed((1, 8, 3, 3), kernel_shape=[2, 3]), r"\[2, 3\] contradicts the weight"),
+        "an output twice": (model([n("Relu", ["x"], ["y"])], {"x": [4]}, ["y", "y"]), "output y is listed twice"),
         "labels": (model([n("Einsum", ["x"], ["y"], equation="ab->a")], {"x": [4]}, ["y"]), "Einsum"),
     }
 

@@ -97,6 +97,20 @@ def test_dimensions_may_only_be_named_and_inputs_be_given_by_name():
     assert set(graph.dimensions) == {"people", "words"} and graph.inputs == ("ids", "mask")
 
 
+def test_a_tensor_returned_twice_has_two_names():
+    from haotuner.torch import export
+
+    class Twice(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            y = torch.sigmoid(x)
+            return y, y * 2, y
+
+    graph = export(Twice(), (torch.ones(3, 4),))
+    assert len(set(graph.outputs)) == 3
+    y, twice, again = interpret(graph, {"x": np.ones((3, 4), np.float32)}).values()
+    assert np.array_equal(y, again) and np.array_equal(twice, 2 * y)
+
+
 def test_every_operator_without_a_rule_is_listed():
     from haotuner.torch import export
 
