@@ -243,7 +243,7 @@ def _check_part(part: Model, values: Mapping[str, Any], sizes: Mapping[str, int]
 
 
 def difference(found: Any, want: Any) -> float:
-    """The largest error over the largest number that was expected; infinite for other shapes, infinities or not-a-numbers."""
+    """The largest error over the largest number that was expected; infinite where shapes, infinities or NaNs differ."""
     if found.shape != want.shape:
         return float("inf")
     one, other = np.asarray(found, np.float64), np.asarray(want, np.float64)
