@@ -9,8 +9,9 @@
 #include <stdint.h>
 
 #define HT_TYPED_TILE 2048 /* sums of the largest tile */
+#define HT_TYPED_HELD 1024 /* of tiles that are finished together: they and what they become stay in L1 */
 
-typedef struct { /* finished sums of one tile, `stride` elements between rows: rows from `row`, columns from `column` of the call on */
+typedef struct { /* finished sums of a tile, or of several below one another, `stride` elements between rows: rows from `row`, columns from `column` of the call on */
   void* sums;
   int64_t stride, row, rows, column, columns;
 } ht_typed_part;
