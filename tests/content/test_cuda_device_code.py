@@ -75,7 +75,7 @@ def test_a_cubin_holds_kernels_of_one_parameter_list_and_its_text_lies_beside_it
     assert (
         set(facts.kernels) == {SMALL.name, HALF.name, "haotuner_reduce_fp16", "haotuner_reduce_fp32"} == set(built.resources)
     )
-    assert all(kernel.parameters == [(0, 112)] for kernel in facts.kernels.values())
+    assert all(kernel.parameters == [(0, 120)] for kernel in facts.kernels.values())
     for name, kernel in facts.kernels.items():
         said = built.resources[name]
         assert (kernel.registers, kernel.stack_bytes, kernel.shared) == (

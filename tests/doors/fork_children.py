@@ -52,7 +52,7 @@ class Forking(subprocess.Popen[bytes]):
 
 def _has_begun_cuda() -> bool:
     """Whether this process has loaded CUDA's driver."""
-    return "libcuda.so" in Path("/proc/self/maps").read_text()
+    return b"libcuda.so" in Path("/proc/self/maps").read_bytes()  # names of files may be any bytes
 
 
 def _be(

@@ -59,6 +59,7 @@ __attribute__((noinline)) static int ht_epilogue_left(ht_kernel_fn fn, int lanes
                                                       int64_t rows, int64_t columns) {
   float scratch[HT_MAX_EXTRA + 1][HT_LEFT_ROWS * HT_MOST_LANES];
   ht_extra copies[HT_MAX_EXTRA];
+  copies[0] = (ht_extra){0}; /* of steps that read nothing */
   ht_epilogue_copy(scratch[0], lanes, y, ldy, 1, rows, columns);
   for (int i = 0; i < count; ++i) {
     const ht_extra e = extra[i];

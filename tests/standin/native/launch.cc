@@ -187,7 +187,8 @@ CUresult run(const Launch& launch) {
 
 const Arguments* arguments_of(const Launch& launch) {
     const auto& wanted = launch.kernel->facts.parameters;
-    const bool others = launch.kernel->name.rfind("haotuner_unfold", 0) == 0;  // what it takes is as large
+    const std::string& name = launch.kernel->name;  // what these take first is as large
+    const bool others = name.rfind("haotuner_unfold", 0) == 0 || name.rfind("haotuner_fold", 0) == 0;
     return !others && !wanted.empty() && wanted[0].second == sizeof(Arguments) ? static_cast<const Arguments*>(launch.parameters[0]) : nullptr;
 }
 
