@@ -70,3 +70,15 @@ def test_a_function_whose_middle_is_read_elsewhere_is_not_carried():
     s = g.map("sigmoid", y)
     found = next(iter(Greedy(g.finish(g.map("mul", y, s), s)).products.values()))
     assert Op.parse(found.op).epilogue == () and found.output == y
+
+
+@pytest.mark.parametrize("name", ["nothing", "relu", "silu", "sigmoid"])
+@pytest.mark.parametrize("little", [2.0**-24, 1e-10])
+def test_what_keeps_a_logarithm_from_zero_is_no_rounding(name: str, little: float) -> None:
+    g = GraphBuilder()
+    y = g.add("contract", g.input("x", (B, 8)), g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
+    known = {"nothing": lambda g, x: x, "sigmoid": lambda g, x: g.map("sigmoid", x), **FUNCTIONS}
+    graph = g.finish(g.map("log", g.map("add", known[name](g, y), little)))
+    (found,) = Greedy(graph).products.values()
+    assert Op.parse(found.op).epilogue == (() if name == "nothing" else (name,))
+    assert len(found.nodes) == len(graph.nodes) - 2, "the sum and its logarithm are computed behind the product"
