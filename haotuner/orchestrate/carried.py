@@ -17,8 +17,8 @@ from haotuner.ops.functions import FUNCTIONS
 MOST_NODES = 10  # of a function: gelu and hard-swish have five, gelu by tanh nine
 FAR = (-200.0, -80.0, -30.0, 30.0, 80.0, 200.0)  # where a small number that is added shows beside what vanishes
 POINTS = np.concatenate([np.linspace(-6.0, 6.0, 97), FAR])[:, None]  # a column: channels may differ
-# Of two functions at all points, in float64: constants are rounded to fp32, and 1 + erf(x) is exact to 1e-16. No more, for a model
-# may take the logarithm of what was kept from 0 by 1e-7.
+# Of two functions at all points, in float64: constants are rounded to fp32, and 1 + erf(x) is exact to 1e-16. No more, for a
+# model may take the logarithm of what was kept from 0 by 1e-7.
 ALIKE = {"rtol": 1e-5, "atol": 1e-14}
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _Function = tuple[str, list[str], Mapping[str, Any]]  # a step, the nodes that it is, what it reads of each channel
