@@ -19,7 +19,7 @@ FAR = (-200.0, -80.0, -30.0, 30.0, 80.0, 200.0)  # where a small number that is 
 POINTS = np.concatenate([np.linspace(-6.0, 6.0, 97), FAR])[:, None]  # a column: channels may differ
 # Of two functions at all points, in float64: constants are rounded to fp32, and 1 + erf(x) is exact to 1e-16. No more, for a
 # model may take the logarithm of what was kept from 0 by 1e-7.
-ALIKE = {"rtol": 1e-5, "atol": 1e-14}
+ALIKE, LEAST = 1e-5, 1e-14  # of what was expected, and where that is nothing
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _Function = tuple[str, list[str], Mapping[str, Any]]  # a step, the nodes that it is, what it reads of each channel
 
@@ -178,11 +178,11 @@ class Following:
 def _named(values: Any) -> tuple[str, Mapping[str, Any]] | None:
     """The step of these values at the points, which may differ by channel, and what it reads."""
     for name, step in STEPS.items():
-        if not step.operands and np.allclose(step.apply(POINTS, {}), values, **ALIKE):
+        if not step.operands and np.allclose(step.apply(POINTS, {}), values, ALIKE, LEAST):
             return name, NOTHING
     slopes = np.broadcast_to(values[0] / POINTS[0], values.shape[1:])
     if np.all(slopes == 1.0):
         return None  # the value itself
-    if np.allclose(STEPS["prelu"].apply(POINTS, {"slope": slopes}), values, **ALIKE):
+    if np.allclose(STEPS["prelu"].apply(POINTS, {"slope": slopes}), values, ALIKE, LEAST):
         return "prelu", {"slope": slopes}
     return None

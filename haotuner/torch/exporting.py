@@ -51,7 +51,7 @@ def export(
 @contextmanager
 def _plain_outputs(module: torch.nn.Module) -> Iterator[None]:
     """The module gives its tensors alone: a library's own classes are in a file only for who has imported that library."""
-    hook = module.register_forward_hook(lambda _, given, found: _tensors(found))
+    hook = module.register_forward_hook(lambda _, given, found: None if torch.is_tensor(found) else _tensors(found))
     try:
         yield
     finally:
