@@ -238,24 +238,6 @@ def test_models_have_the_layers_that_they_are_known_for() -> None:
     assert len(resnet) == 25 and "dense_n168_k672_bias_relu" in mobile
 
 
-def test_a_whole_model_whose_sizes_data_tell_is_refused_on_a_gpu_before_anything_is_tuned(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
-    import onnx
-    from onnx import helper
-
-    shapes = {"x": ["seq", 8], "y": [2, "count"], "z": ["seq", 8]}
-    ends = {name: helper.make_tensor_value_info(name, 7 if name == "y" else 1, shape) for name, shape in shapes.items()}
-    nodes = [helper.make_node("NonZero", ["x"], ["y"]), helper.make_node("MatMul", ["x", "m"], ["z"])]
-    weight = helper.make_tensor("m", 1, [8, 8], [0.5] * 64)
-    graph = helper.make_graph(nodes, "g", [ends["x"]], [ends["y"], ends["z"]], [weight])
-    file = tmp_path / "places.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
-    done = run("tune", str(file), "--shapes", "seq=1..9", "--device", "h200", "--zero-measure", cache=tmp_path, cwd=tmp_path)
-    assert done.code == 2
-    assert "places cannot run on a GPU; tune it for the CPU" in done.err and "is known only from data" in done.err
-    assert not (tmp_path / "pack").exists()
-
-
 def test_a_reference_that_fits_no_memory_is_told_in_words(monkeypatch: Any, capsys: Any) -> None:
     def huge(*_: Any) -> None:
         np.empty(1 << 60, np.float32)
