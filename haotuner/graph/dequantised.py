@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.graph.extents import Extent
-from haotuner.graph.graph import Graph, Node
+from haotuner.graph.graph import Graph, Node, free_name
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import TensorType
 
@@ -183,7 +183,7 @@ class _Rows:
 
     def _add(self, like: str, primitive: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """A new node, where a tensor ``like`` it is made."""
-        name = output or self._free(like)
+        name = output or free_name(like, self.types)
         self.types[name] = PRIMITIVES[primitive].infer([self.types[one] for one in inputs], attributes)
         self.made[name] = Node(primitive, inputs, name, attributes)
         self.reads.update(inputs)
@@ -192,13 +192,7 @@ class _Rows:
         return name
 
     def _constant(self, value: Any) -> str:
-        name = self._free("bias")
+        name = free_name("bias", self.types)
         self.constants[name] = np.ascontiguousarray(value, np.float32)
         self.types[name] = TensorType(self.constants[name].shape, "fp32")
         return name
-
-    def _free(self, like: str) -> str:
-        number = len(self.types)
-        while f"{like}_{number}" in self.types:
-            number += 1
-        return f"{like}_{number}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -178,6 +178,16 @@ def sizes_of(node: Node, types: Mapping[str, TensorType]) -> set[str]:
     return found
 
 
+def free_name(stem: str, taken: Collection[str]) -> str:
+    """The stem, or where a tensor has it already the stem with a number."""
+    if stem not in taken:
+        return stem
+    number = len(taken)
+    while f"{stem}_{number}" in taken:
+        number += 1
+    return f"{stem}_{number}"
+
+
 @dataclass(slots=True)
 class GraphBuilder:
     """Adds primitives one by one; a tensor is its name. ``finish`` gives the graph, without what no output needs."""
@@ -252,9 +262,4 @@ class GraphBuilder:
         )
 
     def _free(self, stem: str) -> str:
-        if stem not in self.types:
-            return stem
-        number = len(self.types)
-        while f"{stem}_{number}" in self.types:
-            number += 1
-        return f"{stem}_{number}"
+        return free_name(stem, self.types)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.errors import PackInvalid, UsageError
@@ -40,8 +40,10 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
         if manifest.document["schema"] > 1:
             files |= {f"{level}/{name}": data for name, data in sealed(raw).items()}
         if "facts_sha256" in manifest.document:
-            files[f"{level}/{FACTS}"] = (pack / FACTS).read_bytes()
-        files |= {f"{level}/{name}": data for name, data in _models(pack, manifest)}
+            files[f"{level}/{FACTS}"] = _checked(pack / FACTS, manifest.document["facts_sha256"])
+        for one in manifest.models.values():
+            for name, sha256 in ((one.schedule, one.schedule_sha256), (one.weights, one.weights_sha256)):
+                files[f"{level}/{MODELS}/{name}"] = _checked(pack / MODELS / name, sha256)
         files[f"{level}/{manifest.library}"] = (pack / manifest.library).read_bytes()
     files |= sealed(as_json({"schema": PACK_SCHEMA, "levels": hashes}))
     return publish(out, files, _sound)
@@ -60,18 +62,15 @@ def _asked(manifest: Manifest) -> set[str]:
     return {f"model {name}" for name in manifest.models} or {op.name for op in manifest.ops}
 
 
-def _models(pack: Path, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
-    """Files of whole models by their place. PackInvalid where one is not what the manifest says."""
-    for one in manifest.models.values():
-        for name, sha256 in ((one.schedule, one.schedule_sha256), (one.weights, one.weights_sha256)):
-            path = pack / MODELS / name
-            try:
-                data = path.read_bytes()
-            except OSError as error:
-                raise PackInvalid(f"{path} cannot be read ({error.strerror}); restore the pack or tune again") from error
-            if hashlib.sha256(data).hexdigest() != sha256:
-                raise PackInvalid(f"{path}: its sha256 is not the one in the manifest; restore the pack or tune again")
-            yield f"{MODELS}/{name}", data
+def _checked(path: Path, sha256: str) -> bytes:
+    """A file of a pack. PackInvalid where it is not what the manifest says."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PackInvalid(f"{path} cannot be read ({error.strerror}); restore the pack or tune again") from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise PackInvalid(f"{path}: its sha256 is not the one in the manifest; restore the pack or tune again")
+    return data
 
 
 def _plain(pack: Path) -> Manifest:

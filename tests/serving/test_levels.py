@@ -246,6 +246,12 @@ def test_each_level_has_its_models(tmp_path, monkeypatch):
     other = model_pack(tmp_path / "other", {"web": graph}, level=NARROW)
     with pytest.raises(UsageError, match="differ in model net, model web"):
         merge([packs[0], other], tmp_path / "out")
+    facts = packs[1] / "facts.json"
+    kept = facts.read_bytes()
+    facts.unlink()
+    with pytest.raises(PackInvalid, match="facts.json cannot be read"):
+        merge(packs, tmp_path / "out")
+    facts.write_bytes(kept)
     (packs[0] / "models" / "net.weights").write_bytes(b"")
     with pytest.raises(PackInvalid, match="net.weights: its sha256"):
         merge(packs, tmp_path / "out")

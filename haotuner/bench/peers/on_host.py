@@ -39,17 +39,22 @@ class HostTorch:
 
 
 def onnxruntime_options(runtime: Any, threads: int) -> Any:
-    """Options of a session, of which there may be many: all share one pool of threads and one arena.
+    """Options of a session, of which there may be many: all share one arena and, where they have threads, one pool of them.
 
     Pools of their own would have them spin against one another; in an arena of its own each would find its scratch memory
-    as cold as its weight, which a model's layers do not. The first call in a process decides the number of threads.
+    as cold as its weight, which a model's layers do not. The first call for several threads decides their number, and
+    sessions with a pool of their own are refused in that process from then on.
     """
     kind = runtime.OrtMemoryInfo("Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT)
     with contextlib.suppress(runtime.capi.onnxruntime_pybind11_state.Fail):  # both are there already
-        runtime.set_global_thread_pool_sizes(threads, 1)
+        if threads > 1:
+            runtime.set_global_thread_pool_sizes(threads, 1)
         runtime.create_and_register_allocator(kind, None)
     options = runtime.SessionOptions()
-    options.use_per_session_threads = False
+    if threads > 1:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = options.inter_op_num_threads = 1  # the caller's thread alone
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.log_severity_level = 3
     return options

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "copy.h"
 #include "ht.h"
 
 #define HT_LEFT_ROWS 16 /* of a scratch block for the columns that whole vectors leave */
@@ -32,24 +33,11 @@ static inline int ht_epilogue_call(ht_kernel_fn fn, float* y, int64_t ldy, const
   return fn(NULL, args, count + 1, &result);
 }
 
-/* Fewer floats than a vector has: a call of memcpy would take longer. */
-static inline void ht_copy_few(float* to, const float* from, int64_t count) {
-  if (count >= 8) {
-    memcpy(to, from, 32);
-    memcpy(to + count - 8, from + count - 8, 32); /* some of them again, rather than one by one */
-  } else if (count >= 4) {
-    memcpy(to, from, 16);
-    memcpy(to + count - 4, from + count - 4, 16);
-  } else {
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
-  }
-}
-
 /* Rows of fewer columns than a vector has, zeros behind them. */
 static inline void ht_epilogue_copy(float* to, int lanes, const float* from, int64_t down, int64_t right, int64_t rows, int64_t columns) {
   memset(to, 0, (size_t)(rows * lanes) * sizeof *to);
   for (int64_t r = 0; r < rows; ++r)
-    if (right == 1) ht_copy_few(to + r * lanes, from + r * down, columns);
+    if (right == 1) ht_copy_few(to + r * lanes, from + r * down, columns * (int64_t)sizeof *to);
     else
       for (int64_t c = 0; c < columns; ++c) to[r * lanes + c] = from[r * down + c * right];
 }
@@ -68,7 +56,7 @@ __attribute__((noinline)) static int ht_epilogue_left(ht_kernel_fn fn, int lanes
     else ht_epilogue_copy(scratch[i + 1], lanes, e.data, e.row_stride, e.column_stride, e.row_stride == 0 ? 1 : rows, columns);
   }
   int rc = ht_epilogue_call(fn, scratch[0], lanes, copies, count, rows, lanes);
-  for (int64_t r = 0; r < rows; ++r) ht_copy_few(y + r * ldy, scratch[0] + r * lanes, columns);
+  for (int64_t r = 0; r < rows; ++r) ht_copy_few(y + r * ldy, scratch[0] + r * lanes, columns * (int64_t)sizeof *y);
   return rc;
 }
 

@@ -46,6 +46,13 @@ static void* stream_of(const ht_model* m, const TVMFFIAny* told) {
 
 static int whole_or_none(const TVMFFIAny* value) { return value->type_index == kTVMFFIInt || value->type_index == kTVMFFINone; }
 
+/* So many whole numbers of the host at least, to be written; NULL: the argument is none. */
+static int64_t* numbers_of(const TVMFFIAny* arg, int64_t least) {
+  const DLTensor* t = ht_ffi_tensor(arg);
+  const int fits = t != NULL && t->device.device_type == kDLCPU && t->ndim == 1 && t->shape[0] >= least && t->dtype.bits == 64;
+  return fits ? (int64_t*)(void*)ht_data(t) : NULL;
+}
+
 /* model_shapes(model, int64[ranks of all outputs], inputs...) */
 HT_EXPORT int __tvm_ffi_ht_model_shapes(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)self;
@@ -53,13 +60,12 @@ HT_EXPORT int __tvm_ffi_ht_model_shapes(void* self, const TVMFFIAny* args, int32
   DLTensor given[MOST];
   ht_error error;
   if (m == NULL || count != 2 + m->input_count) return ht_ffi_raise("TypeError", "model_shapes", "expected (model, int64 array, inputs)");
-  const DLTensor* found = ht_ffi_tensor(&args[1]);
   int64_t ranks = 0;
   for (int32_t i = 0; i < m->output_count; ++i) ranks += m->tensors[m->outputs[i].tensor].rank;
-  if (found == NULL || found->device.device_type != kDLCPU || found->ndim != 1 || found->shape[0] < ranks || found->dtype.bits != 64)
-    return ht_ffi_raise("TypeError", "model_shapes", "expected (model, int64 array, inputs)");
+  int64_t* found = numbers_of(&args[1], ranks);
+  if (found == NULL) return ht_ffi_raise("TypeError", "model_shapes", "expected (model, int64 array, inputs)");
   if (tensors_of(m, args, 2, m->input_count, given) != 0) return -1;
-  if (ht_model_shapes(m, given, (int64_t*)(void*)ht_data(found), &error) != 0) return raised(m, &error);
+  if (ht_model_shapes(m, given, found, &error) != 0) return raised(m, &error);
   result->type_index = kTVMFFINone;
   return 0;
 }
@@ -98,17 +104,15 @@ HT_EXPORT int __tvm_ffi_ht_model_queue_placed(void* self, const TVMFFIAny* args,
   ht_model* m = model_of(args, count);
   DLTensor given[MOST];
   ht_error error;
-  const DLTensor* dims = m != NULL && count == 5 + m->input_count ? ht_ffi_tensor(&args[4]) : NULL;
-  if (dims == NULL || dims->device.device_type != kDLCPU || dims->ndim != 1 || dims->shape[0] < m->dim_count || dims->dtype.bits != 64 ||
-      args[3].type_index != kTVMFFIInt || !whole_or_none(&args[1]) || !whole_or_none(&args[2]))
+  int64_t* dims = m != NULL && count == 5 + m->input_count ? numbers_of(&args[4], m->dim_count) : NULL;
+  if (dims == NULL || args[3].type_index != kTVMFFIInt || !whole_or_none(&args[1]) || !whole_or_none(&args[2]))
     return ht_ffi_raise("TypeError", "model_queue_placed", "expected (model, stream, seed, address, int64 array, inputs)");
   if (tensors_of(m, args, 5, m->input_count, given) != 0) return -1;
   const uint64_t seed = (uint64_t)args[2].v_int64;
   ht_model_place_fn place;
   *(void**)&place = (void*)(uintptr_t)args[3].v_int64;
   void* stream = stream_of(m, &args[1]);
-  if (ht_model_run_placed(m, given, args[2].type_index == kTVMFFIInt ? &seed : NULL, place, NULL, stream, (int64_t*)(void*)ht_data(dims), &error) != 0)
-    return raised(m, &error);
+  if (ht_model_run_placed(m, given, args[2].type_index == kTVMFFIInt ? &seed : NULL, place, NULL, stream, dims, &error) != 0) return raised(m, &error);
   result->type_index = kTVMFFINone;
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "conv.h"
+#include "copy.h"
 
 #define LINE_BYTES (160 * 1024) /* of lines that were turned: they and a block of image columns share L2 */
 
@@ -80,22 +81,6 @@ static int64_t turned(const ht_image* im, char* out) {
   return count;
 }
 
-/* Some bytes, few enough that a call of memcpy would take longer. */
-static inline void copy_few(char* to, const char* from, int64_t count) {
-  if (count >= 16) {
-    for (int64_t i = 0; i < count - 16; i += 16) memcpy(to + i, from + i, 16);
-    memcpy(to + count - 16, from + count - 16, 16); /* some of them again, rather than one by one */
-  } else if (count >= 8) {
-    memcpy(to, from, 8);
-    memcpy(to + count - 8, from + count - 8, 8);
-  } else if (count >= 4) {
-    memcpy(to, from, 4);
-    memcpy(to + count - 4, from + count - 4, 4);
-  } else {
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
-  }
-}
-
 /* Whether a window's taps in a line lie side by side in the image, too, and all of them are laid out at once. */
 static int side_by_side(const ht_image* im) {
   const ht_side *tall = &im->phase->tall, *wide = &im->phase->wide;
@@ -110,7 +95,7 @@ static void copy_line(const ht_image* im, const char* from, int64_t x, int64_t l
   const int64_t w = im->call->w, bytes = wide->taps * pixel;
   for (int64_t i = 0; i < length; ++i, x += wide->move, out += im->width) {
     if (from != NULL && x >= 0 && x + wide->taps <= w) {
-      copy_few(out, from + x * pixel, bytes);
+      ht_copy_few(out, from + x * pixel, bytes);
       continue;
     }
     const int64_t low = from == NULL ? 0 : least(most(-x, 0), wide->taps), high = from == NULL ? 0 : most(least(w - x, wide->taps), low);
