@@ -25,6 +25,7 @@ from haotuner.bench.compare import contest_of, facts_of, finish
 from haotuner.hw_profiles.find import find_device
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange
+from haotuner.workloads import workload_shapes
 from tests.bench.cpu_dense import haotuner, machine
 from tests.bench.operators import with_section
 
@@ -82,6 +83,7 @@ KINDS: dict[str, tuple[tuple[str, str], ...]] = {
         ("conv2d:c=256,f=64,r=1,s=1,dtype=int8,layout=nhwc,out=uint8,epilogue=scale+bias+relu", _NARROW),
     ),
 }  # fmt: skip
+KINDS |= {net: tuple(workload_shapes(net).items()) for net in ("resnet50", "mobilenet_v3")}  # every layer, odd resolutions
 HEAD = """# Sixty sizes a kind
 
 Made by `python -m tests.bench.sixty`, each kind by the command it names: sizes drawn by a seed from the tuned range, weights
