@@ -22,7 +22,7 @@ from haotuner.cli.output import counted, say
 from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
 from haotuner.ops.groups import PREFIX
-from haotuner.pack.manifest import read_manifest
+from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.pack.op import LAYERS
 from haotuner.runtime.group import named_so
 from haotuner.runtime.pack import Pack
@@ -71,9 +71,7 @@ def explain(
         told = model_document(manifest, only, region)
         say(json.dumps(told, indent=1)) if json_output else print_model(told, every=bool(region))
         return
-    if not op or not shape:
-        raise UsageError("name an op and a shape, --op dense_n768_k768 --shape m=37, or a whole model, --only MODEL")
-    name = _named(op, {entry.name: entry.output.name for entry in manifest.ops if entry.group})
+    name = _asked(pack, op, shape, manifest)
     if manifest.placed:
         entry = next((o for o in manifest.ops if o.name == name), None)
         if entry is None:
@@ -128,6 +126,17 @@ def explain(
         say(json.dumps(document, indent=1))
     else:
         _print(document)
+
+
+def _asked(pack: Path, op: str, shape: str, manifest: Manifest) -> str:
+    """The name of the op that is asked for; a pack's only one needs no ``--op``."""
+    names = [entry.name for entry in manifest.ops]
+    if not shape or not (op or len(names) == 1):
+        sizes = ";".join(f"{axis.name}={axis.first}" for axis in manifest.ops[0].dynamic) if names else ""
+        ways = [f'an op and a shape, --op {names[0]} --shape "{sizes}"'] if names else []
+        ways += [f"a whole model, --only {model}" for model in sorted(manifest.models)[:1]]
+        raise UsageError(f"name {', or '.join(ways)}; {pack} has {', '.join([*names, *sorted(manifest.models)])}")
+    return _named(op or names[0], {entry.name: entry.output.name for entry in manifest.ops if entry.group})
 
 
 def _named(op: str, groups: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed
 from haotuner.cli.explain_cell import placed_cell_document, print_cell
 from haotuner.cli.explain_program import print_program, program_document, share_of_call
+from haotuner.errors import UsageError
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.index import families_for
 from haotuner.pack.op import PackAxis, PackOp, PackOperand
@@ -150,6 +152,20 @@ def test_regions_are_boxes(tuned: Tuned, cache: Path) -> None:
         assert region["box"] == {"m": region["m"], "n": region["n"]}
     other = found["runner_up"]  # nothing else was timed where tuning had no time for it
     assert found["not_timed"] == "" and (other is None or {"us", "chosen_us", "from"} <= other.keys())
+
+
+def test_a_pack_s_only_op_needs_no_name_and_a_shape_is_asked_for(tuned: Tuned, cache: Path) -> None:
+    assert haotuner("explain", "pack", "--shape", "m=7", "--json", cache=cache, cwd=tuned[0]).json()["op"] == "dense_n48_k32"
+    lacking = haotuner("explain", "pack", cache=cache, cwd=tuned[0])
+    assert (
+        lacking.code == 2 and '--op dense_n48_k32 --shape "m=1"' in lacking.err and "pack has dense_n48_k32" in lacking.err
+    )
+
+
+def test_one_of_several_is_named_and_all_are_listed() -> None:
+    held = SimpleNamespace(ops=(packed(48, 32), replace(packed(48, 32), name="other")), models={"net": None})
+    with pytest.raises(UsageError, match=r'--shape "m=1", or a whole model, --only net; p has dense_n48_k32, other, net'):
+        explain._asked(Path("p"), "", "m=7", held)
 
 
 @pytest.mark.parametrize("m", [2**31 - 1, 500_000_000])
