@@ -3,7 +3,8 @@
 Inputs: ``x`` (tokens, batch, gates * hidden), the products of the sequence with its weights, biases added; ``r`` (hidden,
 gates * hidden), ONNX's turned; ``b`` (gates * hidden), the bias of the state's products; ``p`` (3 * hidden), an LSTM's
 peepholes; the first states ``h`` and ``c`` (batch, hidden); lengths (batch). The result is (tokens, batch, 2 * hidden): h,
-then c (an LSTM's).
+then c (an LSTM's). An LSTM with ``bytes`` rounds each sequence's h to 256 steps of its own range before the state's products
+(com.microsoft's DynamicQuantizeLSTM).
 """
 
 from __future__ import annotations
@@ -89,8 +90,18 @@ def _compute(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callab
     return found
 
 
+def as_bytes(rows: Any) -> Any:
+    """Each row as the real numbers that bytes of its own range stand for, 0 in the range: as DynamicQuantizeLinear."""
+    low, high = (np.asarray(how(rows, axis=-1, keepdims=True, initial=0)) for how in (np.min, np.max))
+    scale = (high - low) / rows.dtype.type(255)
+    scale = np.where(scale == 0, rows.dtype.type(1), scale)
+    zero = np.rint(np.clip(-low / scale, 0, 255))
+    return (np.clip(np.rint(rows / scale) + zero, 0, 255) - zero) * scale
+
+
 def _lstm(x: Any, h: Any, c: Any, r: Any, b: Any, p: Any, act: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-    i, o, f, g = np.split(x + h @ r + b, 4, axis=1)
+    state = as_bytes(h) if attributes.get("bytes", False) else h
+    i, o, f, g = np.split(x + state @ r + b, 4, axis=1)
     pi, po, pf = np.split(p, 3)
     i, f = act[0](i + pi * c), act[0](f + pf * c)
     if attributes.get("coupled", False):

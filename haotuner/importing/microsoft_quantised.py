@@ -15,7 +15,7 @@ from haotuner.importing.layout import joined
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
 from haotuner.importing.quantised import dequantised, dynamic, quantised
-from haotuner.importing.recurrent import RECURRENT
+from haotuner.importing.recurrent import layer
 
 
 def _real(c: Call, place: int, axis: int = 0) -> str:
@@ -88,18 +88,33 @@ def _dynamic_product(c: Call) -> str:
 
 
 def _lstm(c: Call) -> list[str]:
-    """Weights of bytes, (ways, inputs, gates), and of the state; ONNX Runtime also rounds input and state, this does not."""
-    weights: list[str] = []
-    for place, scale, zero in ((1, 8, 9), (2, 10, 11)):
-        stored, scales = (c.held(at) for at in (place, scale))
-        zeros = c.held(zero) if c.given(zero) else np.zeros(scales.shape, stored.dtype)
-        if stored.ndim != 3 or scales.shape != zeros.shape or scales.ndim not in (1, 2):
-            raise c.bad(f"weights of {stored.shape} with scales of {scales.shape} and zero points of {zeros.shape}")
-        wide = (len(scales), 1, -1)  # one scale a way, or one a way and column
-        real = (stored.astype(np.float32) - zeros.astype(np.float32).reshape(wide)) * scales.reshape(wide)
-        weights.append(c.g.constant(np.ascontiguousarray(real.transpose(0, 2, 1), np.float32)))
-    inputs = (c.tensor(0), *weights, *c.inputs[3:8])
-    return list(RECURRENT["LSTM"](replace(c, op="LSTM", inputs=inputs)))
+    """Weights of bytes, (ways, inputs, gates), and of the state. Inputs are rounded to bytes of their range, as are states.
+
+    ONNX Runtime takes one range for the states of all sequences that a thread has: here each has its own, so that answers
+    depend neither on threads nor on what lies beside a sequence.
+    """
+    weights, (held, scales, zeros) = _stored(c, 1, 8, 9), _stored(c, 2, 10, 11)
+    wide = (len(scales), 1, -1)
+    real = (held.astype(np.float32) - zeros.astype(np.float32).reshape(wide)) * scales.reshape(wide)
+    state = c.g.constant(np.ascontiguousarray(real.transpose(0, 2, 1), np.float32))
+
+    def multiplied(call: Call, x: str, number: int) -> str:
+        w, scale, zero = (call.g.constant(np.ascontiguousarray(one[number])) for one in weights)
+        return product(call, x, dequantised(call, w, scale, zero, 1))
+
+    rounded, scale, zero = dynamic(replace(c, inputs=(c.tensor(0),)))
+    x = dequantised(c, rounded, scale, zero, 0)
+    rule = layer("lstm", multiplied, rounds=True)
+    return list(rule(replace(c, op="LSTM", inputs=(x, c.inputs[1], state, *c.inputs[3:8]))))
+
+
+def _stored(c: Call, place: int, scale: int, zero: int) -> tuple[Any, Any, Any]:
+    """Bytes of both ways, their scales and zero points: one a way, or one a way and column."""
+    stored, scales = (c.held(at) for at in (place, scale))
+    zeros = c.held(zero) if c.given(zero) else np.zeros(scales.shape, stored.dtype)
+    if stored.ndim != 3 or scales.shape != zeros.shape or scales.ndim not in (1, 2):
+        raise c.bad(f"weights of {stored.shape} with scales of {scales.shape} and zero points of {zeros.shape}")
+    return stored, scales.astype(np.float32), zeros
 
 
 MICROSOFT_QUANTISED: Mapping[str, Rule] = {

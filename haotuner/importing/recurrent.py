@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from haotuner.graph.recurrent import GATES
 from haotuner.importing.call import Call, Rule
@@ -33,16 +33,22 @@ def _activations(c: Call, kind: str, number: int) -> list[tuple[str, float, floa
     return found
 
 
-def _one_way(c: Call, kind: str, x: str, number: int, *, reverse: bool) -> str:
+def _multiplied(c: Call, x: str, number: int) -> str:
+    """The sequence (tokens, batch, inputs) times one direction's weight."""
+    w = _direction(c, 1, number)
+    assert w is not None
+    return c.g.add("contract", x, w, labels="tbi,gi->tbg")
+
+
+def _one_way(c: Call, kind: str, x: str, number: int, products: str, *, reverse: bool, rounds: bool) -> str:
     """(tokens, batch, 2 hidden)."""
     g, gates, dtype = c.g, GATES[kind], c.type().dtype
-    w, r = _direction(c, 1, number), _direction(c, 2, number)
-    assert w is not None and r is not None
+    r = _direction(c, 2, number)
+    assert r is not None
     hidden = g.types[r].shape[1]
     if not isinstance(hidden, int):
         raise c.bad(f"its number of units, {hidden}, depends on the request; give the weights fixed sizes")
     tokens, batch = g.types[x].shape[:2]
-    products = g.add("contract", x, w, labels="tbi,gi->tbg")
     both = _direction(c, 3, number)
     inner = g.add("broadcast", g.constant(0, dtype), shape=(gates * hidden,))
     if both is not None:
@@ -60,11 +66,13 @@ def _one_way(c: Call, kind: str, x: str, number: int, *, reverse: bool) -> str:
         "recurrent", products, turned, inner, peepholes, h, cell, lengths, kind=kind, hidden=hidden, reverse=reverse,
         activations=tuple(_activations(c, kind, number)), coupled=bool(c.attribute("input_forget", 0)),
         linear_before_reset=bool(c.attribute("linear_before_reset", 0)),
-        **({"clip": c.attributes["clip"]} if "clip" in c.attributes else {}),
+        **({"clip": c.attributes["clip"]} if "clip" in c.attributes else {}), **({"bytes": True} if rounds else {}),
     )  # fmt: skip
 
 
-def _layer(kind: str) -> Rule:
+def layer(kind: str, multiplied: Callable[[Call, str, int], str] = _multiplied, *, rounds: bool = False) -> Rule:
+    """``multiplied``: the sequence times a direction's weight. ``rounds``: an LSTM's state is rounded to bytes."""
+
     def rule(c: Call) -> list[str]:
         g, batch_first = c.g, bool(c.attribute("layout", 0))
         turn = (1, 0, 2)
@@ -79,7 +87,10 @@ def _layer(kind: str) -> Rule:
         if way not in ("forward", "reverse", "bidirectional"):
             raise c.bad(f"direction {way!r} is unknown")
         backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[way]
-        ways = [_one_way(c, kind, x, number, reverse=reverse) for number, reverse in enumerate(backwards)]
+        ways = [
+            _one_way(c, kind, x, number, multiplied(c, x, number), reverse=reverse, rounds=rounds)
+            for number, reverse in enumerate(backwards)
+        ]
         every: list[str] = []
         last_h: list[str] = []
         last_c: list[str] = []
@@ -113,4 +124,4 @@ def _last(c: Call, states: str, *, reverse: bool) -> str:
     return reshaped(c, c.g.add("gather", flat, row, axis=0), (1, batch, hidden))
 
 
-RECURRENT: Mapping[str, Rule] = {"LSTM": _layer("lstm"), "GRU": _layer("gru"), "RNN": _layer("rnn")}
+RECURRENT: Mapping[str, Rule] = {"LSTM": layer("lstm"), "GRU": layer("gru"), "RNN": layer("rnn")}

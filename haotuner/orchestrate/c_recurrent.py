@@ -32,7 +32,8 @@ _ACTIVATIONS = {
 
 def fits_block(attributes: Mapping[str, Any], dtype: str) -> bool:
     """Whether a block of a GPU holds the gates of a step: some 3,000 states of an LSTM in fp32."""
-    return bool(GATES[attributes["kind"]] * attributes["hidden"] * (4 if dtype == "fp32" else 8) <= SHARED_BYTES)
+    rows = GATES[attributes["kind"]] + int(attributes.get("bytes", False))
+    return bool(rows * attributes["hidden"] * (4 if dtype == "fp32" else 8) <= SHARED_BYTES)
 
 
 def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batch: str, block: int = 0) -> list[str]:
@@ -66,20 +67,38 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
     order = f"{tokens} - 1 - k" if attributes.get("reverse", False) else "k"
     sums_bytes = GATES[kind] * hidden * (4 if single else 8)
     sides = [one for one in SIDE_BY_SIDE if one == 1 or one * sums_bytes <= SUMS_BYTES]
+    rounds = bool(attributes.get("bytes", False))
     return [
         f"  enum {{ H = {hidden}, G = {GATES[kind]} }};",
         f"  const int64_t tokens = {tokens}, batch = {batch};",
         *(acts if block else ()),
         *_units(block),
-        *(_block_body(step, real, order, block) if block else _host_body(step, real, order, sides)),
+        *(_as_bytes(real, f) if rounds else ()),
+        *(_block_body(step, real, order, block, rounds) if block else _host_body(step, real, order, sides, rounds)),
+        *(["#undef AS_BYTES"] if rounds else ()),
         "#undef UNITS",
     ]
 
 
-def _block_body(step: Sequence[str], real: str, order: str, block: int) -> list[str]:
+def _as_bytes(real: str, f: str) -> list[str]:
+    """A sequence's state as the real numbers that bytes of its own range stand for."""
+    lines = [
+        "#define AS_BYTES(from, to) do {",
+        f"  {real} low = 0, high = 0;",
+        f"  for (int64_t i = 0; i < H; ++i) {{ low = fmin{f}(low, (from)[i]); high = fmax{f}(high, (from)[i]); }}",
+        f"  const {real} width = (high - low) / 255, scale = width == 0 ? 1 : width;",
+        f"  const {real} zero = rint{f}(fmin{f}(fmax{f}(-low / scale, 0), 255));",
+        f"  UNITS(j, H) (to)[j] = (fmin{f}(fmax{f}(rint{f}((from)[j] / scale) + zero, 0), 255) - zero) * scale;",
+        "} while (0)",
+    ]
+    return [f"{line} \\" for line in lines[:-1]] + [lines[-1]]
+
+
+def _block_body(step: Sequence[str], real: str, order: str, block: int, rounds: bool) -> list[str]:
     """A sequence after the other."""
     return [
         *_block_sums(real, block),
+        *([f"  __shared__ {real} rounded[H];"] if rounds else ()),
         "  for (int64_t n = lo[0]; n < hi[0]; ++n) {",
         f"    const {real} *h = x4 + n * H, *c = x5 + n * H;",
         "    (void)c;",
@@ -91,6 +110,7 @@ def _block_body(step: Sequence[str], real: str, order: str, block: int) -> list[
         "        UNITS(j, 2 * H) to[j] = 0;",
         "        continue;",
         "      }",
+        *(["      __syncthreads();", "      AS_BYTES(h, rounded);"] if rounds else ()),  # of what all threads wrote
         *(f"      {line}" for line in step),
         "      h = to;",
         "      c = to + H;",
@@ -100,16 +120,17 @@ def _block_body(step: Sequence[str], real: str, order: str, block: int) -> list[
     ]
 
 
-def _host_body(step: Sequence[str], real: str, order: str, sides: Sequence[int]) -> list[str]:
+def _host_body(step: Sequence[str], real: str, order: str, sides: Sequence[int], rounds: bool) -> list[str]:
     """Some sequences side by side, then fewer: they share what is read of ``x1``, which is most of what a token reads.
 
     The sums of a sequence are the same, however many lie beside it. One that has ended is summed, and what comes of it
     is left alone.
     """
     lines = [f"  {real} sums_of[{sides[0]}][G * H];", "  int64_t n = lo[0];"]
+    lines += [f"  {real} rounded_of[{sides[0]}][H];"] if rounds else []
     for side in sides:
         lines += [
-            *_sums(real, side),
+            *_sums(real, side, rounds),
             f"  for (; n + {side} <= hi[0]; n += {side}) {{",
             f"    const {real} *hs[{side}], *cs[{side}];",
             f"    for (int q = 0; q < {side}; ++q) {{ hs[q] = x4 + (n + q) * H; cs[q] = x5 + (n + q) * H; }}",
@@ -122,6 +143,7 @@ def _host_body(step: Sequence[str], real: str, order: str, sides: Sequence[int])
             "        else UNITS(j, 2 * H) to[j] = 0;",
             "      }",
             "      if (!some) continue;",
+            *([f"      for (int q = 0; q < {side}; ++q) AS_BYTES(hs[q], rounded_of[q]);"] if rounds else ()),
             *_phases(step, real, side),
             f"      for (int q = 0; q < {side}; ++q) if (token < (int64_t)x6[n + q]) {{",
             "        hs[q] = y + (token * batch + n + q) * 2 * H;",
@@ -153,13 +175,14 @@ def _phases(step: Sequence[str], real: str, side: int) -> list[str]:
     return [*lines, "      }"]
 
 
-def _sums(real: str, side: int) -> list[str]:
+def _sums(real: str, side: int, rounds: bool) -> list[str]:
     """``sums_of`` some gates: states times ``x1`` and the bias, all gates side by side, four terms at a time.
 
-    ``of``: the state by a sequence's own ``h`` and ``to``.
+    ``of``: the state by a sequence's own ``h``, ``to`` and, of bytes, ``rounded``.
     """
     every = range(side)
     own = f"const {real} *h = hs[{{q}}], *to = y + (token * batch + n + {{q}}) * 2 * H; (void)h; (void)to;"
+    own += f" const {real}* rounded = rounded_of[{{q}}];" if rounds else ""
     first = ", ".join(f"a{q}{n} = of{q}[i + {n}]" for q in every for n in range(4))
     terms = " ".join(
         f"sums_of[{q}][row] = sums_of[{q}][row] + " + " + ".join(f"a{q}{n} * w{n}" for n in range(4)) + ";" for q in every
@@ -215,7 +238,7 @@ def _lstm(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
         "1 - in" if attributes.get("coupled", False) else act(0, "x[2 * H + j] + sums[2 * H + j] + x3[2 * H + j] * c[j]")
     )
     return [
-        "SUMS(0, 4 * H, h);",
+        f"SUMS(0, 4 * H, {'rounded' if attributes.get('bytes', False) else 'h'});",
         EACH,
         f"  const {real} in = {act(0, 'x[j] + sums[j] + x3[j] * c[j]')};",
         f"  const {real} forget = {forget};",

@@ -179,7 +179,7 @@ GRAPHS = {"encoder": encoder(), "beside": BESIDE, "images": images(), "types": t
           "bytes": of_bytes(),
           "image": GRAPHS_OF_LOOPS["image"],
           "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"],
-          **{name: ORDERED[name] for name in ("lstm_back", "gru", "gru_back", "rnn_tanh")},
+          **{name: ORDERED[name] for name in ("lstm_back", "lstm_bytes", "gru", "gru_back", "rnn_tanh")},
           "lstm_wide": recurrent("lstm", ("sigmoid", "tanh", "tanh"), width=84, reverse=False),
           **ODD}  # fmt: skip
 

@@ -306,6 +306,9 @@ def test_what_no_gpu_computes_is_named(monkeypatch):
     layer = Greedy(recurrent("lstm", ("sigmoid", "tanh", "tanh"), width=6, reverse=False)).steps
     monkeypatch.setattr(c_recurrent, "SHARED_BYTES", 4 * 6 * 4)
     check_steps("m", layer)
+    rounded = Greedy(recurrent("lstm", ("sigmoid", "tanh", "tanh"), width=6, reverse=False, bytes=True)).steps
+    with pytest.raises(UsageError, match="of 6 states fit no block"):  # the state as bytes lies there, too
+        check_steps("m", rounded)
     monkeypatch.setattr(c_recurrent, "SHARED_BYTES", 4 * 6 * 4 - 1)
     with pytest.raises(UsageError, match=r"m cannot run on a GPU.*\n  .*: the gates of a layer \(lstm\) of 6 states"):
         check_steps("m", layer)
