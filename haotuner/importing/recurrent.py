@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from haotuner.graph.recurrent import GATES
 from haotuner.importing.call import Call, Rule
@@ -62,11 +63,14 @@ def _one_way(c: Call, kind: str, x: str, number: int, products: str, *, reverse:
     if lengths is None:
         lengths = g.add("broadcast", g.of_extents([tokens], "int64"), shape=(batch,))
     turned = transposed(c, r, (1, 0))
+    options: dict[str, Any] = {"clip": c.attributes["clip"]} if "clip" in c.attributes else {}
+    if rounds:
+        options["bytes"] = True
     return g.add(
         "recurrent", products, turned, inner, peepholes, h, cell, lengths, kind=kind, hidden=hidden, reverse=reverse,
         activations=tuple(_activations(c, kind, number)), coupled=bool(c.attribute("input_forget", 0)),
         linear_before_reset=bool(c.attribute("linear_before_reset", 0)),
-        **({"clip": c.attributes["clip"]} if "clip" in c.attributes else {}), **({"bytes": True} if rounds else {}),
+        **options,
     )  # fmt: skip
 
 
