@@ -14,7 +14,7 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,8 +59,8 @@ def _be(
     words: Sequence[str], ends: Sequence[int], passed: Sequence[int], environment: Mapping[str, str] | None, session: bool
 ) -> NoReturn:
     """The process that BOOT or a module would be, from start to end; ``words``: what the interpreter is told."""
-    code = 1
-    try:
+
+    def run() -> None:
         gc.freeze()  # what is the parent's is not ended here
         if session:
             os.setsid()
@@ -83,6 +83,15 @@ def _be(
         else:
             sys.argv = list(words)
             runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+
+    run_and_exit(run)
+
+
+def run_and_exit(run: Callable[[], None]) -> NoReturn:
+    """Be a process that does so, and says as the interpreter does how it ended."""
+    code = 1
+    try:
+        run()
         code = 0
     except SystemExit as asked:
         code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
