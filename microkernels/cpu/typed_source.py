@@ -37,9 +37,16 @@ DOTS = {
 Ways = Literal["all", "simd", "tiles", "dot", "wide", "emulated"]
 
 
-def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways: Ways = "all") -> str:
+def source(
+    programs: Sequence[tuple[str, MicroKernel, int]],
+    lanes: int,
+    *,
+    ways: Ways = "all",
+    stepped: Sequence[Mapping[str, object]] = (),
+) -> str:
     """C source of these programs (symbol, kernel, terms of a word) and of everything that stores their sums.
 
+    ``stepped``: what ``typed_stepped.h`` is told of each epilogue that is a function of this file.
     ``ways``: with any way alone the code is half as much; only where it is known to run.
     """
     text = ["#define HT_TILES_IN_C"] if ways == "emulated" else ["#define _GNU_SOURCE /* syscall */"]
@@ -62,6 +69,8 @@ def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways
             faster = call.replace("store_bf16", "store_bf16_dot")
             call = f'if (__builtin_cpu_supports("{rounds.feature}")) {faster} else {call}'
         text.append(f"void {store_symbol(out, lanes)}({arguments}) {{ {call} }}")
+    for words in stepped:
+        text += _included(words, "typed_stepped.h")
     for dtype in TAPPED:
         arguments = "void* s, int64_t n, const char* const* x, const float* const* w, int64_t step, int64_t taps"
         text.append(

@@ -56,11 +56,11 @@ _MEASURING = (
     "setting.py",
     "typed_library.py",
 )
-_TYPED = ("typed_vectors.h", "typed_program.h", "typed_store.h", "typed_tiles.h", "typed_amx.h")
+_TYPED = ("typed_vectors.h", "typed_program.h", "typed_store.h", "typed_stepped.h", "typed_tiles.h", "typed_amx.h")
 _KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_function.py", "generated_program.py", "online.py",
             "vector_math.py", "conv.py", "conv_lines.py", "conv_residues.py", "conv_winograd.py", "product.py",
             "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py", "typed_conv.py",
-            "typed_product.py", "amx.py")  # fmt: skip
+            "typed_product.py", "typed_stepped.py", "amx.py")  # fmt: skip
 
 
 def _shareable(op: Op) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from haotuner.microkernels.cpu import epilogue
 from haotuner.microkernels.cpu.conv import last_tile
 from haotuner.microkernels.cpu.typed import has_program, program_of, word_of
 from haotuner.microkernels.cpu.typed_source import Ways
+from haotuner.microkernels.cpu.typed_stepped import stepped_symbol
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
 
@@ -150,6 +151,8 @@ def _table_row(kernel: MicroKernel) -> str:
     words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, last_tile(kernel)]
     words += [f"__tvm_ffi_{epilogue.symbol_of(kernel)}", kernel["vl"]] if epilogue.symbol_of(kernel) else ["NULL", 0]
     words += [dict(kernel.params)["wt"]] if "wt" in dict(kernel.params) else []
+    if (stepped := stepped_symbol(kernel)) is not None:
+        words.append(f".stepped = {stepped}")
     return f"  {{{', '.join(map(str, words))}}},"
 
 

@@ -13,6 +13,7 @@ from haotuner.hw_profiles.isa import ISAS, CpuInfo, parse_cpuinfo
 from haotuner.microkernels.cpu.epilogue import steps_of
 from haotuner.microkernels.cpu.typed import dtype_of, has_program, input_of, output_of, program_of, word_of
 from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, store_symbol, taps_symbol
+from haotuner.microkernels.cpu.typed_stepped import stepped_symbol, stepped_words
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.kernel import MicroKernel
 
@@ -78,6 +79,8 @@ def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: 
         word = word_of(kernel)
         assert word is not None
         given.append((name, kernel, word.terms))
+    found = {stepped_symbol(kernel): kernel for kernel in kernels}
+    stepped = [stepped_words(kernel) for symbol, kernel in sorted(found.items(), key=str) if symbol is not None]
     (lanes,) = {kernel["vl"] for kernel in kernels}
     halves = ("-mf16c",) if "f16c" in level.flags else ()
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
@@ -85,7 +88,7 @@ def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: 
         words = ([NATIVE, _RUNTIME], out, (*level.compile_flags, *halves))
         tried = _TRIED.get(ways, (ways,))
         for way in tried:
-            text.write_text(source(given, lanes, ways=way))
+            text.write_text(source(given, lanes, ways=way, stepped=stepped))
             try:
                 toolchain.object(text, *words)
                 break
@@ -105,6 +108,9 @@ def declarations(kernels: Sequence[MicroKernel]) -> list[str]:
             lines.append(
                 f"extern void {_taps(kernel)}(void*, int64_t, const char* const*, const float* const*, int64_t, int64_t);"
             )
+            if (stepped := stepped_symbol(kernel)) is not None:
+                block = "const void*, int64_t, char*, int64_t, int64_t, int64_t"
+                lines.append(f"extern void {stepped}({block}, const float* const*);")
             lines += [
                 f"extern void {store_symbol(out, kernel['vl'])}(const void*, int64_t, char*, int64_t, int64_t, int64_t);"
                 for out in stores

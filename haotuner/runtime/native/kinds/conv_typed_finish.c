@@ -35,11 +35,14 @@ static void turn_out(const ht_conv_call* call, int64_t gap, const char* made, ch
 int ht_conv_finish_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_phase* phase, float* sums,
                          int64_t stride, int64_t feature, int64_t features, int64_t pixel, int64_t pixels) {
   const ht_typed* typed = conv->typed;
-  if (typed->floats != NULL && !typed->raw) typed->floats(sums, stride, (char*)sums, stride * 4, pixels, features);
+  const float* given[HT_MAX_EXTRA];
+  const int stepped = kernel->stepped != NULL && call->bias == NULL;
+  for (int e = 0; stepped && e < call->extras; ++e) given[e] = call->extra[e].data + feature * call->extra[e].sf;
+  if (typed->floats != NULL && !typed->raw && !stepped) typed->floats(sums, stride, (char*)sums, stride * 4, pixels, features);
   if (call->bias != NULL)
     for (int64_t i = 0; i < pixels; ++i)
       for (int64_t f = 0; f < features; ++f) sums[i * stride + f] += call->bias[feature + f];
-  if (kernel->epilogue != NULL) {
+  if (kernel->epilogue != NULL && !stepped) {
     ht_extra extra[HT_MAX_EXTRA];
     for (int e = 0; e < call->extras; ++e) {
       const ht_conv_extra* of = &call->extra[e];
@@ -65,11 +68,12 @@ int ht_conv_finish_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_
     line here = line_at(phase, pixel + at, pixels - at);
     if (joined) here.length = image - (pixel + at) % image < pixels - at ? image - (pixel + at) % image : pixels - at;
     char* y = (char*)call->y + (here.b * call->yb + feature * call->yf + here.p * call->yh + here.q * call->yw) * size;
-    if (call->yf == 1 || features == 1) typed->store(sums + at * stride, stride, y, gap * size, here.length, features);
-    else {
-      typed->store(sums + at * stride, stride, ROOM->made, features * size, here.length, features);
-      turn_out(call, gap, ROOM->made, y, here.length, features, size);
-    }
+    const int turned = call->yf != 1 && features != 1;
+    char* to = turned ? ROOM->made : y;
+    const int64_t apart = turned ? features * size : gap * size;
+    if (stepped) kernel->stepped(sums + at * stride, stride, to, apart, here.length, features, given);
+    else typed->store(sums + at * stride, stride, to, apart, here.length, features);
+    if (turned) turn_out(call, gap, ROOM->made, y, here.length, features, size);
     at += here.length;
   }
   return 0;

@@ -15,6 +15,7 @@ typedef struct { /* one micro-kernel; computes tiles of mr rows x nr columns fro
   ht_kernel_fn epilogue; /* of whole vectors of `lanes` columns, see epilogue.h; NULL: none. The kernels of an op have the same */
   int32_t lanes;
   int32_t tile; /* of a convolution: HT_CONV_TURNED, HT_CONV_LINES, or outputs of a tile each way (conv_winograd.c); 0: image columns as they lie */
+  ht_typed_stepped_fn stepped; /* the epilogue of whole sums and the result's type in one pass; NULL: `epilogue`, then ht_typed's store */
 } ht_kernel;
 
 typedef struct { /* a row of the plan table: the regions of one m, largest first; tiles[i] == 0 ends the list */

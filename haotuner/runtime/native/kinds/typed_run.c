@@ -44,6 +44,14 @@ static void finish(void* with, const ht_typed_part* part) {
   const ht_place at = {r->row + part->row, part->rows, column, left < part->columns ? left : part->columns};
   float* sums = part->sums;
   if (at.columns <= 0) return; /* a tile is made of smaller ones where there is no AMX */
+  const int64_t size = typed->y.bits / 8;
+  char* y = (char*)call->y + (at.row * call->ldy + at.column) * size;
+  if (r->kernel->stepped != NULL && call->bias == NULL) {
+    const float* given[HT_MAX_EXTRA];
+    for (int32_t i = 0; i < call->extras; ++i) given[i] = call->extra[i].data + at.column;
+    r->kernel->stepped(sums, stride, y, call->ldy * size, at.rows, at.columns, given);
+    return;
+  }
   if (typed->floats != NULL && !typed->raw) typed->floats(sums, stride, (char*)sums, stride * 4, at.rows, at.columns);
   for (int64_t i = 0; i < at.rows && call->bias != NULL; ++i) add_row(sums + i * stride, call->bias + at.column, at.columns);
   if (r->kernel->epilogue != NULL) {
@@ -52,8 +60,7 @@ static void finish(void* with, const ht_typed_part* part) {
     for (int32_t i = 0; i < call->extras; ++i) extra_at(typed, &call->extra[i], at, stride, wide, &extra[i]);
     r->failed |= ht_epilogue_run(r->kernel->epilogue, r->kernel->lanes, sums, stride, extra, call->extras, 0, 0, at.rows, at.columns) != 0;
   }
-  const int64_t size = typed->y.bits / 8;
-  typed->store(sums, stride, (char*)call->y + (at.row * call->ldy + at.column) * size, call->ldy * size, at.rows, at.columns);
+  typed->store(sums, stride, y, call->ldy * size, at.rows, at.columns);
 }
 
 int ht_typed_region(const ht_dense* op, const ht_dense_call* call, const ht_kernel* kernel, int64_t row, int64_t tiles, int64_t first,

@@ -38,6 +38,10 @@ typedef void (*ht_typed_fn)(const ht_typed_tile* tile);
 /* A block of sums as the result's type at `to`, whose rows lie to_stride bytes apart. */
 typedef void (*ht_typed_store_fn)(const void* sums, int64_t stride, char* to, int64_t to_stride, int64_t rows, int64_t columns);
 
+/* The same of whole sums by the steps of an epilogue, which read values of a channel alone: `given`, those of column 0 on of each. */
+typedef void (*ht_typed_stepped_fn)(const void* sums, int64_t stride, char* to, int64_t to_stride, int64_t rows, int64_t columns,
+                                    const float* const* given);
+
 /* Of a depthwise convolution: sums[i] += x[tap][i] * w[tap][i * w_step], for all taps in their order; w as sums are, widened. */
 typedef void (*ht_typed_taps_fn)(void* sums, int64_t count, const char* const* x, const float* const* w, int64_t w_step, int64_t taps);
 
