@@ -25,6 +25,7 @@ from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
 from haotuner.importing.loops import loop_results
 from haotuner.importing.scan import scan_results
+from haotuner.importing.squeezed import by_sizes
 from haotuner.importing.table import MAIN, rule_of
 from haotuner.importing.tables import tables_of_bytes
 from haotuner.importing.types import dtype_of_onnx
@@ -175,9 +176,12 @@ class Reader:
         self, nodes: Sequence[Any], names: MutableMapping[str, str], wanted: Sequence[str], opset: int, depth: int
     ) -> None:
         """Nodes one after the other, up to the ``wanted`` results."""
-        for place, node in enumerate(nodes):
-            if self._node(node, names, Rest(nodes[place + 1 :], wanted), opset, depth):
+        left, place = list(nodes), 0
+        while place < len(left):
+            left[place : place + 1] = by_sizes(self.g, left[place], names, opset) or [left[place]]
+            if self._node(left[place], names, Rest(left[place + 1 :], wanted), opset, depth):
                 return
+            place += 1
 
     def _node(self, node: Any, names: MutableMapping[str, str], rest: Rest, opset: int, depth: int) -> bool:
         """One node; whether the rest was read, too. UsageError names it."""
