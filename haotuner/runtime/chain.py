@@ -15,6 +15,7 @@ import numpy as np
 
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.ops.host_steps import counted, holds, nonzero, random_numbers
+from haotuner.runtime.answers import Answers
 from haotuner.runtime.chain_loop import turned
 from haotuner.runtime.schedule import sizes_of
 
@@ -66,6 +67,7 @@ class Chain:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PackInvalid(f"{where} is not a model's chain: {error!r}; restore the pack or tune again") from error
         self.document: Mapping[str, Any] = document
+        self._answers = Answers(len(self._outputs))
         self.segments: dict[str, Model] = {name: model(name) for name in names}
         self._native = native
         if native is not None:
@@ -111,7 +113,7 @@ class Chain:
             ):
                 raise UsageError(f"out[{end.name!r}] must be a writeable array, {end.dtype} {shape}")
             whole = place is not None and place.flags.c_contiguous and place.flags.aligned
-            found[output] = place if whole else np.empty(shape, end.dtype)
+            found[output] = place if whole else self._answers.take(shape, end.dtype)
             return found[output]
 
         self._count(self._native.run_placed(given, seed, made))
@@ -229,6 +231,7 @@ class Chain:
             one.trim()
         if self._native is not None:
             self._native.trim()
+        self._answers.clear()
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
         names = [end.name for end in self._inputs]

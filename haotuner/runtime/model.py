@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.runtime.answers import Answers
 from haotuner.runtime.mapped import Mapped, NativeEnd, NativeModel
 from haotuner.runtime.model_files import OpenModel
 from haotuner.runtime.schedule import Schedule
@@ -32,6 +33,7 @@ class Model:
         self._ranges: Mapping[str, Any] = pack.manifest.tuning.get("model_ranges", {}).get(self.name, {})
         self._outside: set[tuple[tuple[int, ...], ...]] = set()  # of the shapes kept, those out of the tuned ranges
         self._out_of_range = 0
+        self._answers = Answers(len(self._outputs))
 
     def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
         return NativeModel(mapped, index, files.weights, self.pack.threads)
@@ -83,6 +85,7 @@ class Model:
     def trim(self) -> None:
         """Give back the working memory that no call uses now."""
         self._native.trim()
+        self._answers.clear()
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name; ``out``: arrays for them. UsageError names the input, what was expected and what was found."""
@@ -160,7 +163,7 @@ class Model:
 
     def _made(self, shapes: list[tuple[int, ...]]) -> list[Any]:
         try:
-            return [np.empty(shape, end.dtype) for end, shape in zip(self._outputs, shapes, strict=True)]
+            return [self._answers.take(shape, end.dtype) for end, shape in zip(self._outputs, shapes, strict=True)]
         except (MemoryError, ValueError) as error:
             raise UsageError(f"{self.name}: outputs of {shapes} cannot be had: {error}") from error
 
@@ -183,7 +186,7 @@ class Model:
                     f"{self.name}: out[{end.name!r}] must be a writeable array, {end.dtype} {shape}, got {told}"
                 )
             whole = array is not None and array.flags.c_contiguous and array.flags.aligned
-            found.append(array if whole else np.empty(shape, end.dtype))
+            found.append(array if whole else self._answers.take(shape, end.dtype))
         return found
 
     def _delivered(self, found: list[Any], out: Mapping[str, Any]) -> dict[str, Any]:

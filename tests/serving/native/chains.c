@@ -36,10 +36,10 @@ void* __wrap_mmap(void* at, size_t size, int protection, int flags, int file, of
   if (size > LARGEST && file < 0) return MAP_FAILED; /* too large to try */
   return atomic_fetch_add(&taken, 1), __real_mmap(at, size, protection, flags, file, from);
 }
-void* __real_mremap(void* at, size_t size, size_t to, int flags);
-void* __wrap_mremap(void* at, size_t size, size_t to, int flags);
-void* __wrap_mremap(void* at, size_t size, size_t to, int flags) {
-  return to > LARGEST ? MAP_FAILED : (atomic_fetch_add(&taken, 1), __real_mremap(at, size, to, flags));
+void* __real_mremap(void* at, size_t size, size_t to, int flags, ...);
+void* __wrap_mremap(void* at, size_t size, size_t to, int flags, void* place);
+void* __wrap_mremap(void* at, size_t size, size_t to, int flags, void* place) {
+  return to > LARGEST ? MAP_FAILED : (atomic_fetch_add(&taken, 1), __real_mremap(at, size, to, flags, place));
 }
 
 typedef struct {

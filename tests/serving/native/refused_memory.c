@@ -114,6 +114,8 @@ void* mremap(void* at, size_t old, size_t bytes, int flags, ...) {
   va_start(more, flags);
   void* to = flags & MREMAP_FIXED ? va_arg(more, void*) : NULL;
   va_end(more);
+  if (to != NULL) /* into a piece that is held */
+    return theirs(__builtin_return_address(0)) && denied() ? MAP_FAILED : (void*)syscall(SYS_mremap, at, old, bytes, flags, to);
   return GIVEN(MAP_FAILED, moved(at, old, bytes, flags, to));
 }
 

@@ -345,6 +345,7 @@ int ht_chain_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* 
   int64_t* own = malloc(((size_t)m->dim_count + (size_t)m->size_count + 1) * sizeof *own);
   if (own == NULL) return ht_refuse(error, "RuntimeError", "%s: no memory for a request's sizes", m->name);
   int rc = 0;
+  int64_t segments = 0;
   resize(m, dims, own);
   *bytes = 0;
   for (int32_t s = 0; s < m->step_count && rc == 0; ++s) {
@@ -354,8 +355,9 @@ int ht_chain_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* 
     if (step->kind == STEP_TURNS) rc = loop_takes(m, step, own, bytes, error);
     else if (step->kind != STEP_SEGMENT) rc = takes(m, step->out, own, bytes, error);
     for (int32_t i = step->given; step->kind == STEP_SEGMENT && i < step->count && rc == 0; ++i) rc = takes(m, m->loops[step->first + i], own, bytes, error);
-    if (step->kind == STEP_SEGMENT && rc == 0) rc = segment_takes(m, m->segments[step->at], dims, own + m->size_count, bytes, error);
+    if (step->kind == STEP_SEGMENT && rc == 0) rc = segment_takes(m, m->segments[step->at], dims, own + m->size_count, &segments, error);
   }
+  *bytes = ht_where_holds(*bytes) + segments;
   free(own);
   return rc;
 }

@@ -181,17 +181,52 @@ int ht_where_begin(const ht_model* m, ht_model_context* c, const ht_model_queue*
   return 0;
 }
 
-/* A larger arena keeps its pages: only what is new of it will be paid for with page faults. */
+/* From a quarter of one on, whole huge pages, which are zeroed for half of what it costs to be given as many bytes in small ones. */
+int64_t ht_where_holds(int64_t need) {
+  return need < (int64_t)(HUGE / 4) ? need : (need + (int64_t)HUGE - 1) / (int64_t)HUGE * (int64_t)HUGE;
+}
+
+/* A mapping of `bytes`, from a huge page on where it holds any. 0; -1: there is no memory. */
+static int map_arena(ht_model_context* c, size_t bytes) {
+  const size_t spare = bytes < HUGE ? 0 : HUGE; /* of addresses alone */
+  char* found = mmap(NULL, bytes + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED) return -1;
+  c->block = found;
+  c->block_bytes = bytes + spare;
+  if (spare != 0) madvise(found += (HUGE - (uintptr_t)found % HUGE) % HUGE, bytes, MADV_HUGEPAGE);
+  c->arena = found;
+  c->arena_bytes = bytes;
+  return 0;
+}
+
+/* A larger arena keeps its pages, huge ones as they are: only what is new of it will be paid for with page faults. What small pages held is copied
+ * among huge ones: each of them would keep one away. */
+static int widen(ht_model_context* c, size_t bytes) {
+  const ht_model_context old = *c;
+  if (old.arena == NULL) return map_arena(c, bytes);
+  if (bytes < HUGE) {
+    void* found = mremap(old.arena, old.arena_bytes, bytes, MREMAP_MAYMOVE);
+    if (found == MAP_FAILED) return -1;
+    c->arena = c->block = found;
+    c->arena_bytes = c->block_bytes = bytes;
+    return 0;
+  }
+  if (map_arena(c, bytes) != 0) return -1;
+  if (old.arena_bytes < HUGE) memcpy(c->arena, old.arena, old.arena_bytes);
+  else if (mremap(old.arena, old.arena_bytes, old.arena_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, c->arena) == MAP_FAILED) {
+    munmap(c->block, c->block_bytes);
+    *c = old;
+    return -1;
+  }
+  munmap(old.block, old.block_bytes);
+  return 0;
+}
+
 int ht_where_grow(const ht_model* m, ht_model_context* c, int64_t need, const ht_model_queue* queue, ht_error* error) {
   (void)queue;
-  void* found = c->arena != NULL ? mremap(c->arena, c->arena_bytes, (size_t)need, MREMAP_MAYMOVE)
-                                 : mmap(NULL, (size_t)need, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (found == MAP_FAILED)
-    return ht_refuse(error, "ValueError", "%s: a call of these sizes needs %lld bytes of working memory, which cannot be had", m->name, (long long)need);
-  if ((size_t)need >= 4 * HUGE) madvise(found, (size_t)need, MADV_HUGEPAGE);
-  c->arena = found;
-  c->arena_bytes = (size_t)need;
-  return 0;
+  const int64_t bytes = ht_where_holds(need);
+  if (widen(c, (size_t)bytes) == 0) return 0;
+  return ht_refuse(error, "ValueError", "%s: a call of these sizes needs %lld bytes of working memory, which cannot be had", m->name, (long long)bytes);
 }
 
 int ht_where_extend(const ht_model* m, ht_model_context* c, int64_t need, const ht_model_queue* queue, ht_error* error) {
@@ -200,7 +235,7 @@ int ht_where_extend(const ht_model* m, ht_model_context* c, int64_t need, const 
 
 void ht_where_drop(const ht_model* m, ht_model_context* c) {
   (void)m;
-  if (c->arena != NULL) munmap(c->arena, c->arena_bytes);
+  if (c->arena != NULL) munmap(c->block, c->block_bytes);
 }
 
 int ht_where_group(const ht_model* m, const ht_model_plan* plan, const ht_model_step* step, void* stream, ht_error* error) {

@@ -259,7 +259,7 @@ static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, 
     if ((c->dims[i] = dims[i]) < 0 || dims[i] > HT_MODEL_EXTENT) rc = ht_refuse(error, "ValueError", "%s: %s=%lld is no extent", m->name, m->dims[i], (long long)dims[i]);
   if (inputs != NULL) rc = ht_model_dims(m, inputs, c->dims, error);
   if (rc == 0) rc = ht_model_sizes(m, c->dims, c->sizes, error);
-  if (rc == 0 && bytes != NULL) *bytes = ht_model_place(m, ht_model_way_of(m, c->sizes), c->sizes, c->offsets, c->scratch);
+  if (rc == 0 && bytes != NULL) *bytes = ht_where_holds(ht_model_place(m, ht_model_way_of(m, c->sizes), c->sizes, c->offsets, c->scratch));
   for (int32_t i = 0; i < m->output_count && shapes != NULL && rc == 0; ++i) {
     const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
     int64_t count;

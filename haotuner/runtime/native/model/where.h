@@ -13,6 +13,8 @@ typedef struct {
 struct ht_model_context {
   char* arena; /* begins at a cache line; NULL: none yet */
   size_t arena_bytes;
+  void* block; /* of the host: the mapping that it lies in */
+  size_t block_bytes;
   /* Of a device: whose calls it serves, for work that was queued may still use its arena. Captured: a graph may replay it at any time. */
   void* stream;
   const void* thread; /* of a stream that each thread has for itself */
@@ -49,6 +51,8 @@ int ht_where_queue(const ht_model* model, void* stream, ht_model_queue* out, ht_
 int ht_where_suits(const ht_model_context* context, const ht_model_queue* queue);
 int ht_where_begin(const ht_model* model, ht_model_context* context, const ht_model_queue* queue, ht_error* error);
 
+/* What an arena for so many bytes holds. */
+int64_t ht_where_holds(int64_t need);
 /* An arena of so many bytes at least; what was in it is lost, but not on the host. Plans are void where it moved. */
 int ht_where_grow(const ht_model* model, ht_model_context* context, int64_t need, const ht_model_queue* queue, ht_error* error);
 /* The same, and what was in it is kept. Refused, it is as it was. */
