@@ -42,7 +42,6 @@ def stepped_words(kernel: MicroKernel) -> dict[str, object]:
     places = {name: place for place, (name, _) in enumerate(operands_of(steps))}
     return {
         "STEPPED": symbol,
-        "NAME_OF(part)": f"{symbol}_##part",
         "GIVEN(ONE)": " ".join(f"ONE({place})" for place in range(len(places))),
         "STEPS": " ".join(_statements(steps, places)),
         "PUT": f"ht_vl{kernel['vl']}_put_{output_of(kernel)}",

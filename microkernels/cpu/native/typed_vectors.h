@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "copy.h"
 #include "kinds/typed_tile.h"
 
 #define HT_INLINE static inline __attribute__((always_inline))
@@ -41,6 +42,19 @@ HT_INLINE vi asi(vf a) { return _mm_castps_si128(a); }
 
 HT_INLINE vi splat(int32_t value) { return V(set1, epi32)(value); }
 HT_INLINE vf splatf(float value) { return V(set1, ps)(value); }
+
+/* `count` words at p, fewer than a vector has, zeros behind them; what lies there is not read. */
+HT_INLINE vi load_few(const void* p, int64_t count) {
+#if HT_LANES == 16
+  return _mm512_maskz_loadu_epi32((__mmask16)((1u << count) - 1), p);
+#elif HT_LANES == 8
+  return _mm256_maskload_epi32(p, _mm256_cmpgt_epi32(splat((int32_t)count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
+#else
+  int32_t words[4] = {0};
+  memcpy(words, p, (size_t)count * 4);
+  return loadi(words);
+#endif
+}
 
 /* HT_LANES halves at p as fp32. */
 HT_INLINE vf from_halves(const void* p) {
