@@ -15,10 +15,15 @@ from haotuner.importing import curves
 from haotuner.importing.aten_bags import BAGS
 from haotuner.importing.aten_call import Aten, Rule
 from haotuner.importing.aten_indexing import INDEXING
+from haotuner.importing.aten_ordered import ORDERED
 from haotuner.importing.aten_places import PLACES
+from haotuner.importing.aten_pools import POOLS
+from haotuner.importing.aten_random import RANDOM
 from haotuner.importing.aten_recurrent import RECURRENT
 from haotuner.importing.aten_resize import RESIZE
 from haotuner.importing.aten_rows import ROWS
+from haotuner.importing.aten_scattered import SCATTERED
+from haotuner.importing.aten_special import SPECIAL
 
 
 def _binary(function: str, *, compares: bool = False) -> Rule:
@@ -82,6 +87,13 @@ def _elu(a: Aten) -> str:
     return a.g.map("mul", a.g.map("select", a.g.map("greater", x, 0.0), x, low), scale)
 
 
+def _leaning(a: Aten) -> list[str]:
+    """rrelu: below 0 the mean of its slopes. In training they are drawn."""
+    if a.at(4, False):
+        raise UsageError(f"{a.op}: slopes drawn at random, as in training, have no rule; export the model for inference")
+    return [a.onnx("LeakyRelu", a.at(0), alpha=(float(a.at(2, 1 / 8)) + float(a.at(3, 1 / 3))) / 2)]
+
+
 def _same(a: Aten) -> str:
     return a.cast(a.at(0), a.dtype)
 
@@ -96,6 +108,15 @@ def _added_product(a: Aten) -> str:
     if a.named.get("beta", 1) == 0:
         return found
     return a.g.map("add", found, more if a.named.get("beta", 1) == 1 else a.g.map("mul", more, a.named["beta"]))
+
+
+def _added_products(a: Aten) -> str:
+    """addbmm: the products of all matrices together."""
+    x, one, other = a.at(0), a.at(1), a.at(2)
+    total = a.onnx("ReduceSum", a.onnx("MatMul", one, other), a.whole(0), keepdims=0)
+    beta, alpha = a.named.get("beta", 1), a.named.get("alpha", 1)
+    total = total if alpha == 1 else a.g.map("mul", total, alpha)
+    return a.g.map("add", total, x if beta == 1 else a.g.map("mul", x, beta)) if beta else total
 
 
 def _transposed(a: Aten) -> str:
@@ -202,25 +223,6 @@ def _batch_normalised(a: Aten) -> list[str]:
     return [a.onnx("BatchNormalization", a.at(0), scale, bias, a.at(3), a.at(4), epsilon=a.at(6))]
 
 
-def _pooled(op: str) -> Rule:
-    def rule(a: Aten) -> Any:
-        kernel = list(a.at(1))
-        rank = len(a.shape()) - 2
-        stride, pad = list(a.at(2) or kernel), list(a.at(3, [0]))
-        of_each: dict[str, list[int]] = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2}
-        settings: dict[str, Any] = {
-            name: values * (rank * (2 if name == "pads" else 1) // len(values)) for name, values in of_each.items()
-        }
-        if op == "MaxPool":
-            wide = list(a.at(4, [1]))
-            return [a.onnx(op, a.at(0), **settings, dilations=wide * (rank // len(wide)), ceil_mode=int(a.at(5, False)))]
-        if a.at(6) is not None:
-            raise UsageError(f"{a.op}: a divisor_override has no rule")
-        return a.onnx(op, a.at(0), **settings, ceil_mode=int(a.at(4, False)), count_include_pad=int(a.at(5, True)))
-
-    return rule
-
-
 def _full(value: Any = None) -> Rule:
     def rule(a: Aten) -> str:
         like = isinstance(a.at(0), str)
@@ -255,7 +257,7 @@ def _where(a: Aten) -> str:
 ATEN: Mapping[str, Rule] = {
     **{f"{name}.{kind}": _binary(function) for name, function in
        (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("div", "div"), ("pow", "pow"), ("remainder", "mod"))
-       for kind in ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Tensor_mode", "Scalar_mode")},
+       for kind in ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Tensor_mode", "Scalar_mode", "Scalar_Tensor")},
     **{f"{name}.{kind}": _binary(function, compares=True) for name, function in
        (("eq", "equal"), ("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"))
        for kind in ("Tensor", "Scalar")},
@@ -275,6 +277,7 @@ ATEN: Mapping[str, Rule] = {
     "silu.default": lambda a: a.g.map("mul", a.at(0), a.g.map("sigmoid", a.at(0))),
     "gelu.default": lambda a: a.onnx("Gelu", a.at(0), approximate=a.named.get("approximate", "none")),
     "leaky_relu.default": lambda a: a.onnx("LeakyRelu", a.at(0), alpha=float(a.at(1, 0.01))),
+    "rrelu_with_noise_functional.default": _leaning,
     "elu.default": _elu, "fmod.Tensor": _binary("fmod"), "fmod.Scalar": _binary("fmod"),
     "trunc.default": lambda a: truncated(a, a.at(0)), "isnan.default": lambda a: a.g.map("isnan", a.at(0)),
     "isinf.default": lambda a: a.g.map("isinf", a.at(0)), "logical_xor.default": _binary("xor"),
@@ -285,6 +288,7 @@ ATEN: Mapping[str, Rule] = {
     "fill.Scalar": lambda a: a.g.add("broadcast", a.cast(a.at(1), a.dtype), shape=a.shape()),
     "hardtanh.default": _clamped, "clamp.default": _clamped, "clamp.Tensor": _clamped,
     "mm.default": _product, "bmm.default": _product, "addmm.default": _added_product, "baddbmm.default": _added_product,
+    "addbmm.default": _added_products,
     "view.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
     "_unsafe_view.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
     "reshape.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
@@ -300,9 +304,7 @@ ATEN: Mapping[str, Rule] = {
     "index_select.default": lambda a: a.onnx("Gather", a.at(0), a.at(2), axis=a.at(1)),
     "gather.default": lambda a: a.onnx("GatherElements", a.at(0), a.at(2), axis=a.at(1)),
     "native_layer_norm.default": _normalised, "_native_batch_norm_legit_no_training.default": _batch_normalised,
-    "convolution.default": _convolved, "max_pool2d_with_indices.default": _pooled("MaxPool"),
-    "max_pool3d_with_indices.default": _pooled("MaxPool"),
-    **{f"avg_pool{rank}d.default": _pooled("AveragePool") for rank in (1, 2, 3)},
+    "convolution.default": _convolved,
     "mean.dim": _reduced("ReduceMean"), "mean.default": _reduced("ReduceMean"), "sum.dim_IntList": _reduced("ReduceSum"),
     "sum.default": _reduced("ReduceSum"), "amax.default": _reduced("ReduceMax"), "amin.default": _reduced("ReduceMin"),
     "any.dim": _any, "any.default": _any, "any.dims": _any,
@@ -316,5 +318,5 @@ ATEN: Mapping[str, Rule] = {
     "arange.default": _counted, "arange.start": _counted, "arange.start_step": _counted,
     "empty.memory_format": _full(0), "empty_like.default": _full(0), "empty_permuted.default": _full(0),
     "constant_pad_nd.default": _padded, "where.self": _where,
-    **BAGS, **INDEXING, **PLACES, **ROWS, **RESIZE, **RECURRENT,
+    **BAGS, **INDEXING, **ORDERED, **PLACES, **POOLS, **RANDOM, **RECURRENT, **RESIZE, **ROWS, **SCATTERED, **SPECIAL,
 }  # fmt: skip

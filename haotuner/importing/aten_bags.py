@@ -10,8 +10,6 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, product
 from haotuner.importing.aten_call import Aten, Rule
 
-_ONNX_FLOAT = 1  # TensorProto.FLOAT
-
 
 def _counted(a: Aten, numbers: str, bounds: str, how: str, dtype: str = "int64") -> str:
     """How many bounds, the last axis, are on one side of each number: all are compared, so that there is no search."""
@@ -31,7 +29,7 @@ def _between(a: Aten) -> str:
                      for one, other in ((a.at(0), a.at(1)), (a.at(1), a.at(0))))  # fmt: skip
     numbers, bounds = (first, second) if a.op.startswith("bucketize") else (second, first)
     if a.named.get("sorter") is not None:
-        raise UsageError(f"{a.op}: bounds in another order (sorter=) have no rule; sort them before")
+        bounds = a.onnx("GatherElements", bounds, a.cast(a.named["sorter"], "int64"), axis=-1)
     right = a.named.get("right", False) or a.named.get("side") == "right"
     return _counted(a, numbers, bounds, "less_equal" if right else "less", a.dtype)
 
@@ -48,32 +46,35 @@ def _under_mask(a: Aten) -> str:
     return a.g.map("select", mask, a.onnx("Reshape", chosen, a.whole(list(shape))), a.at(0))
 
 
-_SUM, _MEAN = 0, 1
+_SUM, _MEAN, _MOST = 0, 1, 2
 
 
 def _bags(a: Aten) -> list[str]:
-    """Sums or means of a table's rows; offsets say where bags begin, the row ``padding_idx`` counts not."""
+    """Sums, means or maxima of a table's rows; offsets say where bags begin, the row ``padding_idx`` counts not."""
     table, index, begins = a.at(0), a.cast(a.at(1), "int64"), a.cast(a.at(2), "int64")
     mode, weights, padding = a.setting("mode", 4, 0), a.setting("per_sample_weights", 6), a.setting("padding_idx", 8, -1)
-    if mode not in (_SUM, _MEAN):
-        raise UsageError(f"{a.op}: the largest of a bag has no rule; sums and means have")
     if a.setting("include_last_offset", 7, False):
         begins = a.onnx("Slice", begins, a.whole([0]), a.whole([-1]), a.whole([0]))
     (count,), (bags,), width = a.g.types[index].shape, a.g.types[begins].shape, a.g.types[table].shape[1]
-    counts = a.cast(a.onnx("Unsqueeze", a.g.map("not", a.g.map("equal", index, padding)), a.whole([1])), a.dtype)
-    rows = a.g.map("mul", a.onnx("Gather", table, index, axis=0), counts)
+    counted = a.onnx("Unsqueeze", a.g.map("not", a.g.map("equal", index, padding)), a.whole([1]))
+    counts = a.cast(counted, a.dtype)
+    rows = a.onnx("Gather", table, index, axis=0)
+    rows = a.g.map("select", counted, rows, a.g.constant(-np.inf if mode == _MOST else 0, a.dtype))
     if weights is not None:
         rows = a.g.map("mul", rows, a.onnx("Unsqueeze", a.cast(weights, a.dtype), a.whole([1])))
     position = a.onnx("Range", a.whole_scalar(0), a.whole_scalar(count), a.whole_scalar(1))
     bag = a.onnx("Unsqueeze", a.g.map("sub", _counted(a, position, begins, "less_equal"), 1), a.whole([1]))
 
-    def summed(values: str, across: Extent) -> str:
-        zeros = a.onnx("Expand", a.cast(0.0, a.dtype), a.whole([bags, across]))
-        return a.onnx("ScatterElements", zeros, a.onnx("Expand", bag, a.whole([count, across])), values, axis=0,
-                      reduction="add")  # fmt: skip
+    def joined(values: str, across: Extent, how: str = "add", start: float = 0.0) -> str:
+        none = a.onnx("Expand", a.cast(start, a.dtype), a.whole([bags, across]))
+        return a.onnx("ScatterElements", none, a.onnx("Expand", bag, a.whole([count, across])), values, axis=0,
+                      reduction=how)  # fmt: skip
 
-    found = summed(rows, width)
-    return [found if mode == _SUM else a.g.map("div", found, a.g.map("max", summed(counts, 1), 1.0))]
+    if mode == _MOST:  # of nothing: 0
+        most = joined(rows, width, "max", -np.inf)
+        return [a.g.map("select", a.g.map("greater", joined(counts, 1), 0), most, a.g.constant(0, a.dtype))]
+    found = joined(rows, width)
+    return [found if mode == _SUM else a.g.map("div", found, a.g.map("max", joined(counts, 1), 1.0))]
 
 
 def _triangle(a: Aten) -> str:
@@ -85,19 +86,10 @@ def _triangle(a: Aten) -> str:
     return a.g.constant(np.stack(where(sides[0], sides[2], sides[1])), a.dtype)
 
 
-def _drawn(law: str, **settings: float) -> Rule:
-    def rule(a: Aten) -> str:
-        return a.onnx(law, shape=list(a.at(0)), dtype=_ONNX_FLOAT, **settings)
-
-    return rule
-
-
 BAGS: Mapping[str, Rule] = {
     **{f"{name}.{kind}": _between for name in ("bucketize", "searchsorted") for kind in ("Tensor", "Scalar")},
     "masked_scatter.default": _under_mask,
     "_embedding_bag.default": _bags, "_embedding_bag_forward_only.default": _bags,
     "tril_indices.default": _triangle, "triu_indices.default": _triangle,
-    "randn.default": _drawn("RandomNormal", mean=0.0, scale=1.0),
-    "rand.default": _drawn("RandomUniform", low=0.0, high=1.0),
     "hypot.default": lambda a: a.g.map("sqrt", a.g.map("add", *(a.g.map("mul", one, one) for one in (a.at(0), a.at(1))))),
 }  # fmt: skip

@@ -40,9 +40,9 @@ class Aten:
         """The first result of an ONNX operator."""
         return self.several(op, *inputs, **attributes)[0]
 
-    def several(self, op: str, *inputs: str | None, **attributes: Any) -> list[str]:
-        """Every result of an ONNX operator."""
-        found = RULES[op](Call(self.g, op, inputs, attributes, OPSET, 1))
+    def several(self, op: str, *inputs: str | None, outputs: int = 1, **attributes: Any) -> list[str]:
+        """Every result of an ONNX operator; ``outputs``: of how many something is asked where that matters to its rule."""
+        found = RULES[op](Call(self.g, op, inputs, attributes, OPSET, outputs))
         return [found] if isinstance(found, str) else list(found)
 
     def whole(self, values: Sequence[Any] | Any) -> str:

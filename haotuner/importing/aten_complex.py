@@ -55,6 +55,14 @@ def _pair(a: Aten, value: Any) -> tuple[Any, Any]:
     return a.cast(value, a.dtype), None
 
 
+def _angle(a: Aten) -> str:
+    """Of a real number it is 0 or half a turn."""
+    if isinstance(a.at(0), Complex):
+        return curves.atan2(a.g, a.at(0).imag, a.at(0).real)
+    x = a.cast(a.at(0), a.dtype)
+    return a.g.map("select", a.g.map("isnan", x), x, a.g.map("mul", a.cast(a.g.map("less", x, 0), a.dtype), np.pi))
+
+
 def _sum(function: str) -> Rule:
     def rule(a: Aten) -> Complex:
         (x, y), (u, v) = _pair(a, a.at(0)), _pair(a, a.at(1))
@@ -242,7 +250,7 @@ COMPLEX: Mapping[str, Callable[[Aten], Any]] = {
     **{f"{name}.{kind}": rule for name, rule in
        (("add", _sum("add")), ("sub", _sum("sub")), ("mul", _times), ("div", _over)) for kind in ("Tensor", "Scalar")},
     "abs.default": _magnitude, "view_as_real.default": _as_real, "view_as_complex.default": _as_complex,
-    "angle.default": lambda a: curves.atan2(a.g, a.at(0).imag, a.at(0).real),
+    "angle.default": _angle,
     "complex.default": _made, "polar.default": _turned_by,
     "_conj.default": _conjugate, "_conj_physical.default": _conjugate, "conj_physical.default": _conjugate,
     "exp.default": _exponential,

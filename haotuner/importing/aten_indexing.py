@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from haotuner.errors import UsageError
-from haotuner.graph.types import FLOATS
+from haotuner.graph.extents import canonical
+from haotuner.graph.types import FLOATS, broadcast
 from haotuner.importing.aten_call import Aten, Rule
 
 
@@ -86,35 +86,6 @@ def _index_written(a: Aten) -> str:
     return a.onnx("Transpose", written, perm=[front.index(axis) for axis in range(len(front))])
 
 
-def _added_at(a: Aten) -> str:
-    """index_add: rows along an axis."""
-    axis, rank = a.axis(a.at(1)), len(a.shape())
-    source = a.cast(a.at(3), a.dtype)
-    if a.named.get("alpha", 1) != 1:
-        source = a.g.map("mul", source, a.named["alpha"])
-    lined = a.onnx("Reshape", a.cast(a.at(2), "int64"), a.whole([-1, *[1] * (rank - 1 - axis)]))
-    every = a.onnx("Expand", lined, a.whole(list(a.g.types[source].shape)))
-    return a.onnx("ScatterElements", a.at(0), every, source, axis=axis, reduction="add")
-
-
-def _scattered(a: Aten) -> str:
-    x, axis, index = a.at(0), a.axis(a.at(1)), a.cast(a.at(2), "int64")
-    how = {"scatter_add": "add"}.get(a.op.split(".")[0], "none")
-    if a.op.startswith("scatter_reduce"):
-        how = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}.get(a.at(4), "")
-        if not how or not a.setting("include_self", 5, True):
-            raise UsageError(f"{a.op}: {a.at(4)} without the tensor's own elements, or a mean, has no rule")
-    values, sizes = a.at(3), a.g.types[index].shape
-    if isinstance(values, str) and a.g.types[values].rank:
-        values = a.cast(values, a.dtype)
-        for place, (own, wanted) in enumerate(zip(a.g.types[values].shape, sizes, strict=True)):
-            if own != wanted:  # torch takes as many as there are indices
-                values = a.onnx("Slice", values, a.whole(0), a.whole(wanted), a.whole(place))
-    else:
-        values = a.onnx("Expand", a.cast(values, a.dtype), a.whole(list(sizes)))
-    return a.onnx("ScatterElements", x, index, values, axis=axis, reduction=how)
-
-
 def _top(a: Aten) -> list[str]:
     x, axis = a.at(0), a.at(2, -1)
     return a.several("TopK", x, a.whole(a.at(1)), axis=axis, largest=int(a.at(3, True)))
@@ -137,6 +108,27 @@ def _extreme(how: str) -> Rule:
         ]
 
     return rule
+
+
+def _under_mask(a: Aten) -> str:
+    """masked_select: flat, as many as the mask has."""
+    shape = broadcast([a.shape(0), a.shape(1)], a.op)
+    x, mask = (a.onnx("Reshape", a.onnx("Expand", a.at(place), a.whole(list(shape))), a.whole(-1)) for place in (0, 1))
+    return a.onnx("Compress", x, mask, axis=0)
+
+
+def _each_repeated(a: Aten) -> str:
+    """repeat_interleave: of numbers how often each place comes, the places. Where one ends the count goes up by one."""
+    ends = a.onnx("CumSum", a.cast(a.at(0), "int64"), a.whole_scalar(0))
+    total = a.named.get("output_size")
+    if total is None:
+        last = a.onnx("Gather", ends, a.whole(-1), axis=0)
+        (total,) = a.g.whole_numbers(last, "how often rows are repeated")
+    none = a.onnx("Expand", a.cast(0, "int64"), a.whole(canonical(total + 1)))
+    ones = a.onnx("Expand", a.cast(1, "int64"), a.whole(list(a.shape())))
+    at_ends = a.onnx("ScatterElements", none, ends, ones, axis=0, reduction="add")
+    kept = a.onnx("Slice", at_ends, a.whole(0), a.whole(total), a.whole(0))
+    return a.cast(a.onnx("CumSum", kept, a.whole_scalar(0)), a.dtype)
 
 
 def _nonzero(a: Aten) -> str:
@@ -166,10 +158,10 @@ def _counted(a: Aten) -> str:
 
 INDEXING: Mapping[str, Rule] = {
     "histc.default": _counted,
-    "index.Tensor": _indexed, "index_put.default": _index_written, "index_add.default": _added_at,
-    "scatter.src": _scattered, "scatter.value": _scattered, "scatter_add.default": _scattered,
-    "scatter_reduce.two": _scattered, "topk.default": _top, "sort.default": _sorted, "sort.stable": _sorted,
+    "index.Tensor": _indexed, "index_put.default": _index_written,
+    "topk.default": _top, "sort.default": _sorted, "sort.stable": _sorted,
     "max.dim": _extreme("Max"), "min.dim": _extreme("Min"), "nonzero.default": _nonzero,
+    "masked_select.default": _under_mask, "repeat_interleave.Tensor": _each_repeated,
     "max.default": lambda a: a.onnx("ReduceMax", a.at(0), keepdims=0),
     "min.default": lambda a: a.onnx("ReduceMin", a.at(0), keepdims=0),
 }  # fmt: skip

@@ -150,10 +150,10 @@ def _mirrored(mode: str) -> Rule:
 
 def _shuffled(op: str) -> Rule:
     def rule(a: Aten) -> str:
-        *outer, _, _, _ = a.shape()
-        if len(outer) != 1:
-            raise UsageError(f"{a.op}: of {len(a.shape())} axes has no rule; give batch, channels, height and width")
-        return a.onnx(op, a.at(0), blocksize=a.at(1), mode="CRD")
+        *outer, channels, high, wide = a.shape()
+        x = a.at(0) if len(outer) == 1 else a.onnx("Reshape", a.at(0), a.whole([product(outer), channels, high, wide]))
+        found = a.onnx(op, x, blocksize=a.at(1), mode="CRD")
+        return found if len(outer) == 1 else a.onnx("Reshape", found, a.whole([*outer, *a.g.types[found].shape[1:]]))
 
     return rule
 

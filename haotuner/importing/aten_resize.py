@@ -1,4 +1,4 @@
-"""Rules of ATen operators that make images larger or smaller, and of pools with a given number of places."""
+"""Rules of ATen operators that make images larger or smaller."""
 
 from __future__ import annotations
 
@@ -37,37 +37,25 @@ def _resized(mode: str, *, exact: bool = False) -> Rule:
     return rule
 
 
+def _spread_wider(mode: str, curve: float) -> Rule:
+    """With antialias: pixels beyond the edge do not count."""
+
+    def rule(a: Aten) -> str:
+        how = "align_corners" if a.at(2, False) else "half_pixel"
+        settings = {"mode": mode, "coordinate_transformation_mode": how, "cubic_coeff_a": curve, "antialias": 1,
+                    "exclude_outside": 1}  # fmt: skip
+        sizes, factors = list(a.at(1)), [a.at(3), a.at(4)]
+        if None not in factors and not a.at(2, False) and _follow(a, sizes, factors):
+            scales = a.g.constant(np.array([1.0, 1.0, *map(float, factors)], np.float32))
+            return a.onnx("Resize", a.at(0), None, scales, **settings)
+        return a.onnx("Resize", a.at(0), None, None, a.whole([*a.shape()[:2], *sizes]), **settings)
+
+    return rule
+
+
 def _follow(a: Aten, sizes: list[Extent], factors: list[float]) -> bool:
     """Whether the sizes are what the factors make."""
     return all(a.scaled(one, factor) == size for one, factor, size in zip(a.shape()[2:], factors, sizes, strict=True))
-
-
-def _pooled(a: Aten) -> str:
-    """Each place is the mean of a part of the image: a product with the shares of the pixels, along each axis."""
-    counts = a.at(1)
-    rank = len(counts)
-    if all(one == 1 for one in counts):
-        return a.onnx("ReduceMean", a.at(0), a.whole(list(range(-rank, 0))), keepdims=1)
-    x = a.at(0)
-    for place, count in enumerate(counts):
-        axis = len(a.shape()) - rank + place
-        shares = _shares(a, a.shape()[axis], count, a.dtype)
-        order = [one for one in range(len(a.shape())) if one != axis] + [axis]
-        mixed = a.onnx("MatMul", a.onnx("Transpose", x, perm=order), shares)
-        x = a.onnx("Transpose", mixed, perm=[order.index(one) for one in range(len(order))])
-    return str(x)
-
-
-def _shares(a: Aten, extent: Extent, count: int, dtype: str) -> str:
-    """(extent, count): of each pixel's part in each place, from ``place * extent // count`` on, torch's bounds."""
-    g, wide = a.g, a.cast(extent, "int64")
-    place = g.add("iota", extent=count, dtype="int64")
-    first = g.map("floordiv", g.map("mul", place, wide), count)
-    last = g.map("floordiv", g.map("add", g.map("mul", g.map("add", place, 1), wide), count - 1), count)
-    pixel = a.onnx("Reshape", g.add("iota", extent=extent, dtype="int64"), a.whole([extent, 1]))
-    within = g.map("and", g.map("less_equal", first, pixel), g.map("less", pixel, last))
-    share = g.map("div", g.constant(1, dtype), a.cast(g.map("sub", last, first), dtype))
-    return g.map("select", within, share, g.constant(0, dtype))
 
 
 def _sampled(a: Aten) -> str:
@@ -83,5 +71,6 @@ RESIZE: Mapping[str, Rule] = {
         ("bilinear2d", "linear"), ("trilinear3d", "linear"), ("bicubic2d", "cubic"))},
     **{f"_upsample_nearest_exact{rank}d.{kind}": _resized("nearest", exact=True) for kind in ("vec", "default")
        for rank in (1, 2, 3)},
-    **{f"{name}{rank}d.default": _pooled for name in ("_adaptive_avg_pool", "adaptive_avg_pool") for rank in (1, 2, 3)},
+    "_upsample_bilinear2d_aa.default": _spread_wider("linear", -0.75),
+    "_upsample_bicubic2d_aa.default": _spread_wider("cubic", -0.5),
 }  # fmt: skip

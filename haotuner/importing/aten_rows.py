@@ -113,27 +113,26 @@ def _distances(a: Aten) -> str:
     return _length(replace(a, inputs=[apart, a.at(2, 2), [len(a.g.types[apart].shape) - 1]]))
 
 
+def _apart(a: Aten) -> str:
+    """dist: the length of a difference."""
+    difference = a.g.map("sub", a.cast(a.at(0), a.dtype), a.cast(a.at(1), a.dtype))
+    return _length(replace(a, inputs=[difference, a.at(2, 2)]))
+
+
+def _three_joined(a: Aten) -> str:
+    """_trilinear: products of three tensors with new axes, summed over some: what nn.Bilinear calls."""
+    spread = [a.onnx("Unsqueeze", a.at(place), a.whole(list(a.at(place + 3)))) if a.at(place + 3) else a.at(place)
+              for place in range(3)]  # fmt: skip
+    first = a.g.map("mul", spread[0], spread[1])
+    total = a.g.map("mul", first, spread[2])
+    axes = tuple(axis % a.g.types[total].rank for axis in a.at(6))
+    return a.g.add("reduce", total, how="sum", axes=axes, keepdims=False)
+
+
 def _multiplied(a: Aten) -> str:
     whole = a.op == "prod.default"
     axes = None if whole else a.whole(a.axis(a.at(1)))
     return a.onnx("ReduceProd", a.cast(a.at(0), a.dtype), axes, keepdims=0 if whole else int(a.at(2, False)))
-
-
-def _extreme_so_far(a: Aten) -> list[str]:
-    """Of each element and all before it along an axis, and where the last such one is: every pair is compared."""
-    g, axis, how = a.g, a.axis(a.at(1)), a.op.removeprefix("cum").split(".")[0]
-    behind, extent = len(a.shape()) - 1 - axis, a.shape()[axis]
-    places = g.add("iota", extent=extent, dtype="int64")
-    here, there = (a.onnx("Reshape", places, a.whole([extent, *[1] * more])) for more in (behind + 1, behind))
-    before, x = g.map("less_equal", there, here), a.onnx("Unsqueeze", a.at(0), a.whole(axis))
-
-    def joined(values: str, how: str) -> str:
-        return g.add("reduce", values, how=how, axes=(axis + 1,), keepdims=False)
-
-    first = a.onnx("Unsqueeze", a.onnx("Slice", a.at(0), a.whole(0), a.whole(1), a.whole(axis)), a.whole(axis))
-    best = joined(g.map("select", before, x, first), how)
-    same = g.map("and", before, g.map("equal", x, a.onnx("Unsqueeze", best, a.whole(axis + 1))))
-    return [best, joined(g.map("select", same, there, g.constant(0, "int64")), "max")]
 
 
 def _by_expert(a: Aten) -> str:
@@ -166,8 +165,8 @@ ROWS: Mapping[str, Rule] = {
     "var_mean.correction": _spread_and_mean,
     "linalg_vector_norm.default": _length,
     "_cdist_forward.default": _distances,
-    "cummax.default": _extreme_so_far,
-    "cummin.default": _extreme_so_far,
+    "dist.default": _apart,
+    "_trilinear.default": _three_joined,
     "prod.dim_int": _multiplied,
     "prod.default": _multiplied,
     "_grouped_mm.default": _by_expert,

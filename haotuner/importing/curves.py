@@ -24,7 +24,7 @@ _STEEP = 2.41421356237309504880  # tan(3 pi / 8)
 _HUGE = 1e9  # from here on x^2 + 1 is x^2
 
 
-def _wide(curve: Curve) -> Curve:
+def in_floats(curve: Curve) -> Curve:
     """Halves are computed as floats: a square of them would overflow, and every step would be rounded."""
 
     @wraps(curve)
@@ -37,12 +37,12 @@ def _wide(curve: Curve) -> Curve:
     return found
 
 
-def _less_from(g: Folding, number: float, x: str) -> str:
+def less_from(g: Folding, number: float, x: str) -> str:
     """The number less x."""
     return g.map("sub", g.constant(number, g.types[x].dtype), x)
 
 
-def _polynomial(g: Folding, x: str, coefficients: tuple[float, ...]) -> str:
+def polynomial(g: Folding, x: str, coefficients: tuple[float, ...]) -> str:
     """The first is that of the highest power."""
     found = g.constant(coefficients[0], g.types[x].dtype)
     for one in coefficients[1:]:
@@ -50,12 +50,12 @@ def _polynomial(g: Folding, x: str, coefficients: tuple[float, ...]) -> str:
     return found
 
 
-def _signed(g: Folding, size: str, x: str) -> str:
+def signed(g: Folding, size: str, x: str) -> str:
     """With the sign of x; 0 where x is."""
     return g.map("select", g.map("less", x, 0), g.map("neg", size), size)
 
 
-@_wide
+@in_floats
 def atan(g: Folding, x: str) -> str:
     """The angle of a slope."""
     a = g.map("abs", x)
@@ -64,66 +64,66 @@ def atan(g: Folding, x: str) -> str:
     inverse = g.map("neg", g.map("reciprocal", g.map("select", steep, a, 1)))
     small = g.map("select", steep, inverse, g.map("select", some, turned, a))
     z = g.map("mul", small, small)
-    share = g.map("div", _polynomial(g, z, _ATAN_P), _polynomial(g, z, _ATAN_Q))
+    share = g.map("div", polynomial(g, z, _ATAN_P), polynomial(g, z, _ATAN_Q))
     near = g.map("add", g.map("mul", small, g.map("mul", z, share)), small)
     own = g.types[x].dtype
     start = g.map("select", some, g.constant(pi / 4, own), g.constant(0, own))
-    return _signed(g, g.map("add", g.map("select", steep, g.constant(pi / 2, own), start), near), x)
+    return signed(g, g.map("add", g.map("select", steep, g.constant(pi / 2, own), start), near), x)
 
 
-@_wide
+@in_floats
 def asin(g: Folding, x: str) -> str:
     """2 atan(x / (1 + sqrt(1 - x^2)))."""
-    root = g.map("sqrt", g.map("mul", _less_from(g, 1, x), g.map("add", x, 1)))
+    root = g.map("sqrt", g.map("mul", less_from(g, 1, x), g.map("add", x, 1)))
     return g.map("mul", atan(g, g.map("div", x, g.map("add", root, 1))), 2)
 
 
-@_wide
+@in_floats
 def acos(g: Folding, x: str) -> str:
     """2 atan(sqrt((1 - x) / (1 + x)))."""
-    return g.map("mul", atan(g, g.map("sqrt", g.map("div", _less_from(g, 1, x), g.map("add", x, 1)))), 2)
+    return g.map("mul", atan(g, g.map("sqrt", g.map("div", less_from(g, 1, x), g.map("add", x, 1)))), 2)
 
 
-@_wide
+@in_floats
 def atan2(g: Folding, y: str, x: str) -> str:
     """The angle of a point; 0 of the origin."""
     high, wide = g.map("abs", y), g.map("abs", x)
     more, less = g.map("max", high, wide), g.map("min", high, wide)
     flat = atan(g, g.map("div", less, g.map("select", g.map("equal", more, 0), 1, more)))
-    up = g.map("select", g.map("greater", high, wide), _less_from(g, pi / 2, flat), flat)
-    return _signed(g, g.map("select", g.map("less", x, 0), _less_from(g, pi, up), up), y)
+    up = g.map("select", g.map("greater", high, wide), less_from(g, pi / 2, flat), flat)
+    return signed(g, g.map("select", g.map("less", x, 0), less_from(g, pi, up), up), y)
 
 
-@_wide
+@in_floats
 def log1p(g: Folding, x: str) -> str:
     """log(1 + x): near 0 the series of 2 atanh(x / (2 + x))."""
     s = g.map("div", x, g.map("add", x, 2))
     terms = 10 if g.types[x].dtype == "fp64" else 5
-    series = _polynomial(g, g.map("mul", s, s), tuple(2 / (2 * k + 1) for k in reversed(range(terms))))
+    series = polynomial(g, g.map("mul", s, s), tuple(2 / (2 * k + 1) for k in reversed(range(terms))))
     return g.map("select", g.map("less", g.map("abs", x), 0.25), g.map("mul", s, series), g.map("log", g.map("add", x, 1)))
 
 
-@_wide
+@in_floats
 def expm1(g: Folding, x: str) -> str:
     """exp(x) - 1: near 0 it is 2 t / (1 - t), t = tanh(x / 2)."""
     t = g.map("tanh", g.map("mul", x, 0.5))
-    near = g.map("div", g.map("add", t, t), _less_from(g, 1, t))
+    near = g.map("div", g.map("add", t, t), less_from(g, 1, t))
     return g.map("select", g.map("less", g.map("abs", x), 1), near, g.map("sub", g.map("exp", x), 1))
 
 
-@_wide
+@in_floats
 def sinh(g: Folding, x: str) -> str:
     """(exp(x) - exp(-x)) / 2."""
     return g.map("mul", g.map("sub", expm1(g, x), expm1(g, g.map("neg", x))), 0.5)
 
 
-@_wide
+@in_floats
 def cosh(g: Folding, x: str) -> str:
     """(exp(x) + exp(-x)) / 2."""
     return g.map("mul", g.map("add", g.map("exp", x), g.map("exp", g.map("neg", x))), 0.5)
 
 
-@_wide
+@in_floats
 def asinh(g: Folding, x: str) -> str:
     """log(x + sqrt(x^2 + 1)) of the size, which is log1p(x + x^2 / (1 + sqrt(x^2 + 1)))."""
     a = g.map("abs", x)
@@ -131,10 +131,10 @@ def asinh(g: Folding, x: str) -> str:
     root = g.map("sqrt", g.map("add", g.map("mul", tame, tame), 1))
     near = log1p(g, g.map("add", tame, g.map("mul", tame, g.map("div", tame, g.map("add", root, 1)))))
     size = g.map("select", g.map("less", a, _HUGE), near, g.map("add", g.map("log", a), log(2)))
-    return _signed(g, size, x)
+    return signed(g, size, x)
 
 
-@_wide
+@in_floats
 def acosh(g: Folding, x: str) -> str:
     """log(x + sqrt(x^2 - 1)), which is log1p(t + sqrt(t (t + 2))) of t = x - 1."""
     t = g.map("sub", g.map("min", x, _HUGE), 1)
@@ -142,11 +142,11 @@ def acosh(g: Folding, x: str) -> str:
     return g.map("select", g.map("greater", x, _HUGE), g.map("add", g.map("log", x), log(2)), near)
 
 
-@_wide
+@in_floats
 def atanh(g: Folding, x: str) -> str:
     """log((1 + x) / (1 - x)) / 2 of the size."""
     a = g.map("abs", x)
-    return _signed(g, g.map("mul", log1p(g, g.map("div", g.map("add", a, a), _less_from(g, 1, a))), 0.5), x)
+    return signed(g, g.map("mul", log1p(g, g.map("div", g.map("add", a, a), less_from(g, 1, a))), 0.5), x)
 
 
 def _of_first(curve: Curve) -> Rule:

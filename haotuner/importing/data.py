@@ -10,6 +10,7 @@ import numpy as np
 
 from haotuner.graph.extents import Extent, product
 from haotuner.importing.call import Call, Rule
+from haotuner.importing.folding import Folding
 from haotuner.importing.layout import reshaped
 from haotuner.importing.lengths import new_dimension
 from haotuner.importing.types import dtype_of_onnx
@@ -37,13 +38,20 @@ def _compress(c: Call) -> str:
     return c.g.add("gather", x, chosen, axis=0 if flat else c.axis(c.attributes["axis"]))
 
 
+def drawn(
+    g: Folding, law: str, shape: Sequence[Extent], dtype: str, *, low: float = 0.0, high: float = 1.0, **more: Any
+) -> str:
+    """Numbers of a law: ``normal`` of mean ``low`` and deviation ``high``, or ``uniform`` between both."""
+    number = sum(node.primitive == "random" for node in g.nodes)
+    return g.plain("random", shape=tuple(shape), dtype=dtype, law=law, number=number, low=low, high=high, **more)
+
+
 def _random(c: Call, law: str, shape: Sequence[Extent], dtype: str) -> str:
     low, high = ("mean", "scale") if law == "normal" else ("low", "high")
-    told: dict[str, Any] = {"low": float(c.attribute(low, 0.0)), "high": float(c.attribute(high, 1.0))}
-    number = sum(node.primitive == "random" for node in c.g.nodes)
+    more: dict[str, Any] = {}
     if "seed" in c.attributes:  # a float whose bits are the seed
-        told["seed"] = int(np.float32(c.attributes["seed"]).view(np.uint32)) % _SEEDS
-    return c.g.plain("random", shape=tuple(shape), dtype=dtype, law=law, number=number, **told)
+        more["seed"] = int(np.float32(c.attributes["seed"]).view(np.uint32)) % _SEEDS
+    return drawn(c.g, law, shape, dtype, low=float(c.attribute(low, 0.0)), high=float(c.attribute(high, 1.0)), **more)
 
 
 def _like(law: str) -> Rule:

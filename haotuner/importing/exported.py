@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +25,7 @@ from haotuner.importing.aten_guards import required
 from haotuner.importing.aten_lengths import lengths_kept
 from haotuner.importing.folding import Folding
 from haotuner.importing.read import finished
+from haotuner.importing.refusals import refuse
 
 SUFFIX = ".pt2"
 NAMES = "haotuner_dimensions.txt"  # beside the program in its file: a line for each symbol, with its name
@@ -144,16 +145,20 @@ def _wanted(nodes: list[Any]) -> list[Any]:
 
 
 def _refuse_unknown(nodes: list[Any]) -> None:
-    unknown = Counter(
-        _name_of(node.target)
-        for node in nodes
-        if node.op == "call_function" and str(node.target).startswith("aten.") and _name_of(node.target) not in ATEN
-        and _name_of(node.target) not in COMPLEX
-        and not _plain(_name_of(node.target))
-    )  # fmt: skip
-    if unknown:
-        told = "; ".join(f"{name}: {count}" for name, count in unknown.most_common())
-        raise UsageError(f"operators without a rule: {told}. Export the model without them")
+    where: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        name = _name_of(node.target)
+        known = name in ATEN or name in COMPLEX or _plain(name)
+        if node.op == "call_function" and str(node.target).startswith("aten.") and not known:
+            where[name].append(f"node {node.name}{_module_of(node)}")
+    refuse(where, "Export the model without them, or write them in other operators")
+
+
+def _module_of(node: Any) -> str:
+    """The innermost module that calls, by its path in the model."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]).removeprefix("L['self'].").removeprefix("L['self']") if stack else ""
+    return f" in {path}" if path else ""
 
 
 def _apart(names: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
 from haotuner.importing.loops import loop_results
+from haotuner.importing.refusals import refuse
 from haotuner.importing.scan import scan_results
 from haotuner.importing.squeezed import by_sizes
 from haotuner.importing.table import MAIN, rule_of
@@ -35,7 +36,6 @@ DEEPEST = 16  # bodies inside bodies
 MOST_NODES = 200_000
 LARGEST_RANK = 12
 MOST_ELEMENTS = 1 << 36  # of a tensor whose extents are fixed: a minute of a core, and no machine's memory
-SHOWN = 3  # places named of each unknown operator
 _LOOPS: Mapping[str, Any] = {"Loop": loop_results, "Scan": scan_results}
 _CONSTANTS = ("value", "value_float", "value_floats", "value_int", "value_ints")
 
@@ -125,7 +125,6 @@ def _extent(tensor: str, place: int, dim: Any) -> Extent:
 
 def _refuse_unknown(graph: Any, opset: int, own: Mapping[tuple[str, str], Any]) -> None:
     """UsageError with every operator that has no rule: how often, and where."""
-    count: Counter[str] = Counter()
     where: dict[str, list[str]] = defaultdict(list)
 
     def visit(nodes: Any, version: int, depth: int) -> None:
@@ -135,7 +134,6 @@ def _refuse_unknown(graph: Any, opset: int, own: Mapping[tuple[str, str], Any]) 
             known = node.domain in MAIN and node.op_type in ("Constant", "If", *_LOOPS)
             if not known and rule_of(node.domain, node.op_type) is None and not can_be_taken_apart(node, version, own):
                 name = f"{node.domain}.{node.op_type}" if node.domain not in MAIN else node.op_type
-                count[name] += 1
                 where[name].append(node.name or f"node {number}")
             for one in node.attribute:
                 if one.HasField("g") and known:
@@ -144,12 +142,7 @@ def _refuse_unknown(graph: Any, opset: int, own: Mapping[tuple[str, str], Any]) 
     visit(graph.node, opset, 0)
     for body in own.values():
         visit(body.node, opset_of(body.opset_import, f"function {body.name}") if body.opset_import else opset, 1)
-    if count:
-        told = "; ".join(
-            f"{name}: {times} ({', '.join(where[name][:SHOWN])}{', …' if times > SHOWN else ''})"
-            for name, times in count.most_common()
-        )
-        raise UsageError(f"operators without a rule: {told}. Export the model without them, or take these nodes out of it")
+    refuse(where, "Export the model without them, or take these nodes out of it")
 
 
 @dataclass(slots=True)

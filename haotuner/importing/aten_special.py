@@ -1,0 +1,71 @@
+"""Rules of ATen functions of one element that ONNX has not: error functions, signs, powers of 2, whole decimals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from haotuner.graph.types import FLOATS
+from haotuner.importing import curves, error_functions
+from haotuner.importing.aten_call import Aten, Rule
+
+_LARGEST = 62  # the largest power of 2 that int64 holds
+
+
+def _copied_sign(a: Aten) -> str:
+    """A zero has a sign, too, which its reciprocal tells."""
+    size, like = a.g.map("abs", a.cast(a.at(0), a.dtype)), a.cast(a.at(1), a.dtype)
+    told = a.g.map("select", a.g.map("equal", like, 0), a.g.map("reciprocal", like), like)
+    return a.g.map("select", a.g.map("less", told, 0), a.g.map("neg", size), size)
+
+
+def _numbers_only(how: str) -> Rule:
+    """Fmax and fmin: of a number and NaN the number."""
+
+    def rule(a: Aten) -> str:
+        one, other = (a.cast(a.at(place), a.dtype) for place in (0, 1))
+        found = a.g.map(how, one, other)
+        if a.dtype not in FLOATS:
+            return found
+        found = a.g.map("select", a.g.map("isnan", other), one, found)
+        return a.g.map("select", a.g.map("isnan", one), other, found)
+
+    return rule
+
+
+def _shifted(a: Aten) -> str:
+    """Times a power of 2, or over it and rounded down, which is what a shift of signed bits does."""
+    count = a.cast(a.at(1), "int64")
+    powers = a.g.constant(np.left_shift(1, np.arange(_LARGEST + 1)), "int64")
+    power = a.onnx("Gather", powers, a.g.map("min", a.g.map("max", count, 0), _LARGEST), axis=0)
+    left = "left" in a.op or "lshift" in a.op
+    found = a.g.map("mul" if left else "floordiv", a.cast(a.at(0), "int64"), power)
+    return a.cast(found, a.dtype)
+
+
+def _scaled_by_two(a: Aten) -> str:
+    """Ldexp."""
+    return a.g.map("mul", a.cast(a.at(0), a.dtype), a.g.map("pow", a.g.constant(2, a.dtype), a.cast(a.at(1), a.dtype)))
+
+
+def _to_decimals(a: Aten) -> str:
+    """As torch does it: times a power of 10, rounded, and back."""
+    places, x = int(a.named["decimals"]), a.at(0)
+    power = float(10 ** abs(places))
+    there, back = ("mul", "div") if places >= 0 else ("div", "mul")
+    return a.g.map(back, a.g.map("round", a.g.map(there, x, power)), power)
+
+
+def _real(curve: curves.Curve) -> Rule:
+    return lambda a: curve(a.g, a.cast(a.at(0), a.dtype))
+
+
+SPECIAL: Mapping[str, Rule] = {
+    "erfinv.default": _real(error_functions.erfinv), "erfc.default": _real(error_functions.erfc),
+    "copysign.Tensor": _copied_sign, "copysign.Scalar": _copied_sign,
+    "fmax.default": _numbers_only("max"), "fmin.default": _numbers_only("min"),
+    **{f"{name}.{kind}": _shifted for name in ("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
+       for kind in ("Tensor", "Scalar", "Tensor_Scalar")},
+    "ldexp.Tensor": _scaled_by_two, "round.decimals": _to_decimals,
+}  # fmt: skip
