@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
-import weakref
 from collections import deque
 from contextlib import suppress
 from typing import Any
@@ -38,32 +36,40 @@ class Answers:
         need = math.prod(shape) * dtype.itemsize
         if need < MANY:
             return np.empty(shape, dtype)
-        block = self._found(need) or _Block(need)
-        held = block.hold()
-        weakref.finalize(held, self._free.append, block).atexit = False  # with the last array or view that lies in it
-        return np.ndarray(shape, dtype, held, block.begin)
+        try:
+            block = self._free.popleft()
+        except IndexError:
+            block = _Block(need)
+        if not need <= block.room <= 2 * need:
+            block = self._other(block, need)
+        return np.ndarray(shape, dtype, np.asarray(_Held(self._free, block, need)))
 
     def clear(self) -> None:
         """Keep nothing; arrays that somebody holds stay."""
         self._free.clear()
 
-    def _found(self, need: int) -> _Block | None:
-        """A block that nobody holds. Where all are too small the largest grows: only what is new of it costs page faults."""
-        spare: _Block | None = None
+    def _other(self, best: _Block, need: int) -> _Block:
+        """The smallest that has the room; else the largest grows: only what is new of it costs page faults."""
         for _ in range(len(self._free)):
             with suppress(IndexError):  # another thread has it
                 block = self._free.popleft()
-                if block.room >= need:
-                    self._back(spare)
-                    return block
-                if spare is None or spare.room < block.room:
-                    block, spare = spare, block  # type: ignore[assignment]
-                self._back(block)
-        return spare if spare is not None and spare.grown(need) else None
+                if block.misses(need) < best.misses(need):
+                    block, best = best, block
+                self._free.append(block)
+        return best if best.room >= need or best.grown(need) else _Block(need)
 
-    def _back(self, block: _Block | None) -> None:
-        if block is not None:
-            self._free.append(block)
+
+class _Held:
+    """What an array lies in: it lives as long as the array and all views of it, and then gives its block back."""
+
+    __slots__ = ("__array_interface__", "_block", "_free")
+
+    def __init__(self, free: deque[_Block], block: _Block, need: int) -> None:
+        self._free, self._block = free, block
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (need,), "data": (block.begin, False)}
+
+    def __del__(self) -> None:
+        self._free.append(self._block)
 
 
 class _Block:
@@ -76,6 +82,10 @@ class _Block:
         except (OSError, OverflowError) as error:
             raise MemoryError(f"no memory for an array of {need} bytes") from error
         self._advise()
+
+    def misses(self, need: int) -> tuple[bool, int]:
+        """How badly it suits so many bytes."""
+        return self.room < need, abs(self.room - need)
 
     def grown(self, need: int) -> bool:
         """Make room for so many bytes; what it holds is lost. Small pages do not grow into huge ones."""
@@ -90,15 +100,13 @@ class _Block:
         self._advise()
         return True
 
-    def hold(self) -> Any:
-        """What an array lies in: it lives as long as the array and all views of it."""
-        return (ctypes.c_char * len(self._mapped)).from_buffer(self._mapped)
-
     def _advise(self) -> None:
-        self.begin = -address(self._mapped) % HUGE_PAGE if _spare(self.room) else 0
+        at = address(self._mapped)
+        spare = -at % HUGE_PAGE if _spare(self.room) else 0
+        self.begin = at + spare
         with suppress(OSError, AttributeError):  # of a kernel without huge pages
             if _spare(self.room):
-                self._mapped.madvise(mmap.MADV_HUGEPAGE, self.begin, self.room)
+                self._mapped.madvise(mmap.MADV_HUGEPAGE, spare, self.room)
 
 
 def _room(need: int) -> int:

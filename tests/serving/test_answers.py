@@ -73,6 +73,23 @@ def test_no_more_is_kept_than_a_caller_holds_in_turn():
     assert not answers._free
 
 
+def test_small_and_large_outputs_keep_to_their_own_memory():
+    answers, sizes = Answers(2), (HUGE_PAGE * 4, LARGE)
+    for order in ((0, 1), (1, 0), (0, 1)):
+        held = {one: answers.take((sizes[one],), BYTE) for one in order}
+        for one in order:
+            held[one][:] = 1
+        held.clear()
+    before = faults()
+    for order in ((0, 1), (1, 0)):
+        held = {one: answers.take((sizes[one],), BYTE) for one in order}
+        for one in order:
+            held[one][:] = 2
+        held.clear()
+    assert faults() - before < 64
+    assert sorted(block.room for block in answers._free) == [HUGE_PAGE, 4 * HUGE_PAGE]
+
+
 def test_no_memory_is_said():
     with pytest.raises(MemoryError, match="array of"):
         Answers(1).take((1 << 60,), BYTE)
