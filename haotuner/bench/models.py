@@ -40,18 +40,20 @@ def requests_of(
     """Requests of ``--shapes``: rows of a trace with a column for each dimension, or drawn of ranges, log-uniformly.
 
     ``data``: dimensions that the data tell; what the text says of them is no request's. ``agreed``: what the model asks of
-    sizes; of ranges such are drawn. UsageError where there are none, or the text says too much or too little.
+    sizes; of ranges such are drawn. A model without dimensions has one request, of which the text says nothing. UsageError
+    where there are none, or the text says too much or too little.
     """
     if is_trace(text):
         return _rows(Path(text), dims)
     spans = {}
-    for part in text.split(";"):  # by name: dimensions of models may be called anything
+    for part in filter(None, map(str.strip, text.split(";"))):  # by name: dimensions of models may be called anything
         name, _, said = (one.strip() for one in part.partition("="))
         if name in data:
             continue
         spans[name] = dict(ShapeRange.parse(f"e={said}").spans)["e"] if name in dims else None
     if set(spans) != set(dims):
-        raise UsageError(f"--shapes {text!r} gives {', '.join(spans)}; the model has the dimensions {', '.join(dims)}")
+        has = f"the dimensions {', '.join(dims)}" if dims else "no dimensions"
+        raise UsageError(f"--shapes {text!r} gives {', '.join(spans) or 'nothing'}; the model has {has}")
     return _drawn({name: span for name in dims if (span := spans[name]) is not None}, seed, agreed or Agreed())
 
 

@@ -34,7 +34,9 @@ from haotuner.words.shape import AXIS_LIMIT, ShapeRange
 def explain(
     pack: PackFolder,
     op: Annotated[str, typer.Option("--op", help="Name or spec of an op in the pack.")] = "",
-    shape: Annotated[str, typer.Option("--shape", help="One shape, for example m=37.")] = "",
+    shape: Annotated[
+        str | None, typer.Option("--shape", help="One shape, for example m=37; empty for a model without dimensions.")
+    ] = None,
     only: Annotated[
         str, typer.Option("--only", metavar="MODEL", help="A whole model: its groups; with --shape what its steps take.")
     ] = "",
@@ -50,9 +52,9 @@ def explain(
 ) -> None:
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
     manifest = read_manifest(pack)
-    if expected and (not only or shape):
+    if expected and (not only or shape is not None):
         raise UsageError("--predicted goes with --only MODEL and without --shape: its requests are those of tuning")
-    if only and (shape or expected) and manifest.placed:
+    if only and (shape is not None or expected) and manifest.placed:
         raise UsageError(
             f"{pack} is for {manifest.arch}, where steps are not timed one by one: leave --shape and --predicted out to see "
             f"the plan of {only}; a profiler of the GPU shows its launches by name"
@@ -62,7 +64,7 @@ def explain(
             held = predicted_document(manifest, pack, only, given, threads)
         say(json.dumps(held, indent=1)) if json_output else print_predicted(held)
         return
-    if only and shape:
+    if only and shape is not None:
         with facts_of(pack):
             seen = steps_document(pack, only, shape, given, threads)
         say(json.dumps(seen, indent=1)) if json_output else print_steps(seen)
@@ -71,6 +73,7 @@ def explain(
         told = model_document(manifest, only, region)
         say(json.dumps(told, indent=1)) if json_output else print_model(told, every=bool(region))
         return
+    shape = shape or ""
     name = _asked(pack, op, shape, manifest)
     if manifest.placed:
         entry = next((o for o in manifest.ops if o.name == name), None)

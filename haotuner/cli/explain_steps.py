@@ -73,7 +73,7 @@ def print_steps(document: Mapping[str, Any]) -> None:
     kinds: Counter[str] = Counter()
     for row in document["steps"]:
         kinds[row["what"] if row["do"] != "loops" else "generated groups"] += row["us"]
-    sizes = ";".join(f"{name}={size}" for name, size in document["shape"].items())
+    sizes = ";".join(f"{name}={size}" for name, size in document["shape"].items()) or "whose sizes are fixed"
     say(f"{document['model']}, {sizes}: {whole:,.1f} us in {len(document['steps'])} steps, each the least of {CALLS}")
     say(f"a call took {document['call_us']:,.1f} us at least; other programs and what lies between steps are in it alone")
     say(

@@ -13,6 +13,7 @@ import pytest
 
 import haotuner
 from haotuner.bench.models import race, requests_of
+from haotuner.cli.explain import explain
 from haotuner.cli.explain_predicted import predicted_document, print_predicted
 from haotuner.cli.explain_steps import print_steps, steps_document
 from haotuner.errors import PackInvalid, UsageError
@@ -342,3 +343,15 @@ def test_sizes_of_a_region_go_their_own_way(tmp_path, capsys):
     print_steps(document)
     assert "by the plan for batch*seq <= 20" in capsys.readouterr().out
     assert len(document["steps"]) == sum(step["do"] != "alias" for step in model.schedule.steps[small.first : small.end])
+
+
+def test_a_model_without_dimensions_is_explained_by_an_empty_shape(path, tmp_path, capsys):
+    g = GraphBuilder()
+    x = g.input("x", (3, 8))
+    fixed = model_pack(tmp_path / "pack", {"fixed": g.finish(g.map("tanh", g.map("add", x, g.constant(numbers(8)))))})
+    explain(fixed, only="fixed", shape="", threads=1)
+    assert "fixed, whose sizes are fixed: " in capsys.readouterr().out
+    with pytest.raises(UsageError, match="gives m; the model has no dimensions"):
+        explain(fixed, only="fixed", shape="m=3")
+    with pytest.raises(UsageError, match="gives nothing; the model has the dimensions batch, seq"):
+        explain(path, only="encoder", shape="")
