@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from haotuner.bench.agreed import Agreed, agreed_of
 from haotuner.bench.models import given_of, race
 from haotuner.errors import HaotunerError
 from haotuner.orchestrate.spans import spans_of
@@ -74,6 +75,13 @@ def drawn(spans: Mapping[str, Span], count: int) -> list[dict[str, int]]:
         one = ends[at] if at < 2 else {name: draw.choice(span.sample(400)) for name, span in spans.items()}
         found.setdefault(tuple(one.items()), one)
     return list(found.values())[:count]
+
+
+def taken(spans: Mapping[str, Span], count: int, agreed: Agreed) -> list[dict[str, int]]:
+    """Of ``drawn`` what a model takes: dimensions that it joins are alike, and no request is one that it refuses."""
+    own = drawn({name: span for name, span in spans.items() if name not in agreed.alike}, 8 * count)
+    whole = ({name: one[agreed.alike.get(name, name)] for name in spans} for one in own)
+    return [one for one in whole if not agreed.refused(one)][:count]
 
 
 def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]], given: str) -> Judged:
@@ -191,8 +199,8 @@ def _raced(file: Path, model: Wild, pack: Path, asked: argparse.Namespace) -> st
     given, peers = model.given, asked.against.split(",")
     with load(pack, threads=1) as opened:
         served = opened.model(name)
-        dims = {one for end in served.inputs for one in end.shape if isinstance(one, str)}
-        requests = drawn({one: span for one, span in spans.items() if one in dims}, asked.sizes)
+        dims = [one for one in spans if any(one in end.shape for end in served.inputs)]
+        requests = taken({one: spans[one] for one in dims}, asked.sizes, agreed_of(served, dims))
         judge = json.dumps([str(pack), name, str(file), requests, given])
         far, free = json.loads(_run(["tests.bench.wild", "--judge", judge], JUDGE_LIMIT_S).splitlines()[-1])
         found = race(

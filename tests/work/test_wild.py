@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.bench.wild import ROUNDING, _moved_weights
+from haotuner.bench.agreed import Agreed
+from haotuner.words.shape import Span
+from tests.bench.wild import ROUNDING, _moved_weights, taken
 
 onnx = pytest.importorskip("onnx")
 
@@ -24,3 +26,12 @@ def test_weights_move_by_a_rounding_and_whole_numbers_stay(tmp_path):
     assert np.array_equal(found["at"], held["at"])
     share = np.abs(found["w"] / held["w"] - 1)
     assert np.all((share > 0) & (share <= 2 * ROUNDING)) and found["w"].dtype == np.float32
+
+
+def test_requests_are_those_that_a_model_takes():
+    found = taken(
+        {"one": Span(first=1, last=4), "other": Span(first=1, last=4), "long": Span(first=2, last=90)},
+        7,
+        Agreed({"other": "one"}),
+    )
+    assert len(found) == 7 and all(one["one"] == one["other"] and list(one) == ["one", "other", "long"] for one in found)
