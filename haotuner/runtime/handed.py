@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,44 +21,45 @@ _CPU, _WORDS = 1, 6  # of a tensor: address, device, rank and type, shape, strid
 _SHAPES = 256  # of calls that are kept
 
 
-def address(array: Any) -> int:
+def address(given: Any) -> int:
     """Where an array's elements lie."""
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # a quarter of the time of what numpy says
+        return ctypes.addressof(ctypes.c_char.from_buffer(given))  # a quarter of the time of what numpy says
     except (TypeError, ValueError, BufferError):  # of what may not be written, of none, of types that others made
-        return int(array.__array_interface__["data"][0])
+        return int(given.__array_interface__["data"][0])
 
 
 class Tensors:
     """Tensors of certain shapes. It must live as long as anyone reads what it packed: shapes lie here."""
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]], types: Sequence[np.dtype[Any]]) -> None:
+    def __init__(self, shapes: Sequence[tuple[int, ...]], types: Sequence[int]) -> None:
+        """``types``: words of each, as DLPack has them beside the rank."""
         extents = [extent for shape in shapes for extent in shape]
-        self._extents = (ctypes.c_int64 * max(1, len(extents)))(*extents)
-        self._pack = struct.Struct(f"{_WORDS * len(shapes)}q").pack
+        self._extents = array("q", extents or (0,))  # a type of ctypes and a Struct would cost a new size 15 us
+        self._format = f"{_WORDS * len(shapes)}q"
         self._words: list[int] = []
-        at = ctypes.addressof(self._extents)
-        for shape, dtype in zip(shapes, types, strict=True):
-            self._words += (0, _CPU, len(shape) | _CODES.get(dtype, _HALF), at, 0, 0)
+        at, _ = self._extents.buffer_info()
+        for shape, kind in zip(shapes, types, strict=True):
+            self._words += (0, _CPU, len(shape) | kind, at, 0, 0)
             at += 8 * len(shape)
 
     def packed(self, arrays: Sequence[Any]) -> bytes:
         """One tensor behind the other."""
         words = self._words[:]
-        words[::_WORDS] = [address(array) for array in arrays]
-        return self._pack(*words)
+        words[::_WORDS] = [address(one) for one in arrays]
+        return struct.pack(self._format, *words)
 
 
 class Handed:
     """Tensors of arrays of certain types, by the arrays' shapes."""
 
     def __init__(self, types: Sequence[np.dtype[Any]]) -> None:
-        self._types = tuple(types)
+        self._types = [_CODES.get(dtype, _HALF) for dtype in types]
         self._known: dict[tuple[tuple[int, ...], ...], Tensors] = {}
 
     def of(self, arrays: Sequence[Any]) -> Tensors:
         """Those of contiguous arrays; several threads may ask at once."""
-        shapes = tuple([array.shape for array in arrays])
+        shapes = tuple([one.shape for one in arrays])
         found = self._known.get(shapes)
         if found is None:
             if len(self._known) >= _SHAPES:

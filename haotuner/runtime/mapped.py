@@ -6,6 +6,7 @@ import _ctypes
 import ctypes
 import importlib
 import weakref
+from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -151,7 +152,8 @@ class NativeModel:
             words = said.text.value.decode(errors="replace")
             known = said.kind.value == b"RuntimeError"
             raise HaotunerError(words) if device is not None and not known else PackInvalid(words)
-        self._handle, self._said, self._run = handle, [said], door.run  # which ctypes makes anew each time
+        self._handle, self._said = handle, [said]
+        self._run, self._shapes = door.run, door.shapes  # which ctypes makes anew each time
         weakref.finalize(self, _close, mapped, handle).atexit = False
         self.name: str = door.name(handle).decode()
         self.dims = tuple(one.decode() for one in _until_none(lambda i: door.dim(handle, i)))
@@ -191,8 +193,8 @@ class NativeModel:
 
     def shapes(self, inputs: list[Any]) -> list[tuple[int, ...]]:
         """Shapes of the outputs that these inputs make."""
-        found, given = np.zeros(max(1, sum(end.rank for end in self.outputs)), np.int64), self._given.of(inputs)
-        self._call(self._mapped.door.shapes, given.packed(inputs), address(found))
+        found, given = array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs])))), self._given.of(inputs)
+        self._call(self._shapes, given.packed(inputs), found.buffer_info()[0])
         shapes, rest = [], found.tolist()
         for end in self.outputs:
             shapes.append(tuple(rest[: end.rank]))
