@@ -11,6 +11,8 @@
 #define FEW_PIXELS 36            /* of an image, from which on its own lines are worth a pass of a weight that stays in L2, */
 #define MANY_PIXELS 64           /* or of one that does not */
 #define SHORT_LINE 8             /* pixels: with channels first, lines of fewer fill no square that is turned; image columns turn all lines at once */
+#define MOST_ROWS 12             /* of a tile in vectors; taller ones are in AMX registers, whose products take less time than any copy */
+#define MOST_DROPPED 8           /* features of dropped pixels, for each pixel that is kept and 16 lanes: more take longer than laying out columns */
 #define MOST_PIXEL 1024          /* bytes of a pixel: rows of a tile that lie further apart meet in few sets of L1 */
 
 #define ROOM ((char*)ht_room(HT_ROOM_TYPED_LINES, LINES_BYTES))
@@ -46,6 +48,9 @@ int ht_conv_has_lines(const ht_conv* conv, const ht_kernel* kernel, const ht_con
   if (tall->taps * wide->taps < 2 || tall->move != 1 || wide->move != 1 || tall->by < 1 || (wide->by != 1 && wide->taps > 1) ||
       wide->taps * pixel % STEP != 0 || pixel > MOST_PIXEL || (!conv->last && (call->xw != 1 || wide->count < SHORT_LINE)))
     return 0;
+  /* With channels last columns are copied line by line: many features of the pixels that lines drop take longer than that. */
+  const int64_t dropped = (wide->taps - 1) * (conv->features / conv->groups);
+  if (conv->last && kernel->mr <= MOST_ROWS && dropped * 16 > MOST_DROPPED * conv->lanes * wide->count) return 0;
   const int64_t rows = least(rows_of(tall, line, pixel, kernel->mr), tall->count);
   if (rows < 1) return 0;
   /* Image columns of several small images are one block, which the weight passes once. */
