@@ -119,7 +119,13 @@ def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]
 
 def _moved(feeds: Mapping[str, Any]) -> dict[str, Any]:
     """The same request with its floats changed by what rounding changes."""
-    return {name: value * value.dtype.type(1 + MOVED) if value.dtype.kind == "f" else value for name, value in feeds.items()}
+    import numpy as np
+
+    # Of no axes numpy makes a scalar, which ONNX Runtime takes for none of its own.
+    return {
+        name: np.asarray(value * value.dtype.type(1 + MOVED)) if value.dtype.kind == "f" else value
+        for name, value in feeds.items()
+    }
 
 
 def _moved_weights(file: str) -> bytes:

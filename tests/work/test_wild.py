@@ -9,7 +9,7 @@ import pytest
 
 from haotuner.bench.agreed import Agreed
 from haotuner.words.shape import Span
-from tests.bench.wild import ROUNDING, _moved_weights, taken
+from tests.bench.wild import ROUNDING, _moved, _moved_weights, taken
 
 onnx = pytest.importorskip("onnx")
 
@@ -35,3 +35,8 @@ def test_requests_are_those_that_a_model_takes():
         Agreed({"other": "one"}),
     )
     assert len(found) == 7 and all(one["one"] == one["other"] and list(one) == ["one", "other", "long"] for one in found)
+
+
+def test_a_moved_input_without_axes_stays_an_array():
+    moved = _moved({"x": np.array(3, np.float32), "n": np.array(3)})
+    assert isinstance(moved["x"], np.ndarray) and moved["x"].dtype == np.float32 and moved["x"] > 3 and moved["n"] == 3
