@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import threading
 
 import pytest
 
-from haotuner.backends.shallow import EVALUATED, shallow
+from haotuner.backends import shallow as module
+from haotuner.backends.shallow import EVALUATED, parse_once, shallow
 
 FRAME = eval(compile("__import__('inspect').currentframe()", EVALUATED, "eval"))
 
@@ -29,3 +31,33 @@ def test_what_a_function_raises_comes_from_its_thread():
     with pytest.raises(KeyError) as caught:
         shallow(raising)
     assert caught.value.args != (caller,)
+
+
+def test_a_text_is_parsed_once_and_each_caller_has_a_tree_of_its_own():
+    asked: list[tuple[str, ...]] = []
+
+    def parse(*told: str) -> ast.AST:
+        asked.append(told)
+        return ast.parse(*told)
+
+    parsed = module._Parsed(parse)
+    first, second = parsed("f(x)"), parsed("f(x)")
+    first.body.clear()
+    assert ast.dump(second) == ast.dump(parsed("f(x)")) == ast.dump(ast.parse("f(x)"))
+    assert asked == [("f(x)", "<unknown>", "exec")]
+    assert ast.dump(parsed("f(x)", mode="eval")) == ast.dump(ast.parse("f(x)", mode="eval")) and len(asked) == 2
+    for _ in range(2):
+        with pytest.raises(SyntaxError):
+            parsed("f(")
+
+
+def test_tvm_s_parser_parses_once_whoever_asks_and_makes_the_tree_that_it_made():
+    from tvm.script.parser.core import doc
+
+    parse_once()
+    quick = doc.parse
+    parse_once()
+    assert doc.parse is quick and isinstance(quick, module._Parsed)
+    text = inspect.getsource(test_an_expression_of_the_parser_is_of_no_module)
+    whole = doc.from_doc(doc.to_doc(ast.parse(text, feature_version=(3, 8))))
+    assert ast.dump(doc.from_doc(doc.parse(text)), include_attributes=True) == ast.dump(whole, include_attributes=True)
