@@ -207,11 +207,12 @@ class Greedy:
         return of if of in stored or (of in self.graph.inputs and of not in self.graph.constants) else None
 
     def _group(self, root: str, stored: set[str]) -> Graph:
-        needed, kept = {root}, []
-        for node in reversed(self.graph.nodes):
-            if node.output in needed and (node.output == root or node.output not in stored):
-                kept.append(node.output)
-                needed.update(node.inputs)
+        """What makes a tensor out of stored ones; only what leads to it is looked at, of a large graph a small part."""
+        kept, waiting = {root}, [root]
+        while waiting:
+            more = {one for one in self.made[waiting.pop()].inputs if one in self.made and one not in stored} - kept
+            kept |= more
+            waiting += more
         return self.subgraph((root,), kept)
 
     def subgraph(self, outputs: Sequence[str], names: Iterable[str]) -> Graph:

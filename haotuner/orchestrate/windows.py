@@ -6,7 +6,7 @@ Windows whose tensors reach each other by loops alone are one then, too: kernels
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -255,16 +255,18 @@ class Windows:
                     yield self._with_passing(self._convex(nodes | {one}, inside), inside)
 
     def _convex(self, nodes: frozenset[str], inside: set[str]) -> frozenset[str]:
-        """With all primitives between two of the set."""
-        order = self.plan.order
-        first = min(order[name] for name in nodes)
-        between = [name for name in inside if name not in nodes and order[name] > first]
-        above: set[str] = set(nodes)  # what the set's members lead to
-        for name in sorted(between, key=order.__getitem__):
-            if any(one in above for one in self.plan.made[name].inputs):
-                above.add(name)
-        below: set[str] = set(nodes)  # what leads to the set
-        for name in sorted(between, key=order.__getitem__, reverse=True):
-            if any(reader.output in below for reader in self.plan.finder.readers.get(name, [])):
-                below.add(name)
-        return frozenset(nodes | (above & below))
+        """With all primitives between two of the set; only those that lie between its first and its last are looked at."""
+        order, made, readers = self.plan.order, self.plan.made, self.plan.finder.readers
+        places = [order[name] for name in nodes]
+        first, last = min(places), max(places)
+
+        def reached(near: Callable[[str], Iterable[str]]) -> set[str]:
+            found, waiting = set(nodes), list(nodes)
+            while waiting:
+                more = {one for one in near(waiting.pop()) if one in inside and first < order[one] < last} - found
+                found |= more
+                waiting += more
+            return found
+
+        above = reached(lambda name: (reader.output for reader in readers.get(name, ())))
+        return frozenset(nodes | (above & reached(lambda name: made[name].inputs)))

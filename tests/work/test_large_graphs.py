@@ -1,0 +1,82 @@
+"""What choosing kernels looks at: for a kernel of a large graph only what lies near it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.orchestrate.costs import CORE, Prices
+from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Greedy
+
+
+class Walked(tuple[Any, ...]):
+    """Nodes of a graph that count how often all of them are walked."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        type(self).walks += 1
+        return super().__iter__()
+
+    def __reversed__(self) -> Iterator[Any]:
+        type(self).walks += 1
+        return iter(self[::-1])
+
+
+class Looked(dict[str, int]):
+    """Places of nodes that count how often one is asked for."""
+
+    looks = 0
+
+    def __getitem__(self, name: str) -> int:
+        type(self).looks += 1
+        return super().__getitem__(name)
+
+
+def layers(count: int) -> Graph:
+    """Products with an activation between them."""
+    g = GraphBuilder()
+    x = g.input("x", (dimension("rows"), 16))
+    for _ in range(count):
+        x = g.map("tanh", g.add("contract", x, g.constant(np.ones((16, 16), np.float32)), labels="mk,kn->mn"))
+        x = g.map("sin", g.map("mul", x, 0.5))
+    return g.finish(x)
+
+
+def chain(count: int) -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", (dimension("rows"), 16))
+    for _ in range(count):
+        x = g.map("tanh", x)
+    return g.finish(x)
+
+
+def test_groups_of_a_plan_are_found_without_a_walk_over_the_graph_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def walks(count: int) -> int:
+        graph = layers(count)
+        plan = Greedy(replace(graph, nodes=Walked(graph.nodes)))
+        monkeypatch.setattr(Walked, "walks", 0)
+        assert len(plan.chosen[1]) >= count
+        return Walked.walks
+
+    assert walks(20) == walks(5) > 0
+
+
+def test_a_set_is_made_convex_by_what_lies_between_its_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def looks(count: int) -> int:
+        windows = Exact(chain(count), Prices([{"rows": 4}], CORE))._cut
+        names = [node.output for node in windows.plan.graph.nodes]
+        windows.plan.order = Looked(windows.plan.order)
+        monkeypatch.setattr(Looked, "looks", 0)
+        found = windows._convex(frozenset({names[1], names[4]}), set(names))
+        assert found == frozenset(names[1:5])
+        return Looked.looks
+
+    assert looks(60) == looks(10) > 0
