@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 from haotuner.generate.expressions import Apply, Expression, arithmetic, index, sized
@@ -33,7 +34,7 @@ class Digits:
         found: list[Expression] = []
         i = j = 0
         while i < len(before) or j < len(after):
-            i2, j2 = _group(before, after, i, j)
+            i2, j2 = _group(tuple(before), tuple(after), i, j)
             digits = merged(self._known(zip(indices[j:j2], after[j:j2], strict=True)))
             found += self._cut(before[i:i2], digits, divisor_of if empty else sized)
             i, j = i2, j2
@@ -101,7 +102,7 @@ def apart(before: Sequence[Extent], after: Sequence[Extent], axis: int) -> list[
     i = j = i2 = j2 = 0
     while not j <= axis < j2:
         i, j = i2, j2
-        i2, j2 = _group(before, after, i, j)
+        i2, j2 = _group(tuple(before), tuple(after), i, j)
     behind, cuts = product(after[axis + 1 : j2]), [1]
     for place in reversed(range(i, i2)):
         inside = quotient(product(before[place:i2]), behind)
@@ -136,7 +137,8 @@ def _whole(high: Digit, low: Digit) -> Digit | None:
     return None
 
 
-def _group(before: Sequence[Extent], after: Sequence[Extent], i: int, j: int) -> tuple[int, int]:
+@lru_cache(maxsize=20_000)  # candidates of a window ask for the same few reshapes again and again
+def _group(before: tuple[Extent, ...], after: tuple[Extent, ...], i: int, j: int) -> tuple[int, int]:
     """The fewest axes from ``i`` and ``j`` on that hold as many elements; all that are left where none do."""
     for total in range(1, len(before) - i + len(after) - j + 1):
         for own in range(max(0, total - (len(after) - j)), min(total, len(before) - i) + 1):

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.graph.extents import dimension
+from haotuner.generate import digits
+from haotuner.generate.expressions import index
+from haotuner.graph.extents import dimension, same
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate.costs import CORE, Prices
 from haotuner.orchestrate.exact import Exact
@@ -80,3 +82,19 @@ def test_a_set_is_made_convex_by_what_lies_between_its_ends(monkeypatch: pytest.
         return Looked.looks
 
     assert looks(60) == looks(10) > 0
+
+
+def test_axes_of_a_reshape_are_matched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Any] = []
+
+    def counted(one: Any, other: Any) -> bool:
+        compared.append(one)
+        return same(one, other)
+
+    monkeypatch.setattr(digits, "same", counted)
+    before, after = (dimension("large"), 6, 35), (dimension("large"), 2, 3, 5, 7)
+    places = tuple(index(0) for _ in after)
+    first = digits.Digits().reshaped(before, after, places)
+    many = len(compared)
+    assert digits.Digits().reshaped(before, after, places) == first
+    assert len(compared) - many < many // 2, "what is left compares digits, not axes"
