@@ -61,3 +61,16 @@ def test_tvm_s_parser_parses_once_whoever_asks_and_makes_the_tree_that_it_made()
     text = inspect.getsource(test_an_expression_of_the_parser_is_of_no_module)
     whole = doc.from_doc(doc.to_doc(ast.parse(text, feature_version=(3, 8))))
     assert ast.dump(doc.from_doc(doc.parse(text)), include_attributes=True) == ast.dump(whole, include_attributes=True)
+
+
+def test_a_macro_finds_the_parser_nearest_above_it():
+    from tvm.script.parser.core.parser import ScriptMacro
+
+    shallow(lambda: None)
+    code = compile("call()", EVALUATED, "eval")
+    names = {"call": lambda: ScriptMacro._find_parser_def(ScriptMacro)}
+    outer = {"inner": lambda: eval(code, names), ScriptMacro.parser_object_name: "outer"}
+    assert eval("inner()", outer) == "outer"
+    assert eval(code, names | {ScriptMacro.parser_object_name: "inner"}) == "inner"
+    with pytest.raises(RuntimeError, match="not available"):
+        eval(code, names)
