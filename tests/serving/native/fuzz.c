@@ -184,7 +184,7 @@ static int plan(long count) {
     ht_kernel kernels[8];
     static ht_entry entries[64];
     int held = 1 + (int)(draw() % 8), limit = 1 + (int)(draw() % 64);
-    for (int i = 0; i < held; ++i) kernels[i] = (ht_kernel){"k", NULL, i == 0 ? 1 : 1 + (int)(draw() % 16), 16, 16, NULL, 0, NULL, 0, 0};
+    for (int i = 0; i < held; ++i) kernels[i] = (ht_kernel){.name = "k", .mr = i == 0 ? 1 : 1 + (int)(draw() % 16), .nr = 16, .pw = 16};
     for (int m = 1; m <= limit; ++m) {
       ht_entry entry = {{0, 0, 0}, {0, 0, 0}, (uint8_t)(draw() % 3)};
       int left = m, part = 0;
