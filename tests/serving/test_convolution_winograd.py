@@ -30,6 +30,8 @@ SPECS = (
 )
 FUSED = (
     "conv2d:c=16,f=20,r=3,s=3,pad=1,epilogue=bias+relu",
+    "conv2d:c=7,f=37,r=3,s=3,pad=1,epilogue=scale+gelu+bias",
+    "conv2d:c=9,f=18,r=3,s=3,pad=1,epilogue=bias+residual+relu",
     "conv2d:c=9,f=16,r=3,s=3,layout=nhwc,epilogue=bias+residual+silu",
 )
 
@@ -96,3 +98,17 @@ def test_epilogues_follow(tmp_path):
     pack_library(ops, level, toolchain(), tmp_path / "library.so")
     write_pack(tmp_path / "pack", tmp_path / "library.so", document(ops, level), lambda _: None)
     assert verify(tmp_path / "pack") == []
+    draw = np.random.default_rng(1)
+    with haotuner.load(tmp_path / "pack", threads=1) as pack:
+        for op in map(Op.parse, FUSED):
+            for shape in sizes(op, draw):  # lines that end within a vector, and within a tile
+                inputs = judge.draw(op, shape, draw)
+                bound = pack.op(op.name).bind(
+                    inputs["weight"], **{one: inputs[one] for one in ("scale", "bias") if one in inputs}
+                )
+                out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+                bound(inputs["x"], out=out.inner, **({"residual": inputs["residual"]} if "residual" in inputs else {}))
+                assert not out.touched(), shape
+                wanted = judge.reference(op, inputs)
+                verdict = judge.compare(out.inner, wanted, judge.tolerance(op, inputs, wanted, {"filtered": "4"}))
+                assert not verdict.wrong, (op.name, shape, str(verdict))

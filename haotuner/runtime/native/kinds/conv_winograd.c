@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "conv.h"
+#include "epilogue.h"
 #include "turn.h"
 
 /* Of a thread, kept from call to call: points of a block and their products, together what L2 and a share of L3 hold. */
@@ -34,6 +35,7 @@
 
 typedef struct { /* of each thread */
   _Alignas(64) float line[6 * ((RUN * 4 + 2) + MOST_LANES) * MOST_LANES];
+  _Alignas(64) float turned[4 * RUN * 4 * MOST_LANES]; /* features first */
   _Alignas(64) float product[PRODUCT_FLOATS];
   _Alignas(64) float point[POINT_FLOATS];
 } rooms;
@@ -163,17 +165,44 @@ static void transform(const job* j, int64_t first, int64_t end) {
   }
 }
 
+/* Whether what follows is computed before outputs are where they belong: with channels first a line of an image seldom fills vectors. */
+static int finished_apart(const job* j) {
+  if (j->conv->last || j->kernel->epilogue == NULL) return 0;
+  for (int i = 0; i < j->call->extras; ++i) {
+    const ht_conv_extra* e = &j->call->extra[i];
+    if (e->sb != 0 || e->sh != 0 || e->sw != 0) return 0; /* it lies as the output does */
+  }
+  return 1;
+}
+
+/* Lines of `some` features, turned so that features come first, and what follows them, in whole vectors; then to where they belong. */
+static int put_finished(const job* j, int64_t feature, int64_t some, int64_t wide, int64_t lines, int64_t pixels, float* y) {
+  const ht_conv_call* call = j->call;
+  const int64_t lanes = j->conv->lanes, width = up(pixels, lanes) * lanes, row = lines * width;
+  float *line = ROOM->line, *turned = ROOM->turned;
+  ht_extra extra[HT_MAX_EXTRA];
+  for (int64_t i = 0; i < lines; ++i)
+    for (int64_t p = 0; p < pixels; p += lanes)
+      ht_square((int)lanes, line + (i * wide + p) * lanes, lanes, least(lanes, pixels - p), some, turned + i * width + p, row, lanes);
+  for (int i = 0; i < call->extras; ++i) extra[i] = (ht_extra){call->extra[i].data + feature * call->extra[i].sf, call->extra[i].sf, 0};
+  if (ht_epilogue_run(j->kernel->epilogue, j->kernel->lanes, turned, row, extra, call->extras, 0, 0, some, row) != 0) return -1;
+  for (int64_t f = 0; f < some; ++f)
+    for (int64_t i = 0; i < lines; ++i) ht_copy_few(y + f * call->yf + i * call->yh, turned + f * row + i * width, pixels * (int64_t)sizeof *y);
+  return 0;
+}
+
 /* Outputs of tiles [first, end) from their products, features [feature, feature + features); then what follows them. */
 static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_t features, int64_t row, int64_t point) {
   const ht_conv_call* call = j->call;
   const int64_t lanes = j->conv->lanes;
+  const int apart = finished_apart(j);
   int rc = 0;
   for (int64_t index = first, count; index < end && rc == 0; index += count) {
     spot at = spot_of(j, index);
     count = run_of(j, index, end);
     int64_t wide = count * j->tile, pixels = least(wide, call->q - at.x), lines = least(j->tile, call->p - at.y);
     float* image = call->y + at.b * call->yb + at.y * call->yh + at.x * call->yw;
-    for (int64_t f = 0; f < features; f += lanes) {
+    for (int64_t f = 0; f < features && rc == 0; f += lanes) {
       int64_t some = least(lanes, features - f);
       _Alignas(64) float bias[MOST_LANES] = {0};
       if (call->bias != NULL) memcpy(bias, call->bias + feature + f, (size_t)some * sizeof *bias);
@@ -184,6 +213,10 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
         continue;
       }
       inverse(j, from, row, point, count, bias, ROOM->line, wide * lanes, lanes, j->tile * lanes);
+      if (apart) {
+        rc = put_finished(j, feature + f, some, wide, lines, pixels, y);
+        continue;
+      }
       for (int64_t i = 0; i < lines; ++i, y += call->yh) {
         const float* line = ROOM->line + i * wide * lanes;
         if (j->conv->last)
@@ -193,7 +226,7 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
             ht_square((int)lanes, line + p * lanes, lanes, least(lanes, pixels - p), some, y + p, call->yf, least(lanes, pixels - p));
       }
     }
-    for (int64_t i = 0; i < lines && rc == 0; ++i) {
+    for (int64_t i = 0; i < lines && rc == 0 && !apart; ++i) {
       ht_conv_part part = {at.b, feature, at.y + i, at.x, features, pixels, 1};
       rc = ht_conv_finish(j->conv, j->kernel, call, &part);
     }
