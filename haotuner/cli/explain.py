@@ -73,8 +73,7 @@ def explain(
         told = model_document(manifest, only, region)
         say(json.dumps(told, indent=1)) if json_output else print_model(told, every=bool(region))
         return
-    shape = shape or ""
-    name = _asked(pack, op, shape, manifest)
+    name, shape = _asked(pack, op, shape, manifest)
     if manifest.placed:
         entry = next((o for o in manifest.ops if o.name == name), None)
         if entry is None:
@@ -131,15 +130,15 @@ def explain(
         _print(document)
 
 
-def _asked(pack: Path, op: str, shape: str, manifest: Manifest) -> str:
-    """The name of the op that is asked for; a pack's only one needs no ``--op``."""
+def _asked(pack: Path, op: str, shape: str | None, manifest: Manifest) -> tuple[str, str]:
+    """The op that is asked for, by name, and its shape; a pack's only one needs no ``--op``."""
     names = [entry.name for entry in manifest.ops]
     if not shape or not (op or len(names) == 1):
         sizes = ";".join(f"{axis.name}={axis.first}" for axis in manifest.ops[0].dynamic) if names else ""
         ways = [f'an op and a shape, --op {names[0]} --shape "{sizes}"'] if names else []
         ways += [f"a whole model, --only {model}" for model in sorted(manifest.models)[:1]]
         raise UsageError(f"name {', or '.join(ways)}; {pack} has {', '.join([*names, *sorted(manifest.models)])}")
-    return _named(op or names[0], {entry.name: entry.output.name for entry in manifest.ops if entry.group})
+    return _named(op or names[0], {entry.name: entry.output.name for entry in manifest.ops if entry.group}), shape
 
 
 def _named(op: str, groups: Mapping[str, str]) -> str:

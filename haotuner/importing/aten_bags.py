@@ -34,7 +34,7 @@ def _between(a: Aten) -> str:
     return _counted(a, numbers, bounds, "less_equal" if right else "less", a.dtype)
 
 
-def _under_mask(a: Aten) -> str:
+def _filled_under_mask(a: Aten) -> str:
     """masked_scatter: the elements under a mask are those of the source, in order."""
     shape = a.shape()
     mask = a.onnx("Expand", a.at(1), a.whole(list(shape)))
@@ -88,7 +88,7 @@ def _triangle(a: Aten) -> str:
 
 BAGS: Mapping[str, Rule] = {
     **{f"{name}.{kind}": _between for name in ("bucketize", "searchsorted") for kind in ("Tensor", "Scalar")},
-    "masked_scatter.default": _under_mask,
+    "masked_scatter.default": _filled_under_mask,
     "_embedding_bag.default": _bags, "_embedding_bag_forward_only.default": _bags,
     "tril_indices.default": _triangle, "triu_indices.default": _triangle,
     "hypot.default": lambda a: a.g.map("sqrt", a.g.map("add", *(a.g.map("mul", one, one) for one in (a.at(0), a.at(1))))),

@@ -110,7 +110,7 @@ def _extreme(how: str) -> Rule:
     return rule
 
 
-def _under_mask(a: Aten) -> str:
+def _taken_under_mask(a: Aten) -> str:
     """masked_select: flat, as many as the mask has."""
     shape = broadcast([a.shape(0), a.shape(1)], a.op)
     x, mask = (a.onnx("Reshape", a.onnx("Expand", a.at(place), a.whole(list(shape))), a.whole(-1)) for place in (0, 1))
@@ -161,7 +161,7 @@ INDEXING: Mapping[str, Rule] = {
     "index.Tensor": _indexed, "index_put.default": _index_written,
     "topk.default": _top, "sort.default": _sorted, "sort.stable": _sorted,
     "max.dim": _extreme("Max"), "min.dim": _extreme("Min"), "nonzero.default": _nonzero,
-    "masked_select.default": _under_mask, "repeat_interleave.Tensor": _each_repeated,
+    "masked_select.default": _taken_under_mask, "repeat_interleave.Tensor": _each_repeated,
     "max.default": lambda a: a.onnx("ReduceMax", a.at(0), keepdims=0),
     "min.default": lambda a: a.onnx("ReduceMin", a.at(0), keepdims=0),
 }  # fmt: skip

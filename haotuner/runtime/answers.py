@@ -15,9 +15,7 @@ from haotuner.runtime.handed import address
 
 PAGE = 4096
 MANY = 16 * PAGE  # below, page faults cost less than what is done here
-LARGE = (
-    HUGE_PAGE // 4
-)  # from here on huge pages: one is had for half of what as many bytes cost in small ones, as in model/host.c
+LARGE = HUGE_PAGE // 4  # from here on huge pages, as in model/host.c: half of what as many bytes cost in small ones
 AGAIN = 2  # arrays of each output that are kept: a caller often holds an answer until it has the next
 
 
