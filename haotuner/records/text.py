@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import bz2
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.files import read_regular
 
-_GZIP, _BZIP2 = b"\x1f\x8b", b"BZh"
 SIZE_LIMIT_BYTES = 1 << 30  # unpacked or not, a million records; a small gzip file may unpack to more than any memory
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """A format of packed data: what it begins with, what unpacks one stream of it, and what that raises at damage."""
+
+    name: str
+    magic: bytes
+    unpacker: Callable[[], Any]
+    damage: type[Exception]
+
+
+_PACKINGS = (
+    _Packing("gzip", b"\x1f\x8b", partial(zlib.decompressobj, wbits=zlib.MAX_WBITS | 16), zlib.error),
+    _Packing("bzip2", b"BZh", bz2.BZ2Decompressor, OSError),
+)
 
 
 def read_text(path: Path, wanted: str) -> tuple[str, str]:
@@ -33,51 +52,30 @@ def read_text(path: Path, wanted: str) -> tuple[str, str]:
     except ValueError as error:  # a zero byte in the path
         raise UsageError(f"{str(path)!r} names no file: {error}; name {wanted}") from error
     stopped = ""
-    if data.startswith(_GZIP):
-        data, stopped = _unpacked(path, data)
-    elif data.startswith(_BZIP2):
-        data, stopped = _unpacked_blocks(path, data)
+    for packing in _PACKINGS:
+        if data.startswith(packing.magic):
+            data, stopped = _unpacked(path, data, packing)
+            break
     return data.decode("utf-8-sig", errors="replace"), stopped  # "-sig": without the mark that some editors put in front
 
 
-def _unpacked(path: Path, data: bytes) -> tuple[bytes, str]:
-    """All members: gzip data appended to gzip data is one text, and how parallel packers write."""
+def _unpacked(path: Path, data: bytes, packing: _Packing) -> tuple[bytes, str]:
+    """All streams, since packed data may follow packed data, as parallel packers write it; of a torn one what is whole."""
     parts: list[bytes] = []
     room = SIZE_LIMIT_BYTES
-    while data.startswith(_GZIP):
-        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    while data.startswith(packing.magic):
+        unpacker = packing.unpacker()
         try:
             parts.append(unpacker.decompress(data, room + 1))
-        except zlib.error as error:
-            raise UsageError(f"{path}: the gzip data is damaged ({error}); get the file again") from error
+        except packing.damage as error:
+            raise UsageError(f"{path}: the {packing.name} data is damaged ({error}); get the file again") from error
         room -= len(parts[-1])
         if room < 0:
             raise UsageError(
                 f"{path}: it unpacks to more than {SIZE_LIMIT_BYTES >> 20:,} MiB, the most that is imported; split it"
             )
         if not unpacker.eof:
-            return b"".join(parts), "the gzip data ends early"
+            return b"".join(parts), f"the {packing.name} data ends early"
         data = unpacker.unused_data
     padding = not data.strip(b"\0")  # tapes and block devices fill up with zeros
-    return b"".join(parts), "" if padding else f"{len(data)} bytes after the gzip data are something else"
-
-
-def _unpacked_blocks(path: Path, data: bytes) -> tuple[bytes, str]:
-    """All streams of bzip2 data, one after the other; of a torn one as many blocks as are whole."""
-    parts: list[bytes] = []
-    room = SIZE_LIMIT_BYTES
-    while data.startswith(_BZIP2):
-        unpacker = bz2.BZ2Decompressor()
-        try:
-            parts.append(unpacker.decompress(data, room + 1))
-        except OSError as error:
-            raise UsageError(f"{path}: the bzip2 data is damaged ({error}); get the file again") from error
-        room -= len(parts[-1])
-        if room < 0:
-            raise UsageError(
-                f"{path}: it unpacks to more than {SIZE_LIMIT_BYTES >> 20:,} MiB, the most that is imported; split it"
-            )
-        if not unpacker.eof:
-            return b"".join(parts), "the bzip2 data ends early"
-        data = unpacker.unused_data
-    return b"".join(parts), "" if not data.strip(b"\0") else f"{len(data)} bytes after the bzip2 data are something else"
+    return b"".join(parts), "" if padding else f"{len(data)} bytes after the {packing.name} data are something else"
