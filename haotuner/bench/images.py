@@ -10,10 +10,10 @@ import numpy as np
 
 from haotuner import judge
 from haotuner.bench.contender import Array
-from haotuner.microkernels.cpu.conv_winograd import is_filtered
-from haotuner.ops.convolution import convolve, is_convolution, windows
+from haotuner.microkernels.cpu.conv_winograd import filter_tiles
+from haotuner.ops.convolution import convolve, filter_axes, is_convolution, windows
 from haotuner.ops.kind import FILTERED
-from haotuner.ops.minimal_filtering import TILES, growth
+from haotuner.ops.minimal_filtering import growth
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
@@ -115,8 +115,9 @@ def error_share(op: Op, x: Array, weight: Array, y: Array) -> float:
     largest = np.sqrt(each) * np.abs(filters).max()
     reach = convolve(np.abs(image).astype(np.float64), np.full_like(added, largest, dtype=np.float64), sides, groups)
     # Ours or a peer's may come by minimal filtering, whose errors are larger.
-    tile = max(TILES) if op.dtype == "fp32" and is_filtered(op) else 0
-    bound = max(SAFETY * EPS, growth(tile, op["c"]) if tile else 0.0) * reach + np.finfo(np.float32).tiny
+    tile = max(filter_tiles(op), default=0) if op.dtype == "fp32" else 0
+    grown = growth(tile, filter_axes(sides), op["c"]) if tile else 0.0
+    bound = max(SAFETY * EPS, grown) * reach + np.finfo(np.float32).tiny
     share = float((np.abs(found - want) / bound).max())
     one = Shape.of({**shape.as_dict(), "b": 1})
     if op.flops(one) <= DIRECT_FLOPS:

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ from haotuner.microkernels.cpu.conv_turned import TURNED
 from haotuner.microkernels.cuda.conv import transposed
 from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES
 from haotuner.microkernels.cuda.families import WINDOW_FAMILIES
-from haotuner.ops.convolution import lies_as_columns
+from haotuner.ops.convolution import filter_axes, lies_as_columns, windows
 from haotuner.ops.dtypes import DTYPES
-from haotuner.ops.minimal_filtering import points
+from haotuner.ops.minimal_filtering import terms
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
@@ -129,7 +130,11 @@ def print_cell(document: Mapping[str, Any]) -> None:
     elif tile == LINES:
         say("windows are read from padded lines of the image, which is copied once")
     elif tile:
-        say(f"minimal filtering: {tile} x {tile} outputs from {points(tile)} products a channel, not {9 * tile**2}")
+        op = Op.parse(document["op"])
+        axes = filter_axes(windows(op.kind, dict(op.static), op.all_options()))
+        down, across = (axis.outputs(tile) for axis in axes)
+        plain = down * across * prod(axis.taps for axis in axes)
+        say(f"minimal filtering: {down} x {across} outputs from {terms(tile, axes)} products a channel, not {plain}")
     call = "launch" if placed else "call"
     if len(document.get("writes", ())) > 1:
         say(f"one {call} writes {', '.join(document['writes'])}")

@@ -14,6 +14,7 @@ import numpy as np
 
 from haotuner.ops import minimal_filtering
 from haotuner.ops.kind import FILTERED, Arrays, Extents, Operand, OpKind, Option, Options, plain, sum_rounding
+from haotuner.ops.minimal_filtering import Axis
 from haotuner.ops.product_options import PRODUCT_OPTIONS
 
 MOST = 1 << 20  # a stride, pad or dilation: beyond any image, and products of two stay far inside 64 bits
@@ -38,6 +39,9 @@ class Window:
         if self.transposed:
             return (extent - 1) * self.stride - self.before - self.after + reach + self.more + 1
         return (extent + self.before + self.after - reach - 1) // self.stride + 1
+
+
+ONE_TAP = Window(taps=1, stride=1, dilation=1, before=0, after=0)  # of a flat image's height
 
 
 def numbers(text: str, count: int) -> tuple[int, ...]:
@@ -83,8 +87,7 @@ def lies_as_columns(kind: str, extents: Mapping[str, Any], options: Options) -> 
 
 def convolve(x: Any, weight: Any, found: Mapping[Reach, Window], groups: int) -> Any:
     """The convolution of ``x`` (b, c, h, w) with ``weight`` (f, c/groups, r, s), or transposed (c, f/groups, r, s)."""
-    one = Window(taps=1, stride=1, dilation=1, before=0, after=0)
-    tall, wide = found.get("h", one), found["w"]
+    tall, wide = found.get("h", ONE_TAP), found["w"]
     b, c, h, w = x.shape
     p, q = (max(0, side.out(extent)) for side, extent in ((tall, h), (wide, w)))
     features = weight.shape[1] * groups if wide.transposed else weight.shape[0]
@@ -102,6 +105,15 @@ def convolve(x: Any, weight: Any, found: Mapping[Reach, Window], groups: int) ->
             part = x[:, :, :, rows[0]][..., columns[0]].reshape(b, groups, c // groups, size[0] * size[1])
             y[:, :, :, rows[1][:, np.newaxis], columns[1]] += (every[..., i, j] @ part).reshape(*y.shape[:3], *size)
     return y.reshape(b, features, p, q)
+
+
+def filter_axes(found: Mapping[Reach, Window]) -> tuple[Axis, Axis]:
+    """The windows of a convolution, not transposed, as minimal filtering has them: down the image and across it."""
+    return _filter_axis(found.get("h", ONE_TAP)), _filter_axis(found["w"])
+
+
+def _filter_axis(side: Window) -> Axis:
+    return Axis(taps=side.taps, stride=side.stride, before=side.before)
 
 
 def _meeting(side: Window, tap: int, extent: int, out: int) -> tuple[Any, Any]:
@@ -135,9 +147,9 @@ def _kind(name: str, flat: bool, transposed: bool) -> OpKind:
         units, tile = sum_rounding(depth) * (y[:, :, 0] if flat else y), int(options.get(FILTERED, 0))
         if not tile:
             return units
-        of = images(x, weight, options)[2]
-        pads = (of["h"].before, of["w"].before)
-        return np.maximum(units, minimal_filtering.tolerance(x, weight, pads, (y.shape[2], y.shape[3]), tile))
+        x, weight, found = images(x, weight, options)
+        more = minimal_filtering.tolerance(x, weight, filter_axes(found), (y.shape[2], y.shape[3]), tile)
+        return np.maximum(units, more[:, :, 0] if flat else more)
 
     def flops(extents: Extents) -> int:
         deep, taps = ("fg", "c") if transposed else ("cg", "f"), extents.get("r", 1) * extents["s"]

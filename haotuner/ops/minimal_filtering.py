@@ -1,11 +1,17 @@
-"""Minimal filtering of 3x3 windows (Winograd 1980; Lavin & Gray, CVPR 2016): its transforms, and what they do to errors.
+"""Minimal filtering by Toom-Cook (Winograd 1980; Lavin & Gray, CVPR 2016): its transforms, and what they do to errors.
 
-With ``tile`` outputs each way, ``y = A' [(G g G') * (B' d B)] A``: inputs ``d`` of ``tile + 2`` each way, weights ``g`` of
-3 x 3.
+Along one axis ``tile`` outputs of a window of ``taps`` are ``y = A' [(G g) * (B' d)]`` with ``tile + taps - 1`` products;
+along two, those of both. A window that moves by more than one pixel is cut in phases, taps that are a stride apart: they
+move by one over every stride-th pixel, and are further channels of the sum (Huang et al., DWM, AAAI 2020).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,59 +20,130 @@ from numpy.typing import NDArray
 from haotuner.ops.kind import sum_rounding
 
 Matrix = NDArray[np.float64]
-TILES = (2, 4)
+TILES = (2, 4, 6)  # outputs, as conv_filter.h has them
+POINTS = (Fraction(0), Fraction(1), Fraction(-1), Fraction(2), Fraction(-2), Fraction(1, 2), Fraction(-1, 2))  # and infinity
+MOST_POINTS = len(POINTS) + 1
 EPS = 2.0**-24  # fp32's unit roundoff
-STEPS = 8.0  # roundings of the four transforms of each side, beside those of the sum
-
-_INPUT = {
-    2: [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
-    4: [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0], [0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0],
-        [0, 4, 0, -5, 0, 1]],
-}  # fmt: skip
-_WEIGHT = {
-    2: [[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]],
-    4: [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6],
-        [0, 0, 1]],
-}  # fmt: skip
-_OUTPUT = {
-    2: [[1, 1, 1, 0], [0, 1, -1, -1]],
-    4: [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]],
-}
+STEPS = 8.0  # roundings of the transforms of each side, beside those of the sum
 
 
-def points(tile: int) -> int:
-    """Products of one tile, a channel and a feature."""
-    return (tile + 2) ** 2
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """How a window moves over one axis: ``taps`` of it, ``stride`` pixels a step, ``before`` pixels of padding first."""
+
+    taps: int
+    stride: int = 1
+    before: int = 0
+
+    @property
+    def each(self) -> int:
+        """Taps of a phase."""
+        return -(-self.taps // self.stride)
+
+    @property
+    def phases(self) -> int:
+        """How many phases have taps."""
+        return min(self.taps, self.stride)
+
+    @property
+    def whole(self) -> int:
+        """How many phases have ``each`` taps: the first ones; the others lack the last."""
+        return self.taps - (self.each - 1) * self.stride
+
+    def outputs(self, tile: int) -> int:
+        """Outputs of a tile: one where there is one tap, which nothing is transformed for."""
+        return tile if self.each > 1 else 1
+
+    def points(self, tile: int) -> int:
+        """Products of a tile and a phase."""
+        return self.outputs(tile) + self.each - 1
+
+    def terms(self, tile: int) -> int:
+        """Products of a tile and all phases: those that lack a tap have none at infinity."""
+        return (self.points(tile) - 1) * self.phases + self.whole
 
 
-def transforms(tile: int) -> tuple[Matrix, Matrix, Matrix]:
-    """``B'`` (side, side), ``G`` (side, 3) and ``A'`` (tile, side)."""
-    return tuple(np.array(of[tile], np.float64) for of in (_INPUT, _WEIGHT, _OUTPUT))  # type: ignore[return-value]
+def points(tile: int, axes: Sequence[Axis]) -> int:
+    """Products of one tile, each of all phases and channels, for a feature."""
+    return prod(axis.points(tile) for axis in axes)
 
 
-def growth(tile: int, channels: int) -> float:
+def terms(tile: int, axes: Sequence[Axis]) -> int:
+    """The same, each of one phase and one channel."""
+    return prod(axis.terms(tile) for axis in axes)
+
+
+def fits(tile: int, axes: Sequence[Axis]) -> bool:
+    """Whether there are points for such tiles, and something is transformed."""
+    return any(axis.each > 1 for axis in axes) and all(axis.points(tile) <= MOST_POINTS for axis in axes)
+
+
+@cache
+def transforms(tile: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
+    """``B'`` (points, points), ``G`` (points, taps) and ``A'`` (tile, points) of one axis; of one tap nothing changes."""
+    if taps == 1:
+        return np.eye(1), np.eye(1), np.eye(1)
+    some = POINTS[: tile + taps - 2]
+    ahead = [[*_product([b for b in some if b != a]), Fraction(0)] for a in some] + [_product(some)]
+    slopes = [prod((a - b for b in some if b != a), start=Fraction(1)) for a in some]
+    weight = [[a**k / slope for k in range(taps)] for a, slope in zip(some, slopes, strict=True)]
+    weight.append([Fraction(int(k == taps - 1)) for k in range(taps)])
+    back = [[*(a**j for a in some), Fraction(int(j == tile - 1))] for j in range(tile)]
+    return tuple(np.array(of, np.float64) for of in (ahead, weight, back))  # type: ignore[return-value]
+
+
+def _product(roots: Sequence[Fraction]) -> list[Fraction]:
+    """Coefficients of the polynomial with these roots, the constant first."""
+    found = [Fraction(1)]
+    for root in roots:
+        found = [low - root * high for low, high in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)]
+    return found
+
+
+def growth(tile: int, axes: Sequence[Axis], channels: int) -> float:
     """Error of an output over the magnitudes that meet in it, for inputs and weights of one size each (root mean square)."""
-    norms = [np.sqrt((of**2).sum(axis=1)) for of in transforms(tile)]
-    one_way = float(np.sqrt((transforms(tile)[2] ** 2 @ (norms[0] * norms[1]) ** 2).max()))
-    return EPS * (sum_rounding(channels) + STEPS) * one_way**2 / 9  # the magnitudes are those of nine taps
+    phases = prod(axis.phases for axis in axes)
+    ways = prod(_one_way(axis.outputs(tile), axis.each) for axis in axes) * phases / prod(axis.taps for axis in axes)
+    return EPS * (sum_rounding(channels * phases) + STEPS) * ways
 
 
-def tolerance(x: Any, weight: Any, before: tuple[int, int], out: tuple[int, int], tile: int) -> Any:
-    """Units of roundoff that each output (b, f, p, q) may be off: x (b, c, h, w), weight (f, c, 3, 3) in float64.
+def _one_way(tile: int, taps: int) -> float:
+    ahead, weight, back = transforms(tile, taps)
+    norms = [(of**2).sum(axis=1) for of in (ahead, weight)]
+    return float(np.sqrt((back**2 @ (norms[0] * norms[1])).max()))
+
+
+def phased(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, ...], tile: int) -> tuple[Any, Any]:
+    """What tiles see of x (b, c, h, w), and weight (f, c, r, s), with phases as channels: a window that moves by one.
+
+    The image begins with the padding and ends with the last tile's inputs, zeros where x has none.
+    """
+    sizes = [-(-extent // a.outputs(tile)) * a.outputs(tile) + a.each - 1 for a, extent in zip(axes, out, strict=True)]
+    tall, wide = axes
+    room = np.zeros((*x.shape[:2], sizes[0] * tall.stride, sizes[1] * wide.stride), x.dtype)
+    part = x[:, :, : room.shape[2] - tall.before, : room.shape[3] - wide.before]
+    room[:, :, tall.before : tall.before + part.shape[2], wide.before : wide.before + part.shape[3]] = part
+    taps = np.zeros((*weight.shape[:2], tall.each * tall.stride, wide.each * wide.stride), weight.dtype)
+    taps[:, :, : tall.taps, : wide.taps] = weight
+    places = [(i, j) for i in range(tall.phases) for j in range(wide.phases)]
+    cut = [[of[:, :, i :: tall.stride, j :: wide.stride] for i, j in places] for of in (room, taps)]
+    return np.concatenate(cut[0], axis=1), np.concatenate(cut[1], axis=1)
+
+
+def tolerance(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int], tile: int) -> Any:
+    """Units of roundoff that each output (b, f, p, q) may be off: x (b, c, h, w), weight (f, c, r, s) in float64.
 
     Roundings of different points are independent, so that their squares add up; magnitudes of channels, which a sum meets
     one after the other, add up themselves (the model of ``sum_rounding``).
     """
-    ahead, of_weight, back = transforms(tile)
-    side = tile + 2
-    down, across = (-(-extent // tile) for extent in out)
-    room = np.zeros((*x.shape[:2], down * tile + 2, across * tile + 2))
-    part = x[:, :, : room.shape[2] - before[0], : room.shape[3] - before[1]]
-    room[:, :, before[0] : before[0] + part.shape[2], before[1] : before[1] + part.shape[3]] = part
-    seen = np.lib.stride_tricks.sliding_window_view(room, (side, side), axis=(2, 3))[:, :, ::tile, ::tile] ** 2
-    inputs = np.sqrt(np.einsum("ui,bcyxij,vj->uvbyxc", ahead**2, seen, ahead**2, optimize=True))
-    weights = np.sqrt(np.einsum("ui,fcij,vj->uvcf", of_weight**2, weight**2, of_weight**2, optimize=True))
-    products = (inputs.reshape(side, side, -1, x.shape[1]) @ weights).reshape(side, side, x.shape[0], down, across, -1) ** 2
-    found = np.sqrt(np.einsum("iu,uvbyxf,jv->bfyixj", back**2, products, back**2, optimize=True))
-    found = found.reshape(x.shape[0], -1, down * tile, across * tile)[:, :, : out[0], : out[1]]
-    return (sum_rounding(x.shape[1]) + STEPS) * found
+    room, taps = phased(x, weight, axes, out, tile)
+    tall, wide = (transforms(axis.outputs(tile), axis.each) for axis in axes)
+    sides, steps = (tall[0].shape[0], wide[0].shape[0]), (tall[2].shape[0], wide[2].shape[0])
+    seen = np.lib.stride_tricks.sliding_window_view(room, sides, axis=(2, 3))[:, :, :: steps[0], :: steps[1]] ** 2
+    down, across = seen.shape[2:4]
+    inputs = np.sqrt(np.einsum("ui,bcyxij,vj->uvbyxc", tall[0] ** 2, seen, wide[0] ** 2, optimize=True))
+    weights = np.sqrt(np.einsum("ui,fcij,vj->uvcf", tall[1] ** 2, taps**2, wide[1] ** 2, optimize=True))
+    products = (inputs.reshape(*sides, -1, room.shape[1]) @ weights).reshape(*sides, x.shape[0], down, across, -1) ** 2
+    found = np.sqrt(np.einsum("iu,uvbyxf,jv->bfyixj", tall[2] ** 2, products, wide[2] ** 2, optimize=True))
+    found = found.reshape(x.shape[0], -1, down * steps[0], across * steps[1])[:, :, : out[0], : out[1]]
+    return (sum_rounding(room.shape[1]) + STEPS) * found

@@ -1,8 +1,8 @@
-"""Convolutions with 3x3 windows by minimal filtering (Winograd; Lavin & Gray, CVPR 2016): fewer products, and transforms.
+"""Convolutions by minimal filtering (Winograd; Lavin & Gray, CVPR 2016): fewer products, and transforms around them.
 
-``wt x wt`` outputs come from ``(wt + 2)^2`` products of transformed inputs and weights, instead of ``9 wt^2``: 2.25 times
-fewer of 2, 4 times fewer of 4. The products are dense's register tiles, one product of matrices a point
-(``runtime/native/kinds/conv_winograd.c``). Sums meet factors up to 8 on the way back, so that errors grow:
+Along an axis ``wt`` outputs of a window of r taps come from ``wt + r - 1`` products instead of ``wt * r``: of 3 x 3 taps
+2.25 times fewer of 2, 4 times fewer of 4. The products are dense's register tiles, one product of matrices a point
+(``runtime/native/kinds/conv_winograd.c``). Sums meet factors up to 32 on the way back, so that errors grow:
 ``ops/minimal_filtering.py`` says how far.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -17,8 +19,8 @@ from haotuner.microkernels.cpu import dense_demand
 from haotuner.microkernels.cpu.conv import LEAST_SHARE, CpuConv, channels_last, features_end, pixel_tiles
 from haotuner.microkernels.cpu.dense import FP32_BYTES
 from haotuner.microkernels.cpu.epilogue import with_epilogue
-from haotuner.ops.convolution import windows
-from haotuner.ops.minimal_filtering import TILES, growth, points
+from haotuner.ops.convolution import filter_axes, is_convolution, windows
+from haotuner.ops.minimal_filtering import TILES, Axis, fits, growth, points, terms
 from haotuner.words.demand import Asked, Demand, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
@@ -27,52 +29,82 @@ from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
 
 UNROLL = 4
-ADDS = 8.0  # flops of a point in the transforms on each side, twice since they wait for one another
+ADDS = 4.0  # flops of a point in the transforms of one axis on each side, twice since they wait for one another
 ROOM = {"points": 224 * 1024, "products": 96 * 1024}  # floats, as conv_winograd.c has it
 APART = 32  # floats that a row may be longer, so that rows do not meet in L1
 WORST = 2.0**-13  # of the magnitudes that meet in a sum: a quarter of what operands in TF32 or fp16 would lose
+SAVED = 0.75  # of the products that windows take: transforms take their own time
+FROM_LEAST = 2.5  # products of a tile over those of the best one: smaller tiles fit small images, and read fewer weights
 
 
-def is_filtered(op: Op) -> bool:
-    """Whether an op is a 3x3 convolution whose window moves by one."""
-    if op.kind != "conv2d" or int(op.option("groups")) != 1:
-        return False
-    sides = windows(op.kind, dict(op.static), op.all_options()).values()
-    return all((side.taps, side.stride, side.dilation) == (3, 1, 1) for side in sides)
+def axes_of(op: Op) -> tuple[Axis, Axis] | None:
+    """The windows of an op that filtering serves, down the image and across it; None of another op."""
+    if not is_convolution(op.kind) or "transpose" in op.kind or int(op.option("groups")) != 1:
+        return None
+    found = windows(op.kind, dict(op.static), op.all_options())
+    plain = all(side.dilation == 1 and side.stride == 1 for side in found.values())
+    return filter_axes(found) if plain else None
+
+
+def filter_tiles(op: Op) -> tuple[int, ...]:
+    """Outputs each way of tiles that save products, not many more than the best one takes; none of an op not served."""
+    axes = axes_of(op)
+    if axes is None:
+        return ()
+    each = {tile: terms(tile, axes) / prod(a.outputs(tile) for a in axes) for tile in TILES if fits(tile, axes)}
+    most = min(SAVED * prod(a.taps for a in axes), FROM_LEAST * min(each.values(), default=0.0))
+    return tuple(tile for tile, products in each.items() if products <= most)
+
+
+def outputs_of(kernel: MicroKernel) -> tuple[int, int]:
+    """Outputs of a tile down the image and across it."""
+    params = dict(kernel.params)
+    return params.get("dn", params["wt"]), params.get("ac", params["wt"])
+
+
+def _outputs(kernel: MicroKernel, side: int) -> int:
+    return outputs_of(kernel)[side]
 
 
 class CpuConvWinograd(CpuConv):
-    """Family ``cpu_conv_winograd_fp32``; parameters as channels-last ``cpu_conv_fp32``, and wt: outputs of a tile."""
+    """Family ``cpu_conv_winograd_fp32``; parameters as channels-last ``cpu_conv_fp32``, and wt: outputs of a tile each way.
+
+    ``dn`` or ``ac`` is 1 where windows have one tap down the image or across it, so that nothing is transformed that way.
+    """
 
     name = "cpu_conv_winograd_fp32"
     frontier = 8  # beside those of image columns, within the same minute
     own_order = True  # its sums have another order than other families' of the op, so bits depend on which one serves
 
     def serves(self, op: Op) -> bool:
-        """3x3 convolutions of one group whose window moves by one, in fp32."""
-        return super().serves(op) and is_filtered(op)
+        """Convolutions of one group in fp32 whose windows' products filtering saves a quarter of."""
+        return super().serves(op) and bool(filter_tiles(op))
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Tiles that fill most of the registers, for 2 and for 4 outputs each way."""
+        """Tiles that fill most of the registers, of some outputs each way."""
         for tile in pixel_tiles(device, LEAST_SHARE):
-            for outputs in TILES:
+            for outputs in filter_tiles(op):
                 yield self.filtering(op, tile, device.wave_width, outputs)
 
     def filtering(self, op: Op, tile: tuple[int, int], vl: int, wt: int) -> MicroKernel:
-        """The micro-kernel of these parameters for an op."""
-        mr, nr = tile
+        """The micro-kernel of these parameters for an op that the family serves."""
+        (mr, nr), axes = tile, axes_of(op) or ()
         more = features_end(op["f"], nr, vl)
         params = (("cl", int(channels_last(op))), ("mr", mr), ("nr", nr), ("pw", vl), ("ku", UNROLL), ("vl", vl), ("pf", 0))
-        return with_epilogue(MicroKernel(self.name, (*params, *more, ("wt", wt))), op.epilogue)
+        alone = tuple((name, 1) for name, axis in zip(("dn", "ac"), axes, strict=True) if axis.outputs(wt) == 1)
+        return with_epilogue(MicroKernel(self.name, (*params, *more, ("wt", wt), *alone)), op.epilogue)
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Tiles of outputs are numbered through all rows and images."""
-        return Tile(extent={"q": kernel["mr"] * kernel["wt"] ** 2, "f": kernel["nr"]}, edge={}, step={"c": kernel["ku"]})
+        return Tile(
+            extent={"q": kernel["mr"] * prod(outputs_of(kernel)), "f": kernel["nr"]}, edge={}, step={"c": kernel["ku"]}
+        )
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
         """Whole tiles of outputs; of the features what the last tile's program has."""
         if axis == "q":
-            return -(-extent // kernel["wt"]) * kernel["wt"]
+            across = outputs_of(kernel)[1]
+            return -(-extent // across) * across
         return super().computed(kernel, axis, extent)
 
     def layout(self, kernel: MicroKernel) -> Layout:
@@ -81,43 +113,46 @@ class CpuConvWinograd(CpuConv):
 
     def laws(self, op: Op, device: Device) -> Laws:
         """No tile of more features than there are; room in scratch memory; errors that stay small."""
+        axes = axes_of(op) or ()
+        depth = op["c"] * prod(axis.phases for axis in axes)
 
         def features(q: Question) -> tuple[float, float]:
             return q.kernel["nr"], -(-q.op["f"] // device.wave_width) * device.wave_width
 
         def room(q: Question) -> tuple[float, float]:
-            row = -(-q.op["c"] // 16) * 16 + APART
-            return points(q.kernel["wt"]) * (q.kernel["mr"] * row + APART), ROOM["points"]
+            row = -(-depth // 16) * 16 + APART
+            return points(q.kernel["wt"], axes) * (q.kernel["mr"] * row + APART), ROOM["points"]
 
         def products(q: Question) -> tuple[float, float]:
-            return points(q.kernel["wt"]) * (q.kernel["mr"] * q.kernel["nr"] + APART), ROOM["products"]
+            return points(q.kernel["wt"], axes) * (q.kernel["mr"] * q.kernel["nr"] + APART), ROOM["products"]
 
         def accuracy(q: Question) -> tuple[float, float]:
-            return growth(q.kernel["wt"], q.op["c"]), WORST
+            return growth(q.kernel["wt"], axes, q.op["c"]), WORST
 
         return (("features", features), ("scratch", room), ("products", products), ("accuracy", accuracy))
 
     def demand(self, asked: Asked) -> Demand:
         """That of a product a point, each with a weight of its own, and the transforms around them."""
         e = asked.extents
-        wt = asked.param("wt")
-        count = (wt + 2) ** 2
-        tiles = e["b"] * np.ceil(e["p"] / wt) * np.ceil(e["q"] / wt)
+        one = np.ones_like(e["b"])
+        down, across = (asked.each(partial(_outputs, side=side)) for side in (0, 1))
+        count = (down + e.get("r", one) - 1) * (across + e["s"] - 1)
+        tiles = e["b"] * np.ceil(e.get("p", one) / down) * np.ceil(e["q"] / across)
         product = replace(asked, extents={"m": tiles, "n": e["f"], "k": e["cg"]})
         values = count * tiles  # of all points, of a channel or a feature
         moved, none = FP32_BYTES * 2 * values * (e["cg"] + e["f"]), np.zeros_like(tiles)  # they are written and read again
         around = Work(
-            flops={"simd": ADDS * values * (e["cg"] + e["f"])},
+            flops={"simd": ADDS * ((down > 1) + 1.0 * (across > 1)) * values * (e["cg"] + e["f"])},
             least_bytes=none,
             far_bytes=none,
             mid_bytes=moved,
             near_bytes=2 * moved,
         )
-        one = dense_demand.demand(product)
-        stream = one.stream
+        one_product = dense_demand.demand(product)
+        stream = one_product.stream
         return replace(
-            one,
-            work=one.work.times(count) + around,
-            tiles=replace(one.tiles, count=count * one.tiles.count),
+            one_product,
+            work=one_product.work.times(count) + around,
+            tiles=replace(one_product.tiles, count=count * one_product.tiles.count),
             stream=stream and replace(stream, new_pages=count * stream.new_pages, new_streams=count * stream.new_streams),
         )

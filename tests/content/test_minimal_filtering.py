@@ -2,83 +2,174 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from haotuner.cost.families import demand
-from haotuner.microkernels.cpu.conv_winograd import WORST, CpuConvWinograd
-from haotuner.ops.convolution import convolve, windows
-from haotuner.ops.minimal_filtering import EPS, TILES, growth, points, tolerance, transforms
+from haotuner.microkernels.cpu.conv_winograd import WORST, CpuConvWinograd, filter_tiles, outputs_of
+from haotuner.ops.convolution import Window, convolve
+from haotuner.ops.minimal_filtering import (
+    EPS,
+    MOST_POINTS,
+    POINTS,
+    TILES,
+    Axis,
+    fits,
+    growth,
+    phased,
+    points,
+    terms,
+    tolerance,
+    transforms,
+)
 from haotuner.select.limits import laws_of, question
 from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
+from tests.serving.native_builds import NATIVE
 
-PADS = ((0, 0), (1, 1), (2, 3))
+THREE = (Axis(taps=3, before=1), Axis(taps=3, before=1))
+AXES = st.builds(Axis, taps=st.integers(1, 7), stride=st.integers(1, 3), before=st.integers(0, 3))
 
 
-def filtered(x: Any, weight: Any, before: tuple[int, int], out: tuple[int, ...], tile: int, dtype: Any) -> Any:
+def filtered(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int], tile: int, dtype: Any) -> Any:
     """The convolution by transforms, every operation in ``dtype``."""
-    ahead, of_weight, back = (of.astype(dtype) for of in transforms(tile))
-    down, across = (-(-extent // tile) for extent in out)
-    y = np.zeros((x.shape[0], weight.shape[0], down * tile, across * tile), dtype)
-    room = np.zeros((*x.shape[:2], down * tile + 2 + x.shape[2], across * tile + 2 + x.shape[3]), dtype)
-    room[:, :, before[0] : before[0] + x.shape[2], before[1] : before[1] + x.shape[3]] = x
-    weights = np.einsum("ui,fcij,vj->fcuv", *(v.astype(dtype) for v in (of_weight, weight, of_weight)))
-    for i in range(down):
-        for j in range(across):
-            seen = room[:, :, i * tile : i * tile + tile + 2, j * tile : j * tile + tile + 2]
-            inputs = np.einsum("ui,bcij,vj->bcuv", ahead, seen, ahead)
-            products = np.einsum("bcuv,fcuv->bfuv", inputs, weights)
-            rows, columns = slice(i * tile, (i + 1) * tile), slice(j * tile, (j + 1) * tile)
-            y[:, :, rows, columns] = np.einsum("iu,bfuv,jv->bfij", back, products, back)
-    return y[:, :, : out[0], : out[1]]
+    room, taps = (of.astype(dtype) for of in phased(x, weight, axes, out, tile))
+    tall, wide = ([of.astype(dtype) for of in transforms(axis.outputs(tile), axis.each)] for axis in axes)
+    weights = np.einsum("ui,fcij,vj->fcuv", tall[1], taps, wide[1])
+    step = (len(tall[2]), len(wide[2]))
+    seen = np.lib.stride_tricks.sliding_window_view(room, (len(tall[0]), len(wide[0])), axis=(2, 3))
+    inputs = np.einsum("ui,bcyxij,vj->bcyxuv", tall[0], seen[:, :, :: step[0], :: step[1]], wide[0])
+    found = np.einsum("iu,bfyxuv,jv->bfyixj", tall[2], np.einsum("bcyxuv,fcuv->bfyxuv", inputs, weights), wide[2])
+    b, f, y, i, x_, j = found.shape
+    return found.reshape(b, f, y * i, x_ * j)[:, :, : out[0], : out[1]]
 
 
-def case(seed: int, channels: int, before: tuple[int, int], *, positive: bool = False) -> tuple[Any, Any, Any]:
+def direct(x: Any, weight: Any, axes: tuple[Axis, Axis]) -> Any:
+    """The convolution as it is defined; the pads behind are those before."""
+    tall, wide = (Window(taps=a.taps, stride=a.stride, dilation=1, before=a.before, after=a.before) for a in axes)
+    return convolve(x, weight, {"h": tall, "w": wide}, 1)
+
+
+def case(seed: int, channels: int, axes: tuple[Axis, Axis], *, positive: bool = False) -> tuple[Any, Any, Any]:
     draw = np.random.default_rng(seed)
-    x, weight = draw.standard_normal((2, channels, 9, 11)), draw.standard_normal((3, channels, 3, 3))
+    size = tuple(max(9 + 2 * at, axis.taps) for at, axis in enumerate(axes))
+    x, weight = draw.standard_normal((2, channels, *size)), draw.standard_normal((3, channels, *(a.taps for a in axes)))
     if positive:
         x, weight = np.abs(x), np.abs(weight)
     x[0, :, 4, 4] *= 100  # an outlier, which its neighbours in a tile meet, too
-    sides = windows("conv2d", {"r": 3, "s": 3}, {"stride": "1", "dilation": "1", "pad": f"{before[0]}.{before[1]}"})
-    return x, weight, convolve(x, weight, sides, 1)
+    return x, weight, direct(x, weight, axes)
 
 
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("before", PADS)
-def test_transforms_are_the_convolution(tile, before):
-    x, weight, want = case(0, 5, before)
-    assert np.allclose(filtered(x, weight, before, want.shape[2:], tile, np.float64), want, atol=1e-9)
+@settings(max_examples=60, deadline=None)
+@given(axes=st.tuples(AXES, AXES), tile=st.sampled_from(TILES), seed=st.integers(0, 9))
+def test_transforms_are_the_convolution(axes, tile, seed):
+    if not fits(tile, axes):
+        return
+    x, weight, want = case(seed, 2, axes)
+    assert np.allclose(filtered(x, weight, axes, want.shape[2:], tile, np.float64), want, atol=1e-8)
+    assert terms(tile, axes) <= points(tile, axes) * np.prod([axis.phases for axis in axes])
+
+
+def test_three_taps_have_the_matrices_of_lavin_and_gray():
+    ahead, weight, back = transforms(4, 3)
+    assert ahead.tolist()[:3] == [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0]]
+    assert ahead.tolist()[3:] == [[0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]]
+    assert back.tolist() == [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]]
+    of_24 = [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]
+    assert np.allclose(24 * weight, of_24)
+    assert np.abs(transforms(2, 3)[0]).tolist() == [[1, 0, 1, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 1, 0, 1]]
+
+
+def test_the_loops_in_c_have_the_same_points_and_matrices():
+    text = (NATIVE / "kinds" / "conv_filter.c").read_text()
+
+    def numbers(name: str) -> list[list[float]]:
+        (found,) = re.findall(rf"static const float {name}(?:\[[^]]*\])+ = (.*?);", text, re.DOTALL)
+        rows = re.findall(r"{([^{}]*)}", found)
+        return [[float(one.strip().removesuffix("f")) for one in row.split(",")] for row in rows]
+
+    (found,) = numbers("point_of")
+    assert found == [float(point) for point in POINTS]
+    positive = [point for point in POINTS if point > 0]
+    assert numbers("power_of") == [[float(point**j) for j in range(max(TILES))] for point in positive]
+    rows = iter(numbers("ahead_of"))
+    for count in range(2, MOST_POINTS + 1, 2):
+        ahead = transforms(count - 1, 2)[0] if count > 2 else np.eye(2)  # of any taps and outputs with as many points
+        for at in [0, *range(1, count - 1, 2)]:
+            row = next(rows)
+            assert row == ahead[at, : len(row)].tolist() and not ahead[at, len(row) :].any()
+    assert next(rows, None) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(axes=st.tuples(AXES, AXES), tile=st.sampled_from(TILES), positive=st.booleans(), seed=st.integers(0, 99))
+def test_the_bound_holds_the_error_of_fp32(axes, tile, positive, seed):
+    if not fits(tile, axes):
+        return
+    x, weight, want = case(seed, 5, axes, positive=positive)
+    held(x, weight, axes, want.shape[2:], tile)
+
+
+def held(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int], tile: int) -> Any:
+    """What is allowed, once no error was larger."""
+    found = filtered(x.astype(np.float32), weight.astype(np.float32), axes, out, tile, np.float32)
+    x, weight = x.astype(np.float32).astype(np.float64), weight.astype(np.float32).astype(np.float64)
+    allowed = 2 * EPS * tolerance(x, weight, axes, out, tile)
+    assert (np.abs(found - filtered(x, weight, axes, out, tile, np.float64)) <= allowed).all()
+    return allowed
 
 
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("channels", [1, 64])
-def test_the_bound_holds_the_error_of_fp32_and_no_missing_term(tile, positive, channels):
-    for seed in range(3):
-        x, weight, want = case(seed, channels, (1, 1), positive=positive)
-        found = filtered(x.astype(np.float32), weight.astype(np.float32), (1, 1), want.shape[2:], tile, np.float32)
-        x, weight = x.astype(np.float32).astype(np.float64), weight.astype(np.float32).astype(np.float64)
-        exact = filtered(x, weight, (1, 1), want.shape[2:], tile, np.float64)
-        allowed = 2 * EPS * tolerance(x, weight, (1, 1), want.shape[2:], tile)
-        assert (np.abs(found - exact) <= allowed).all()
+@pytest.mark.parametrize("axes", [THREE, (Axis(taps=1), Axis(taps=3, before=1))])
+def test_the_bound_misses_no_term(tile, positive, channels, axes):
+    for seed in range(2):
+        x, weight, want = case(seed, channels, axes, positive=positive)
+        allowed = held(x, weight, axes, want.shape[2:], tile)
         assert np.median(allowed) < 0.1 * np.abs(weight).mean() * np.abs(x).mean() * (1 if channels == 1 else 8)
 
 
 def test_errors_grow_with_the_tile_and_with_the_channels():
-    assert growth(2, 64) < growth(4, 64) < growth(4, 256)
+    assert growth(2, THREE, 64) < growth(4, THREE, 64) < growth(6, THREE, 64) < growth(6, THREE, 256)
+    assert growth(4, (Axis(taps=1), Axis(taps=5)), 64) < growth(4, (Axis(taps=5), Axis(taps=5)), 64)
 
 
-def test_a_family_of_3x3_windows_that_move_by_one():
+@pytest.mark.parametrize(
+    "spec, tiles",
+    [
+        ("conv2d:c=8,f=8,r=3,s=3,groups=2", ()),
+        ("conv2d:c=8,f=8,r=1,s=1", ()),
+        ("conv1d:c=8,f=8,s=3,dilation=2", ()),
+        ("conv1d:c=8,f=8,s=8", ()),
+        ("conv1d:c=8,f=8,s=2", TILES),
+        ("conv1d:c=8,f=8,s=3", TILES),
+        ("conv1d:c=8,f=8,s=5,layout=nwc", (2, 4)),
+        ("conv1d:c=8,f=8,s=7", (2,)),
+        ("conv2d:c=8,f=8,r=1,s=3", TILES),
+        ("conv2d:c=8,f=8,r=3,s=1", TILES),
+        ("conv2d:c=8,f=8,r=3,s=3", TILES),
+        ("conv2d:c=8,f=8,r=5,s=5", (2, 4)),
+    ],
+)
+def test_windows_whose_products_filtering_saves_are_served(spec, tiles):
+    op, family = Op.parse(spec), CpuConvWinograd()
+    assert filter_tiles(op) == tiles and family.serves(op) == bool(tiles)
+    for kernel in family.points(op, BIG_CORE) if tiles else ():
+        flat = [op[axis] == 1 if axis in op.axes else True for axis in ("r", "s")]
+        assert outputs_of(kernel) == tuple(1 if one else kernel["wt"] for one in flat)
+
+
+def test_deep_sums_are_refused_where_errors_are_large():
     family, here = CpuConvWinograd(), BIG_CORE
-    for spec in ("conv2d:c=8,f=8,r=3,s=3,stride=2", "conv2d:c=8,f=8,r=3,s=3,groups=2", "conv2d:c=8,f=8,r=3,s=1"):
-        assert not family.serves(Op.parse(spec))
     near, deep = (Op.parse(f"conv2d:c={c},f=64,r=3,s=3,pad=1") for c in (64, 8192))
-    assert family.serves(near) and family.serves(deep)
     for op, right in ((near, True), (deep, False)):
         laws = laws_of(family, op, here)
         kept = {
@@ -86,16 +177,18 @@ def test_a_family_of_3x3_windows_that_move_by_one():
             for kernel in family.points(op, here)
             if not list(refusals(question(family, kernel, op, here, {"b": 1, "h": 56, "w": 56}), laws))
         }
-        assert kept == (set(TILES) if right else set()), (op.name, growth(4, op["c"]) / WORST)
+        assert kept == (set(TILES) if right else set()), (op.name, growth(4, THREE, op["c"]) / WORST)
 
 
 @pytest.mark.parametrize("tile", TILES)
-def test_a_call_reads_a_weight_of_each_point(tile):
-    family, op = CpuConvWinograd(), Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1")
+@pytest.mark.parametrize("spec", ["conv2d:c=64,f=64,r=3,s=3,pad=1", "conv1d:c=64,f=64,s=3,pad=1"])
+def test_a_call_reads_a_weight_of_each_point(tile, spec):
+    family, op = CpuConvWinograd(), Op.parse(spec)
     kernel = next(one for one in family.points(op, BIG_CORE) if one["wt"] == tile)
-    shapes = [Shape.of({"b": 1, "h": side, "w": side}) for side in (tile, 2 * tile)]
+    shapes = [Shape.of({axis: 1 if axis == "b" else side for axis in op.dynamic}) for side in (tile, 2 * tile)]
     cold, hot = (
         demand(BIG_CORE, family, op, [(kernel, one) for one in shapes], weights=state).work for state in ("cold", "hot")
     )
-    assert (cold.far_bytes - hot.far_bytes).tolist() == [points(tile) * 64 * 64 * 4] * 2
-    assert hot.flops["simd"][1] == 4 * hot.flops["simd"][0]  # four tiles are four times one
+    each = (tile + 2) ** (len(op.dynamic) - 1)
+    assert (cold.far_bytes - hot.far_bytes).tolist() == [each * 64 * 64 * 4] * 2
+    assert hot.flops["simd"][1] == 2 ** (len(op.dynamic) - 1) * hot.flops["simd"][0]  # as many times the tiles

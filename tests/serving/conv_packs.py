@@ -16,7 +16,7 @@ from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedPlan
 from haotuner.microkernels.cpu.conv import CpuConv, channels_last
 from haotuner.microkernels.cpu.conv_lines import CpuConvLines
 from haotuner.microkernels.cpu.conv_turned import CpuConvTurned
-from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd
+from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd, filter_tiles
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed import typed_params
 from haotuner.microkernels.cpu.typed_conv import CpuTypedConv
@@ -34,14 +34,11 @@ TILES = ((3, 1), (5, 2), (1, 1))  # rows and vectors of a kernel's tile, one for
 
 
 def filtering_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:
-    """Cells along w: minimal filtering of two and of four outputs each way, and image columns."""
+    """Cells along w: minimal filtering of ever more outputs each way, then image columns where three cells are not full."""
     op, family = Op.parse(spec), CpuConvWinograd()
-    kernels = [
-        family.filtering(op, (3, 2 * lanes), lanes, 2),
-        family.filtering(op, (5, lanes), lanes, 4),
-        CpuConv().kernel(op, 3, lanes, 1, lanes),
-    ]
-    return with_kernels(op, kernels, lanes, threads)
+    rows = zip(filter_tiles(op), ((3, 2 * lanes), (5, lanes), (4, 2 * lanes)), strict=False)
+    kernels = [family.filtering(op, tile, lanes, outputs) for outputs, tile in rows]
+    return with_kernels(op, [*kernels, CpuConv().kernel(op, 3, lanes, 1, lanes)][:3], lanes, threads)
 
 
 def turned_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:

@@ -10,12 +10,10 @@ from haotuner.microkernels.cpu.conv_lines import LINES
 from haotuner.microkernels.cpu.conv_residues import residue_classes, woven_residues
 from haotuner.microkernels.cpu.conv_turned import TURNED
 from haotuner.microkernels.cpu.typed import word_for
-from haotuner.ops.convolution import Window, windows
+from haotuner.ops.convolution import ONE_TAP, Window, filter_axes, windows
 from haotuner.ops.minimal_filtering import points
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
-
-_POINT = Window(taps=1, stride=1, dilation=1, before=0, after=0)  # of a flat image's height
 
 
 def is_flat(op: Op) -> bool:
@@ -31,10 +29,10 @@ def transformed(kernels: Iterable[MicroKernel]) -> tuple[int, ...]:
 def words(op: Op, lanes: int, tiles: tuple[int, ...]) -> list[int]:
     """The fields of ``ht_conv`` in their order, but for its kernels; ``tiles`` as ``transformed`` says them."""
     found = windows(op.kind, dict(op.static), op.all_options())
-    tall, wide = found.get("h", _POINT), found["w"]
+    tall, wide = found.get("h", ONE_TAP), found["w"]
     last = op.option("layout") in ("nhwc", "nwc")
-    flags = (wide.transposed, last, is_flat(op))
-    return [op["c"], op["f"], int(op.option("groups")), *_window(tall), *_window(wide), *map(int, flags), sum(tiles), lanes]
+    flags, forms = (wide.transposed, last, is_flat(op)), sum(1 << tile for tile in tiles)
+    return [op["c"], op["f"], int(op.option("groups")), *_window(tall), *_window(wide), *map(int, flags), forms, lanes]
 
 
 def _window(w: Window) -> list[int]:
@@ -54,9 +52,11 @@ _SLACK_ROWS, _SLACK_PANELS, _LINE = 16, 4, 16
 
 def packed_floats(op: Op, lanes: int, tiles: tuple[int, ...]) -> int:
     """Floats of the packed weight; ``ht_conv_packed`` counts the same."""
-    panels = [points(tile) * -(-op["f"] // lanes) + _SLACK_PANELS for tile in tiles if tile != TURNED]
+    axes = filter_axes(windows(op.kind, dict(op.static), op.all_options()))
+    panels = [points(tile, axes) * -(-op["f"] // lanes) + _SLACK_PANELS for tile in tiles if tile != TURNED]
     turned = _product_floats(op, lanes, last=True) if TURNED in tiles else 0
-    return plain_floats(op, lanes) + turned + sum(panels) * _apart(op["c"] * lanes)
+    depth = op["c"] * prod(axis.phases for axis in axes)
+    return plain_floats(op, lanes) + turned + sum(panels) * _apart(depth * lanes)
 
 
 def _apart(floats: int) -> int:
@@ -88,7 +88,7 @@ def _woven_floats(op: Op, lanes: int, *, last: bool) -> int:
 
 def _product_floats(op: Op, lanes: int, *, last: bool) -> int:
     found = windows(op.kind, dict(op.static), op.all_options())
-    tall, wide = found.get("h", _POINT), found["w"]
+    tall, wide = found.get("h", ONE_TAP), found["w"]
     groups = int(op.option("groups"))
     channels, features = op["c"] // groups, op["f"] // groups
     total, word = 0, word_for(op)

@@ -46,7 +46,9 @@ _DIRECT_PARTS = (
     *(f"_direct_{width}{dtype}.c" for width in (16, 8) for dtype in _DIRECT_TYPES),
     "_direct_4.c",
 )  # of which a library holds what its kernels need
-_CONV_HEADERS = tuple(f"kinds/{name}.h" for name in ("conv", "conv_image", "conv_winograd", "turn"))
+_CONV_HEADERS = tuple(
+    f"kinds/{name}.h" for name in ("conv", "conv_filter", "conv_filter_wide", "conv_image", "conv_winograd", "turn")
+)
 _CONV_LOOPS = tuple(name for name in CONV_SOURCES if name != "kinds/conv.c")  # all but what packs' ops are bound by
 CONV_SERVING = tuple(dict.fromkeys(("pool.c", *ROOM_SERVING, *_CONV_LOOPS, *_CONV_HEADERS, *TYPED_SERVING)))
 CONV_DIRECT_SERVING = tuple(f"kinds/conv{part}" for part in _DIRECT_PARTS)

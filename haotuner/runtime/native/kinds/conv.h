@@ -25,7 +25,7 @@ typedef struct {
   int32_t channels, features, groups;
   ht_window tall, wide;
   uint8_t transposed, last, flat; /* last: channels are the innermost axis; flat: images have no height */
-  uint8_t forms;                  /* of the weight beside the plain one, added: HT_CONV_TURNED, and tiles of conv_winograd.c, 2 and 4 */
+  uint8_t forms;                  /* of the weight beside the plain one, a bit 1 << form of each: HT_CONV_TURNED, tiles of conv_winograd.c */
   int32_t lanes;                  /* columns of a panel of the packed weight */
   const ht_kernel* kernels;       /* channels first: `tail` is the program of the last `nt` features of a group */
   const ht_typed* typed;          /* NULL: fp32. Else rows are pixels and columns features whatever the layout (conv_typed.c) */
@@ -68,7 +68,9 @@ int64_t ht_conv_packed(const ht_conv* conv); /* floats of the packed weight */
 int64_t ht_conv_plain(const ht_conv* conv);  /* of these what products of image columns read; the other forms follow */
 enum { HT_CONV_TURNED = 1 }; /* a form: panels as channels last have them, terms in the order (channels / 32, tap, 32 channels), for conv_turned.c */
 #define HT_CONV_TURNED_CHANNELS 32
-int64_t ht_conv_form(const ht_conv* conv, int form); /* where a form begins; of 8: where all end */
+#define HT_CONV_FORMS 8 /* forms are below */
+static inline int ht_conv_has(const ht_conv* conv, int form) { return (conv->forms >> form & 1) != 0; }
+int64_t ht_conv_form(const ht_conv* conv, int form); /* where a form begins; of HT_CONV_FORMS: where all end */
 ht_conv ht_conv_as_turned(const ht_conv* conv);      /* the convolution whose plain weight is that form */
 int64_t ht_conv_apart(int64_t floats);       /* rounded up to an odd number of cache lines: such rows never meet in few sets of L1 */
 /* `weight` as torch stores it, (f, c/groups, r, s), transposed (c, f/groups, r, s), contiguous. */
@@ -87,8 +89,8 @@ int ht_conv_down(const ht_kernel* kernel, ht_conv_tile c, const float* weight, i
 /* `count` columns from panels of `lanes`; those beyond the last whole tile by its program, or by one that computes more. */
 int ht_conv_across(const ht_kernel* kernel, int lanes, ht_conv_tile c, int64_t count);
 
-/* conv_winograd.c: 3x3 windows that move by one, by the minimal filtering of Winograd (Lavin & Gray, CVPR 2016): `tile` outputs each
- * way from (tile + 2)^2 products. The weight is laid out as [point][panel][channel][lanes] of each tile that conv->forms has, behind one another. */
+/* conv_winograd.c: by minimal filtering (conv_filter.h): `tile` outputs each way, one where a window has one tap. conv_winograd_pack.c: the
+ * weight is laid out as [point][panel][term][lanes] of each tile that conv->forms has, behind one another. */
 int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile);
 void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed);
 int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);

@@ -97,25 +97,25 @@ int64_t ht_conv_plain(const ht_conv* conv) {
 ht_conv ht_conv_as_turned(const ht_conv* conv) {
   ht_conv turned = *conv;
   turned.last = 1;
-  turned.forms = HT_CONV_TURNED; /* which no convolution with channels last has */
+  turned.forms = 1 << HT_CONV_TURNED; /* which no convolution with channels last has */
   return turned;
 }
 
 int64_t ht_conv_form(const ht_conv* conv, int form) {
   const ht_conv turned = ht_conv_as_turned(conv);
   int64_t floats = ht_conv_plain(conv);
-  for (int before = 1; before < form; before *= 2)
-    if ((conv->forms & before) != 0) floats += before == HT_CONV_TURNED ? ht_conv_plain(&turned) : ht_conv_winograd_packed(conv, before);
+  for (int before = 1; before < form; ++before)
+    if (ht_conv_has(conv, before)) floats += before == HT_CONV_TURNED ? ht_conv_plain(&turned) : ht_conv_winograd_packed(conv, before);
   return floats;
 }
 
-int64_t ht_conv_packed(const ht_conv* conv) { return ht_conv_form(conv, 8); }
+int64_t ht_conv_packed(const ht_conv* conv) { return ht_conv_form(conv, HT_CONV_FORMS); }
 
 static void pack_plain(const ht_conv* conv, const float* weight, float* packed) {
   int64_t channels = per_group(conv->channels, conv), features = per_group(conv->features, conv);
   int64_t window = (int64_t)conv->tall.taps * conv->wide.taps;
   /* channels of which all taps follow one another: (channels / block, tap, block) */
-  const int64_t block = !conv->last ? 1 : conv->forms == HT_CONV_TURNED ? HT_CONV_TURNED_CHANNELS : channels;
+  const int64_t block = !conv->last ? 1 : ht_conv_has(conv, HT_CONV_TURNED) ? HT_CONV_TURNED_CHANNELS : channels;
   ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) {
     ht_conv_phase(conv, index, 0, 0, &phase);
@@ -151,7 +151,7 @@ void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
   }
   const ht_conv turned = ht_conv_as_turned(conv);
   (ht_conv_is_woven(conv) ? ht_conv_pack_woven : pack_plain)(conv, weight, packed);
-  if ((conv->forms & HT_CONV_TURNED) != 0) pack_plain(&turned, weight, packed + ht_conv_form(conv, HT_CONV_TURNED));
-  for (int tile = 2; tile <= 4; tile += 2)
-    if ((conv->forms & tile) != 0) ht_conv_winograd_pack(conv, tile, weight, packed + ht_conv_form(conv, tile));
+  if (ht_conv_has(conv, HT_CONV_TURNED)) pack_plain(&turned, weight, packed + ht_conv_form(conv, HT_CONV_TURNED));
+  for (int tile = HT_CONV_TURNED + 1; tile < HT_CONV_FORMS; ++tile)
+    if (ht_conv_has(conv, tile)) ht_conv_winograd_pack(conv, tile, weight, packed + ht_conv_form(conv, tile));
 }

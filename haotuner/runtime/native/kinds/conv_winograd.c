@@ -1,41 +1,24 @@
-/* Convolutions with 3x3 windows by transforms: see conv.h. Tiles of outputs are numbered through rows and images. A block of tiles is
- * transformed for all channels, multiplied point by point with the transformed weight, a span of features at a time, and transformed back. */
+/* Convolutions by minimal filtering: see conv_winograd.h. Tiles of outputs are numbered through rows and images. A block of tiles is
+ * transformed for all terms, multiplied point by point with the transformed weight, a span of features at a time, and transformed back. */
 #include <string.h>
 
-#include "conv.h"
+#include "conv_winograd.h"
+#include "copy.h"
 #include "epilogue.h"
 #include "turn.h"
 
 /* Of a thread, kept from call to call: points of a block and their products, together what L2 and a share of L3 hold. */
 #define POINT_FLOATS (224 * 1024)
 #define PRODUCT_FLOATS (96 * 1024)
-#define RUN 16          /* tiles side by side in a row of the image that are laid out at a time: they stay in L1 */
+#define VECTORS 320     /* of what tiles side by side in a row of the image see, half transformed: as many at a time stay near L1 */
 #define MOST_LANES 16
 #define APART 32        /* floats that ht_conv_apart adds at most */
-#define SLACK_PANELS 4  /* the widest tile reads so many panels from the last one on */
-
-#define HT_TARGET __attribute__((target("avx512f")))
-#define HT_WIDE(name) name##_16
-#define HT_LANES 16
-#include "conv_winograd.h"
-#undef HT_TARGET
-#undef HT_WIDE
-#undef HT_LANES
-#define HT_TARGET __attribute__((target("avx2,fma")))
-#define HT_WIDE(name) name##_8
-#define HT_LANES 8
-#include "conv_winograd.h"
-#undef HT_TARGET
-#undef HT_WIDE
-#undef HT_LANES
-#define HT_TARGET
-#define HT_WIDE(name) name##_4
-#define HT_LANES 4
-#include "conv_winograd.h"
 
 typedef struct { /* of each thread */
-  _Alignas(64) float line[6 * ((RUN * 4 + 2) + MOST_LANES) * MOST_LANES];
-  _Alignas(64) float turned[4 * RUN * 4 * MOST_LANES]; /* features first */
+  _Alignas(64) float line[VECTORS * MOST_LANES];
+  _Alignas(64) float half[VECTORS * MOST_LANES];
+  _Alignas(64) float strip[(VECTORS + MOST_LANES) * MOST_LANES];                        /* a row of the image, channels first */
+  _Alignas(64) float turned[(VECTORS + HT_FILTER_OUTPUTS * MOST_LANES) * MOST_LANES]; /* features first */
   _Alignas(64) float product[PRODUCT_FLOATS];
   _Alignas(64) float point[POINT_FLOATS];
 } rooms;
@@ -47,50 +30,14 @@ typedef struct {
   const ht_kernel* kernel;
   const ht_conv_call* call;
   const float* weight;          /* of the kernel's tile */
-  int64_t tile, side, points;
+  ht_winograd f;
   int64_t down, across, tiles;  /* tiles of an image each way, and of all */
-  int64_t panel, group;         /* floats from one panel of a point's weight, and from one point's, to the next */
+  int64_t run;                  /* tiles side by side that are transformed at a time */
   int64_t block, blocks, span, spans;
   int64_t row, point;           /* of the transformed block: floats from one tile, and from one point, to the next */
   int shared_spans;
   atomic_int failed;
 } job;
-
-int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile) {
-  int64_t panels = (int64_t)(tile + 2) * (tile + 2) * up(conv->features, conv->lanes) + SLACK_PANELS;
-  return panels * ht_conv_apart((int64_t)conv->channels * conv->lanes);
-}
-
-static void points_of(int tile, const double* g, int step, double* out) {
-  double sum = g[0] + g[2 * step], middle = g[step];
-  if (tile == 2) {
-    double of[4] = {g[0], (sum + middle) / 2, (sum - middle) / 2, g[2 * step]};
-    memcpy(out, of, sizeof of);
-    return;
-  }
-  double far = g[0] / 24 + g[2 * step] / 6;
-  double of[6] = {g[0] / 4, -(sum + middle) / 6, -(sum - middle) / 6, far + middle / 12, far - middle / 12, g[2 * step]};
-  memcpy(out, of, sizeof of);
-}
-
-void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed) {
-  const int side = tile + 2;
-  const int64_t lanes = conv->lanes, panel = ht_conv_apart(conv->channels * lanes), group = panel * up(conv->features, lanes);
-  for (int64_t f = 0; f < conv->features; ++f)
-    for (int64_t c = 0; c < conv->channels; ++c, weight += 9) {
-      double g[9], half[6 * 3], line[6];
-      for (int i = 0; i < 9; ++i) g[i] = weight[i];
-      for (int j = 0; j < 3; ++j) {
-        points_of(tile, g + j, 3, line);
-        for (int i = 0; i < side; ++i) half[i * 3 + j] = line[i];
-      }
-      float* to = packed + f / lanes * panel + c * lanes + f % lanes;
-      for (int i = 0; i < side; ++i) {
-        points_of(tile, half + i * 3, 1, line);
-        for (int j = 0; j < side; ++j) to[(i * side + j) * group] = (float)line[j];
-      }
-    }
-}
 
 /* Where tile `index` lies. */
 typedef struct {
@@ -99,68 +46,108 @@ typedef struct {
 
 static spot spot_of(const job* j, int64_t index) {
   int64_t row = index / j->across;
-  return (spot){row / j->down, row % j->down * j->tile, index % j->across * j->tile};
+  return (spot){row / j->down, row % j->down * j->f.tall.tile, index % j->across * j->f.wide.tile};
 }
 
 /* Tiles from `index` on that lie side by side in one row of tiles. */
 static int64_t run_of(const job* j, int64_t index, int64_t end) {
-  return least(least(j->across - index % j->across, end - index), RUN);
+  return least(least(j->across - index % j->across, end - index), j->run);
 }
 
-/* What `count` tiles side by side see of `some` channels from `c` on: lines of pixels, each a vector of channels; zeros around. */
-static void lay_out(const job* j, spot at, int64_t c, int64_t some, int64_t wide) {
+/* Of the `wide` places of a row those that a phase sees of the image, [low, high); `x`: the first one's pixel. */
+typedef struct {
+  int64_t low, high;
+} seen;
+
+static seen seen_of(int64_t x, int64_t stride, int64_t extent, int64_t wide) {
+  const int64_t low = least(wide, x < 0 ? up(-x, stride) : 0), end = least(wide, x < extent ? up(extent - x, stride) : 0);
+  return (seen){low, end > low ? end : low};
+}
+
+/* The terms [term, term + some) of a product at `wide` places of a row, `line`: vectors of terms, zeros beyond the image. */
+static void lay_out_row(const job* j, spot at, int64_t row, int64_t term, int64_t some, int64_t wide, float* line) {
   const ht_conv_call* call = j->call;
-  const int64_t lanes = j->conv->lanes, x0 = at.x - j->conv->wide.before;
-  const int64_t low = least(wide, x0 < 0 ? -x0 : 0), high = least(wide, call->w - x0 > low ? call->w - x0 : low);
-  for (int64_t i = 0; i < j->side; ++i) {
-    float* line = ROOM->line + i * wide * lanes;
-    int64_t y = at.y - j->conv->tall.before + i;
-    if (y < 0 || y >= call->h || low >= high) {
-      memset(line, 0, (size_t)(wide * lanes) * sizeof *line);
+  const ht_winograd_side *t = &j->f.tall, *u = &j->f.wide;
+  const int64_t lanes = j->conv->lanes, channels = j->conv->channels, pitch = up(wide, MOST_LANES) * MOST_LANES;
+  if (j->conv->last) memset(line, 0, (size_t)(wide * lanes) * sizeof *line);
+  for (int64_t k = 0, count; k < some; k += count) {
+    const int64_t phase = (term + k) / channels, c = (term + k) % channels, down = phase / u->phases;
+    const int64_t y = at.y * t->stride - t->before + row * t->stride + down, x = at.x * u->stride - u->before + phase % u->phases;
+    const int64_t apart = u->stride * call->xw;
+    count = least(channels - c, some - k);
+    seen s = seen_of(x, u->stride, call->w, wide);
+    if (y < 0 || y >= call->h) s.low = s.high = 0;
+    if (!j->conv->last) { /* from a place that may lie before the image: only those that are seen are read */
+      const float* from = call->x + (at.b * call->xb + c * call->xc + y * call->xh + x * call->xw);
+      ht_conv_padded((int)lanes, ROOM->strip + k * pitch, pitch, from, call->xc, apart, count, s.low, s.high, wide);
       continue;
     }
-    const float* from = call->x + at.b * call->xb + c * call->xc + y * call->xh + (x0 + low) * call->xw;
-    memset(line, 0, (size_t)(low * lanes) * sizeof *line);
-    if (j->conv->last)
-      for (int64_t p = low; p < high; ++p, from += call->xw) {
-        memcpy(line + p * lanes, from, (size_t)some * sizeof *line);
-        if (some < lanes) memset(line + p * lanes + some, 0, (size_t)(lanes - some) * sizeof *line);
-      }
-    else ht_square((int)lanes, from, call->xc, some, high - low, line + low * lanes, lanes, lanes);
-    memset(line + high * lanes, 0, (size_t)((wide - high) * lanes) * sizeof *line);
+    const float* from = call->x + (at.b * call->xb + c + y * call->xh + (x + s.low * u->stride) * call->xw);
+    for (int64_t p = s.low; p < s.high; ++p, from += apart) ht_copy_few(line + p * lanes + k, from, count * (int64_t)sizeof *line);
   }
+  if (!j->conv->last) ht_square((int)lanes, ROOM->strip, pitch, some, wide, line, lanes, lanes);
 }
 
-static void forward(const job* j, const float* from, int64_t down, int64_t right, int64_t next, int64_t count, float* to) {
-  const int lanes = j->conv->lanes, tile = (int)j->tile;
-  (lanes >= 16 ? forward_all_16 : lanes >= 8 ? forward_all_8 : forward_all_4)(tile, from, down, right, next, count, to, j->point, j->row);
+/* What tiles side by side see, `wide` places of as many rows as a tile has, `down` and `right` floats apart, to points of `count` tiles. */
+static void forward(const job* j, const float* from, int64_t down, int64_t right, int64_t count, int64_t wide, float* to) {
+  const ht_winograd_side *t = &j->f.tall, *u = &j->f.wide;
+  const int lanes = j->conv->lanes;
+  float* half = ROOM->half;
+  if (u->points == 1) {
+    ht_filter_ahead(lanes, (int)t->points, from, down, right, count, to, j->point, j->row);
+    return;
+  }
+  if (t->points > 1) {
+    ht_filter_ahead(lanes, (int)t->points, from, down, right, wide, half, wide * lanes, lanes);
+    from = half, down = wide * lanes, right = lanes;
+  }
+  for (int64_t i = 0; i < t->points; ++i)
+    ht_filter_ahead(lanes, (int)u->points, from + i * down, right, u->tile * right, count, to + i * u->points * j->point, j->point, j->row);
 }
 
-static void inverse(const job* j, const float* from, int64_t row, int64_t point, int64_t count, const float* bias, float* to, int64_t down,
-                    int64_t right, int64_t next) {
-  const int lanes = j->conv->lanes, tile = (int)j->tile;
-  (lanes >= 16 ? inverse_all_16 : lanes >= 8 ? inverse_all_8 : inverse_all_4)(tile, from, point, row, count, bias, to, down, right, next);
+/* Points of `count` tiles side by side, rows `row` apart, to `pixels` of each of their lines, and what is added to each. */
+static void inverse(const job* j, const float* from, int64_t row, int64_t point, int64_t count, int64_t pixels, const float* bias, float* to,
+                    int64_t down, int64_t right) {
+  static const float none[MOST_LANES] = {0};
+  const ht_winograd_side *t = &j->f.tall, *u = &j->f.wide;
+  const int lanes = j->conv->lanes, tall = (int)t->points, wide = (int)u->points;
+  if (wide == 1) {
+    ht_filter_back(lanes, tall, (int)t->tile, from, point, row, count, bias, to, down, right);
+    return;
+  }
+  if (tall == 1) {
+    ht_filter_back(lanes, wide, (int)u->tile, from, point, row, count, bias, to, right, u->tile * right);
+    return;
+  }
+  const int64_t width = count * u->tile * lanes;
+  float* half = ROOM->half;
+  for (int64_t i = 0; i < tall; ++i)
+    ht_filter_back(lanes, wide, (int)u->tile, from + i * wide * point, point, row, count, none, half + i * width, lanes, u->tile * lanes);
+  ht_filter_back(lanes, tall, (int)t->tile, half, width, lanes, pixels, bias, to, down, right);
 }
 
-/* Points of tiles [first, end), a row of channels each. */
+/* Points of tiles [first, end), a row of terms each. */
 static void transform(const job* j, int64_t first, int64_t end) {
   const ht_conv_call* call = j->call;
-  const int64_t lanes = j->conv->lanes, channels = j->conv->channels;
+  const ht_winograd_side *t = &j->f.tall, *u = &j->f.wide;
+  const int64_t lanes = j->conv->lanes, channels = j->conv->channels, rows = t->tile + t->taps - 1;
+  float* line = ROOM->line;
   for (int64_t index = first, count; index < end; index += count) {
     spot at = spot_of(j, index);
     count = run_of(j, index, end);
     float* to = ROOM->point + (index - first) * j->row;
-    int64_t wide = count * j->tile + 2, y = at.y - j->conv->tall.before, x = at.x - j->conv->wide.before;
-    int inside = j->conv->last && y >= 0 && x >= 0 && y + j->side <= call->h && x + wide <= call->w;
-    const float* image = call->x + at.b * call->xb + y * call->xh + x * call->xw;
-    for (int64_t c = 0; c < channels; c += lanes) {
-      int64_t some = least(lanes, channels - c);
-      if (inside && some == lanes) {
-        forward(j, image + c, call->xh, call->xw, j->tile * call->xw, count, to + c);
+    const int64_t wide = count * u->tile + u->taps - 1;
+    for (int64_t term = 0; term < j->f.depth; term += lanes) {
+      const int64_t phase = term / channels, c = term % channels, some = least(lanes, j->f.depth - term);
+      const int64_t y = at.y * t->stride - t->before + phase / u->phases, x = at.x * u->stride - u->before + phase % u->phases;
+      if (j->conv->last && c + lanes <= channels && y >= 0 && x >= 0 && y + (rows - 1) * t->stride < call->h &&
+          x + (wide - 1) * u->stride < call->w) {
+        const float* image = call->x + at.b * call->xb + y * call->xh + x * call->xw + c;
+        forward(j, image, t->stride * call->xh, u->stride * call->xw, count, wide, to + term);
         continue;
       }
-      lay_out(j, at, c, some, wide);
-      forward(j, ROOM->line, wide * lanes, lanes, j->tile * lanes, count, to + c);
+      for (int64_t i = 0; i < rows; ++i) lay_out_row(j, at, i, term, some, wide, line + i * wide * lanes);
+      forward(j, line, wide * lanes, lanes, count, wide, to + term);
     }
   }
 }
@@ -200,7 +187,9 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
   for (int64_t index = first, count; index < end && rc == 0; index += count) {
     spot at = spot_of(j, index);
     count = run_of(j, index, end);
-    int64_t wide = count * j->tile, pixels = least(wide, call->q - at.x), lines = least(j->tile, call->p - at.y);
+    const int64_t tile = j->f.tall.tile, wide = count * j->f.wide.tile;
+    int64_t pixels = least(wide, call->q - at.x), lines = least(tile, call->p - at.y);
+    const int whole = lines == tile && (pixels == wide || tile > 1); /* columns beyond the image are left out, of rows none */
     float* image = call->y + at.b * call->yb + at.y * call->yh + at.x * call->yw;
     for (int64_t f = 0; f < features && rc == 0; f += lanes) {
       int64_t some = least(lanes, features - f);
@@ -208,11 +197,11 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
       if (call->bias != NULL) memcpy(bias, call->bias + feature + f, (size_t)some * sizeof *bias);
       const float* from = ROOM->product + (index - first) * row + f;
       float* y = image + (feature + f) * call->yf;
-      if (j->conv->last && some == lanes && pixels == wide && lines == j->tile) {
-        inverse(j, from, row, point, count, bias, y, call->yh, call->yw, j->tile * call->yw);
+      if (j->conv->last && some == lanes && whole) {
+        inverse(j, from, row, point, count, pixels, bias, y, call->yh, call->yw);
         continue;
       }
-      inverse(j, from, row, point, count, bias, ROOM->line, wide * lanes, lanes, j->tile * lanes);
+      inverse(j, from, row, point, count, wide, bias, ROOM->line, wide * lanes, lanes);
       if (apart) {
         rc = put_finished(j, feature + f, some, wide, lines, pixels, y);
         continue;
@@ -234,14 +223,27 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
   return rc;
 }
 
+/* One point's products of terms [term, term + depth), added to those that are there where `add` says so. */
+static int multiply_terms(const job* j, int64_t point, ht_conv_tile c, int64_t term, int64_t depth, int add, int64_t features) {
+  c.x += point * j->point + term;
+  c.w += point * j->f.group + term * j->conv->lanes;
+  c.depth = depth;
+  c.add = add;
+  return ht_conv_across(j->kernel, j->conv->lanes, c, features);
+}
+
+/* All points' products. At infinity only phases with all taps count, which come first, down the image and of each phase down across it. */
 static int multiply(const job* j, int64_t rows, int64_t feature, int64_t features, int64_t row, int64_t point) {
-  const ht_kernel* k = j->kernel;
-  const float* weight = j->weight + feature / j->conv->lanes * j->panel;
+  const ht_winograd_side *t = &j->f.tall, *u = &j->f.wide;
+  const int64_t channels = j->conv->channels, each = u->phases * channels;
   int rc = 0;
-  for (int64_t p = 0; p < j->points && rc == 0; ++p, weight += j->group) {
-    ht_conv_tile c = {.x = ROOM->point + p * j->point, .ldx = j->row, .w = weight, .w_stride = j->panel, .y = ROOM->product + p * point,
-                      .ldy = row, .depth = j->conv->channels, .tiles = rows / k->mr};
-    rc = ht_conv_across(k, j->conv->lanes, c, features);
+  for (int64_t p = 0; p < j->f.points && rc == 0; ++p) {
+    ht_conv_tile c = {.x = ROOM->point, .ldx = j->row, .w = j->weight + feature / j->conv->lanes * j->f.panel, .w_stride = j->f.panel,
+                      .y = ROOM->product + p * point, .ldy = row, .tiles = rows / j->kernel->mr};
+    const int64_t down = p / u->points == t->points - 1 ? t->whole : t->phases, across = p % u->points == u->points - 1 ? u->whole : u->phases;
+    if (across == u->phases) rc = multiply_terms(j, p, c, 0, down * each, 0, features);
+    else
+      for (int64_t d = 0; d < down && rc == 0; ++d) rc = multiply_terms(j, p, c, d * each, across * channels, d > 0, features);
   }
   return rc;
 }
@@ -253,7 +255,7 @@ static void run_chunk(void* arg, int64_t index) {
   const int64_t first = index / each * j->block, end = least(first + j->block, j->tiles), rows = up(end - first, mr) * mr;
   int rc = 0;
   transform(j, first, end);
-  for (int64_t p = 0; p < j->points; ++p) /* rows that no tile has: numbers that no output keeps */
+  for (int64_t p = 0; p < j->f.points; ++p) /* rows that no tile has: numbers that no output keeps */
     memset(ROOM->point + p * j->point + (end - first) * j->row, 0, (size_t)((rows - (end - first)) * j->row) * sizeof(float));
   int64_t from = j->shared_spans ? index % each : 0, to = j->shared_spans ? from + 1 : j->spans;
   for (int64_t span = from; span < to && rc == 0; ++span) {
@@ -268,8 +270,8 @@ static void run_chunk(void* arg, int64_t index) {
 /* Blocks of tiles whose points, and spans of features whose products, find room. */
 static int cut(job* j, int share, int threads) {
   const int64_t mr = j->kernel->mr, nr = j->kernel->nr, units = up(j->tiles, mr);
-  j->row = ht_conv_apart(j->conv->channels);
-  const int64_t points = POINT_FLOATS / j->points - APART, products = PRODUCT_FLOATS / j->points - APART;
+  j->row = ht_conv_apart(j->f.depth);
+  const int64_t points = POINT_FLOATS / j->f.points - APART, products = PRODUCT_FLOATS / j->f.points - APART;
   int64_t most = least(points / j->row, products / nr) / mr;
   if (most < 1) return -1; /* the family's laws refuse such tiles */
   int64_t blocks = up(units, most), pieces = share == HT_CONV_F || share == HT_WHOLE ? 1 : threads;
@@ -288,14 +290,13 @@ static int cut(job* j, int share, int threads) {
 }
 
 int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads) {
-  job j = {.conv = conv, .kernel = kernel, .call = call, .tile = kernel->tile, .side = kernel->tile + 2};
+  job j = {.conv = conv, .kernel = kernel, .call = call, .f = ht_winograd_of(conv, kernel->tile)};
+  const ht_winograd_side *t = &j.f.tall, *u = &j.f.wide;
   j.weight = call->weight + ht_conv_form(conv, kernel->tile);
-  j.points = j.side * j.side;
-  j.down = up(call->p, j.tile);
-  j.across = up(call->q, j.tile);
+  j.down = up(call->p, t->tile);
+  j.across = up(call->q, u->tile);
   j.tiles = call->batch * j.down * j.across;
-  j.panel = ht_conv_apart((int64_t)conv->channels * conv->lanes);
-  j.group = j.panel * up(conv->features, conv->lanes);
+  j.run = (VECTORS / t->points - u->taps + 1) / u->tile;
   atomic_init(&j.failed, 0);
   if (j.tiles == 0) return 0;
   if (cut(&j, share, threads) != 0) return -1;

@@ -5,7 +5,7 @@ int ht_conv_is_woven(const ht_conv* conv) {
   /* conv_residues.py says the same. */
   const ht_window *tall = &conv->tall, *wide = &conv->wide;
   const int64_t phases = (int64_t)tall->stride * wide->stride;
-  const int turned = conv->last && conv->forms == HT_CONV_TURNED;
+  const int turned = conv->last && ht_conv_has(conv, HT_CONV_TURNED);
   return conv->transposed && conv->typed == NULL && !turned && phases > 1 && phases <= HT_CONV_RESIDUES && tall->dilation == 1 &&
          wide->dilation == 1 && tall->taps >= tall->stride && wide->taps >= wide->stride;
 }
