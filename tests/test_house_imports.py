@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_house import IMPORT_NAMES, ROOT, Import, imports, outside, target, told
+from tests.test_house import IMPORT_NAMES, ROOT, Import, imports, modules, outside, target, told
 
 BROUGHT = ("tune", "dev")  # the extras that `make test` installs
 BY_HAND = ("bench",)  # folders of commands, not tests, that say themselves what they need
@@ -25,22 +25,39 @@ def brought() -> frozenset[str]:
     return frozenset(IMPORT_NAMES.get(name, name.replace("-", "_")) for name in names)
 
 
-@cache
 def loads(name: str) -> frozenset[str]:
     """Packages from outside that the import of one module of ours imports, through all modules that it imports."""
+    return frozenset().union(*(loaded(module) for module in reached(name)))
+
+
+@cache
+def reached(name: str) -> tuple[str, ...]:
+    """Modules of ours that the import of a name runs: a package before its modules."""
+    parts = name.split(".")
+    found = (target(".".join(parts[:end])) for end in range(1, len(parts) + 1))
+    return tuple(dict.fromkeys(module.name for module in found if module is not None))
+
+
+@cache
+def loaded(name: str) -> frozenset[str]:
+    """What ``loads`` says, of a module by its own name."""
     found: set[str] = set()
-    seen: set[str] = set()
     asked = [name]
+    seen = {name}
     while asked:
-        parts = asked.pop().split(".")
-        for module in (target(".".join(parts[:end])) for end in range(1, len(parts) + 1)):  # a package before its modules
-            if module is None or module.name in seen:
-                continue
-            seen.add(module.name)
-            eager = [one.module for one in module.imports if one.eager]
-            found |= {one.split(".")[0] for one in eager if outside(one)}
-            asked += [one for one in eager if not outside(one)]
+        packages, inner = beside(asked.pop())
+        found |= packages
+        asked += inner - seen
+        seen |= inner
     return frozenset(found)
+
+
+@cache
+def beside(name: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Packages from outside, and modules of ours, that a module itself imports."""
+    eager = [one.module for one in modules()[name].imports if one.eager]
+    packages = frozenset(one.split(".")[0] for one in eager if outside(one))
+    return packages, frozenset(module for one in eager if not outside(one) for module in reached(one))
 
 
 def lacking(source: str, place: Path) -> list[str]:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 
 from haotuner.backends.policy import Policy
@@ -31,8 +32,12 @@ def fingerprint(device: Device, policy: Policy, words: Mapping[str, str], source
 
 def meaning(source: Path) -> str:
     """Text of a Python or C source without comments, docstrings and layout."""
-    text = source.read_text(encoding="utf-8")
-    return _python(text) if source.suffix == ".py" else _c(text)
+    return _meaning(source.read_text(encoding="utf-8"), source.suffix)
+
+
+@lru_cache(maxsize=1024)  # every lab, store and pack of a process asks for the same few files, 0.3 s of a core together
+def _meaning(text: str, suffix: str) -> str:
+    return _python(text) if suffix == ".py" else _c(text)
 
 
 def _python(text: str) -> str:

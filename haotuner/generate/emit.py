@@ -18,11 +18,10 @@ from haotuner.generate.expressions import (
     Fold,
     Load,
     Merged,
-    Number,
-    Size,
     Variable,
     children,
     free_variables,
+    has_folds,
     parts,
 )
 from haotuner.generate.machine import Cell, Machine, Value
@@ -206,15 +205,15 @@ class _Emitter(Values):
         """Folds in some expressions that are not computed yet and need no variable of the loops inside, inner ones first."""
         found: list[Fold] = []
         seen: set[int] = set()
+        bound = here.variables.keys() - inside
 
         def walk(e: Expression) -> None:
-            if id(e) in seen or isinstance(e, Fold) and e in here.folds:
+            if not has_folds(e) or id(e) in seen or isinstance(e, Fold) and e in here.folds:
                 return
             seen.add(id(e))
             for child in (self._value(e, here),) if isinstance(e, Fold) else children(e):
                 walk(child)
-            bound = set(here.variables)
-            if isinstance(e, Fold) and e is not but and free_variables(e) <= bound and not free_variables(e) & inside:
+            if isinstance(e, Fold) and e is not but and free_variables(e) <= bound:
                 found.append(e)
 
         for value in values:
@@ -223,10 +222,10 @@ class _Emitter(Values):
 
     def _hoist(self, e: Expression, inside: set[str], here: Frame) -> None:
         """Compute the largest parts that need no variable inside, once: each goes into a variable of the program."""
-        if id(e) in here.known or isinstance(e, (Number, Variable, Size, Fold)):
+        if not has_folds(e) or isinstance(e, Fold) or id(e) in here.known:
             return
         if not free_variables(e) & inside:
-            if isinstance(e, Apply) and any(isinstance(part, Fold) for part in parts(e, into_folds=False)):
+            if isinstance(e, Apply):
                 here.known[id(e)] = self.machine.cell(e.dtype, 1, self.evaluate(e, here)).get()
             return
         for child in children(e):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 from haotuner.graph.extents import Extent, canonical
 
 INDEX = "int64"
+NONE = frozenset[str]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,10 @@ class Variable:
     """A loop's variable, from 0 on."""
 
     name: str
+    free: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "free", frozenset({self.name}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class Load:
     indices: tuple[Expression, ...]
     dtype: str
     held: tuple[Extent, ...] = ()
+    free: frozenset[str] = field(init=False, repr=False, compare=False)
+    folded: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _note(self, self.indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,11 @@ class Apply:
     function: str
     arguments: tuple[Expression, ...]
     dtype: str
+    free: frozenset[str] = field(init=False, repr=False, compare=False)
+    folded: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _note(self, self.arguments)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +79,11 @@ class Fold:
     value: Expression
     dtype: str
     tensor: str = field(default="", compare=False)  # of the graph, whose elements it computes
+    free: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        own = {variable.name for variable, _ in self.axes}
+        object.__setattr__(self, "free", free_variables(self.value) - own)
 
 
 Expression: TypeAlias = Number | Variable | Size | Load | Apply | Fold
@@ -100,13 +119,19 @@ def parts(e: Expression, *, into_folds: bool = True) -> Iterator[Expression]:
     return walk(e)
 
 
-@lru_cache(maxsize=100_000)
 def free_variables(e: Expression) -> frozenset[str]:
-    """Names of the loop variables that a value depends on."""
-    if isinstance(e, Variable):
-        return frozenset({e.name})
-    found = frozenset().union(*(free_variables(child) for child in children(e)))
-    return found - {variable.name for variable, _ in e.axes} if isinstance(e, Fold) else found
+    """Names of the loop variables that a value depends on; known since it was made, for emitters ask at every turn."""
+    return NONE if isinstance(e, (Number, Size)) else e.free
+
+
+def has_folds(e: Expression) -> bool:
+    """Whether there is a reduction in it; known since it was made."""
+    return e.folded if isinstance(e, (Apply, Load)) else isinstance(e, Fold)
+
+
+def _note(e: Load | Apply, inside: tuple[Expression, ...]) -> None:
+    object.__setattr__(e, "free", NONE.union(*map(free_variables, inside)))
+    object.__setattr__(e, "folded", any(map(has_folds, inside)))
 
 
 def index(value: int) -> Number:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from haotuner.generate.expressions import Expression, Fold, Load, Number, Size, Variable, free_variables
 from haotuner.generate.machine import Machine, Value
 from haotuner.generate.noticed import noticed
 from haotuner.generate.places import step_along
 from haotuner.graph.graph import Graph
+
+_NOT_YET = object()
 
 
 @dataclass(slots=True)
@@ -25,7 +27,8 @@ class Frame:
 
     def inner(self, **variables: Value) -> Frame:
         """The same with more loop variables."""
-        return replace(self, variables={**self.variables, **variables}, folds=dict(self.folds), known=dict(self.known))
+        own = {**self.variables, **variables}
+        return Frame(own, dict(self.folds), self.lanes, self.along, self.mask, self.pitch, dict(self.known))
 
 
 class Values:
@@ -47,9 +50,10 @@ class Values:
 
     def evaluate(self, e: Expression, frame: Frame) -> Value:
         """The value of an expression, computed once a frame."""
-        if id(e) not in frame.known:
-            frame.known[id(e)] = self._made(e, frame)
-        return frame.known[id(e)]
+        found = frame.known.get(id(e), _NOT_YET)
+        if found is _NOT_YET:
+            found = frame.known[id(e)] = self._made(e, frame)
+        return found
 
     def _made(self, e: Expression, frame: Frame) -> Value:
         machine = self.machine

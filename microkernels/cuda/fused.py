@@ -80,6 +80,8 @@ def steps_of(op: Op, *, phased: bool = False) -> int:
 
 def stepped(kernel: MicroKernel, steps: int = ANY_STEPS) -> MicroKernel:
     """The same kernel, built for steps as ``steps_of`` says them, whatever it was built for."""
+    if built_for(kernel) == steps:
+        return kernel  # nearly always: a selection asks for tens of thousands
     plain = tuple(one for one in kernel.params if one[0] != STEPPED)
     return MicroKernel(kernel.family, (*plain, (STEPPED, steps)) if steps else plain)
 

@@ -13,7 +13,7 @@ from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense import resident_blocks, rounded_registers, vector_elements
 from haotuner.microkernels.cuda.dense_wgmma_windows import CudaWgmmaWindows
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
-from haotuner.microkernels.cuda.fused import is_stepped
+from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, is_stepped, stepped
 from haotuner.ops.convolution import Window
 from haotuner.words.demand import asked
 from haotuner.words.kernel import MicroKernel
@@ -220,14 +220,22 @@ def test_what_cannot_be_a_program_is_refused_with_a_reason(build):
         build()
 
 
+def test_a_kernel_is_built_for_steps_or_is_what_it_was():
+    plain = GEMV.kernel(bm=4, c=1, wn=4, wk=1, v=8)
+    any_steps = stepped(plain)
+    assert stepped(plain, 0) is plain and stepped(any_steps) is any_steps
+    assert [built_for(one) for one in (any_steps, stepped(any_steps, 5))] == [ANY_STEPS, 5]
+    assert stepped(any_steps, 0) == stepped(stepped(plain, 5), 0) == plain
+
+
 def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
     plain = Op.parse("conv2d:c=96,f=64,r=3,s=3,pad=1,layout=nhwc,dtype=bf16")
     windows, columns = conv_families(plain)  # 96 terms of a tap are no whole steps of wgmma
     assert (windows.name, columns.name) == ("cuda_windows_mma_bf16", "cuda_batched_mma_bf16")
     points = list(windows.points(plain, device("sm_80")))
     assert {point["bk"] for point in points} == {32} and {point["v"] for point in points} == {8}
-    stepped = replace(plain, epilogue=("bias", "gelu"))
-    assert all(is_stepped(point) for point in conv_families(stepped)[0].points(stepped, device("sm_80")))
+    more = replace(plain, epilogue=("bias", "gelu"))
+    assert all(is_stepped(point) for point in conv_families(more)[0].points(more, device("sm_80")))
     pairs, found = [(point, Shape.of(b=8, h=56, w=56)) for point in points[:40]], []
     for family in (windows, columns):
         same = [(MicroKernel(family.name, point.params), shape) for point, shape in pairs]

@@ -7,7 +7,6 @@ What a process of its own does otherwise (signals, imports, what is installed, t
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import io
 import json
@@ -157,13 +156,12 @@ def _spare_memory() -> None:
 
 
 def _spare_sources() -> None:
-    """What the timed sources mean is read once for all commands: they do not change. 0.5 s of a core each."""
+    """What the timed sources mean is found once for all commands: 0.5 s of a core each."""
     from haotuner.backends import sources
     from haotuner.backends.cpu.backend import CpuBackend
     from haotuner.backends.policy import Policy
     from haotuner.hw_profiles.find import find_device
 
-    vars(sources)["meaning"] = functools.cache(sources.meaning)
     CpuBackend().fingerprint(find_device("cpu", measure=False), Policy())
     for path in (Path(sources.__file__).parents[1] / "microkernels" / "cuda").glob("*.py"):
         sources.meaning(path)
