@@ -35,14 +35,13 @@ class DenseOp(LinearOp):
             typed = TypedLinear(TypedBound.made(self._pack, self._op, weight, given, threads))
             self._pack.own(typed)
             return typed
-        call, setting = self._pack.entry(self._op, threads)
         if self._fused:
             given = constants if bias is None else {"bias": bias, **constants}
-            linear: Linear = FusedLinear(fused_bound(self._op, call, setting, weight, given, self._pack.arena))
+            linear: Linear = FusedLinear(fused_bound(self._pack, self._op, weight, given, threads))
         elif constants:
             raise TypeError(f"{self.name} has no epilogue that reads {', '.join(constants)}; it takes a weight and a bias")
         else:
-            linear = Linear(Bound.of(self._op, call, setting, weight, bias, self._pack.arena))
+            linear = Linear(Bound.of(self._pack, self._op, weight, bias, threads))
         self._pack.own(linear)
         return linear
 

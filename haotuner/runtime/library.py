@@ -16,6 +16,7 @@ from haotuner.errors import PackInvalid, PackMismatch
 from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, Folder, linked, steadily
 from haotuner.pack.manifest import Manifest, manifest_in
 from haotuner.pack.op import PackOp
+from haotuner.runtime.addresses import takes_addresses
 from haotuner.runtime.elf import elf_problem
 from haotuner.runtime.gpus import Gpu
 from haotuner.runtime.host import missing_flags, platform_problem
@@ -156,6 +157,11 @@ class Library:
             del self.__dict__["_module"]
             raise
         return module
+
+    @cached_property
+    def takes_addresses(self) -> bool:
+        """Whether calls may name numpy's arrays by ``id``, with BY_ADDRESS in the setting."""
+        return takes_addresses(self.function)
 
     def function(self, name: str) -> Callable[..., Any]:
         """One exported function; PackInvalid if the library has no such symbol."""

@@ -39,24 +39,29 @@ class Linear:
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """The product; TypeError or ValueError name the argument, what was expected and what was found."""
-        call, packed, setting, bias = self._state
+        call, packed, setting, addressed, more = self._state
+        if addressed and type(x) is np.ndarray:  # the usual call; what is wrong with another is said below
+            try:
+                y = np.empty((*x.shape[:-1], self._n), np.float32) if out is None else out
+                if type(y) is np.ndarray:
+                    call(id(x), packed, id(y), addressed, *more)
+                    return y
+            except REFUSED:
+                pass
         negated = getattr(x, "is_neg", None)
         if negated is not None and negated():  # a lazy negation of torch: DLPack hands out the numbers without the sign
             raise ValueError(f"{self.name}: x is a lazy negation; pass x.resolve_neg()")
         if out is None:
             if negated is not None and not x.requires_grad:  # a torch tensor: the library asks torch itself for the output
                 try:
-                    return call(x, packed, None, setting) if bias is None else call(x, packed, None, setting, bias)
+                    return call(x, packed, None, setting, *more)
                 except REFUSED:
                     pass  # said again below, in words about x; or torch has no exchange table and this is the way
             out = self._empty(x)
         else:
             check_written(self.name, out)
         try:
-            if bias is None:
-                call(x, packed, out, setting)
-            else:
-                call(x, packed, out, setting, bias)
+            call(x, packed, out, setting, *more)
         except REFUSED as error:
             if not read_only(x, "float32"):
                 raise explain(self.name, {"x": (x, "float32"), "out": (out, "float32")}, error) from error
@@ -76,8 +81,7 @@ class Linear:
     @property
     def bare_call(self) -> Callable[[Any, Any], None]:
         """A function of (x, out) that is the tvm-ffi call and nothing else: what ``linear(x, out=out)`` adds to."""
-        call, packed, setting, bias = self._state
-        more = () if bias is None else (bias,)
+        call, packed, setting, _, more = self._state
 
         def bare(x: Any, out: Any) -> None:
             call(x, packed, out, setting, *more)
@@ -92,7 +96,14 @@ class Linear:
     def serve(self, bound: Bound) -> None:
         """Serve later calls from ``bound``; calls that run now finish as they began."""
         self._bound, self._n = bound, bound.op.n
-        self._state = bound.call, bound.packed, bound.setting, bound.bias  # one tuple: a call sees all old or all new
+        more = () if bound.bias is None else (bound.bias,)
+        self._state = (
+            bound.call,
+            bound.packed,
+            bound.setting,
+            bound.addressed,
+            more,
+        )  # one tuple: a call sees all old or all new
 
     def weight(self) -> NDArray[np.float32]:
         """The weight as it was bound, unpacked into a new array."""
@@ -101,7 +112,7 @@ class Linear:
     def rebind(self, weight: Any, bias: Any = None) -> None:
         """Serve another weight and bias from the next call on; not while the pack is handed over."""
         bound = self._bound
-        self.serve(Bound.of(bound.op, bound.call, bound.setting, weight, bias, self.owner.arena))
+        self.serve(Bound.of(self.owner, bound.op, weight, bias, threads_of(bound.setting)))
 
     def twin(self) -> Linear:
         """Another linear with the same packed weight; ``rebind`` of one leaves the other as it is."""
@@ -141,32 +152,46 @@ class Bound:
     op: PackOp
     call: Callable[..., Any]
     setting: int  # plan and threads, see words/limits.py
+    addressed: int = 0  # the same for calls that name numpy's arrays by ``id``; 0: there are none
     packed: Any  # tvm_ffi tensor (panels, k, pw)
     bias: Any = None  # tvm_ffi tensor (n,)
     constants: tuple[Any, ...] = ()  # of an epilogue: tvm_ffi tensors (n,)
     packed_bytes: int = 0
 
     @staticmethod
-    def of(op: PackOp, call: Callable[..., Any], setting: int, weight: Any, bias: Any, arena: Arena) -> Bound:
+    def of(pack: Pack, op: PackOp, weight: Any, bias: Any, threads: int | None) -> Bound:
         """Pack a weight and copy a bias (None: none); see ``pack_weight`` for what is refused."""
         import tvm_ffi
 
         row = None if bias is None else tvm_ffi.from_dlpack(channel_row(op, "bias", bias, op.n))
-        packed = pack_weight(op, weight, arena)
+        call, setting = pack.entry(op, threads)
+        packed = pack_weight(op, weight, pack.arena)
         return Bound(
-            op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), bias=row, packed_bytes=packed.nbytes
+            op=op,
+            call=call,
+            setting=setting,
+            addressed=pack.addressed(setting),
+            packed=tvm_ffi.from_dlpack(packed),
+            bias=row,
+            packed_bytes=packed.nbytes,
         )
 
     def moved(self, pack: Pack, op: PackOp) -> Bound:
         """The same weight for the same op of another pack; packed anew only where its panels differ."""
         call, setting = pack.entry(op, threads_of(self.setting))
         if (op.pw, op.panels, op.k) == (self.op.pw, self.op.panels, self.op.k):
-            return replace(self, op=op, call=call, setting=setting)
+            return replace(self, op=op, call=call, setting=setting, addressed=pack.addressed(setting))
         import tvm_ffi
 
         packed = pack_weight(op, self.weight(), pack.arena)
         return replace(
-            self, op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), packed_bytes=packed.nbytes
+            self,
+            op=op,
+            call=call,
+            setting=setting,
+            addressed=pack.addressed(setting),
+            packed=tvm_ffi.from_dlpack(packed),
+            packed_bytes=packed.nbytes,
         )
 
     def weight(self) -> NDArray[np.float32]:

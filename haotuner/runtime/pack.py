@@ -191,6 +191,10 @@ class Pack:
         count = self.threads if threads is None else checked_threads(threads)
         return self.library().function(op.name), limits.setting(self.plan_index(op, count), count)
 
+    def addressed(self, setting: int) -> int:
+        """The setting of calls that name numpy's arrays by ``id``; 0 where the library cannot take them so."""
+        return setting + limits.BY_ADDRESS if self.gpu is None and self.library().takes_addresses else 0
+
     def own(self, linear: AnyLinear) -> None:
         """Serve this linear until the pack is closed or handed over, which may happen at this moment in another thread."""
         linear.owner = self

@@ -39,7 +39,10 @@ class TypedLinear(FusedLinear):
 
     def __call__(self, x: Any, out: Any = None, **inputs: Any) -> Any:
         """The product; TypeError or ValueError name the argument, what was expected and what was found."""
-        call, packed, setting, constants = self._state
+        found = self._by_address(x, out, inputs)
+        if found is not None:
+            return found
+        call, packed, setting, _, constants = self._state
         if out is not None and not inputs and not self._passed:  # the usual call says nothing twice
             negated = getattr(x, "is_neg", None)
             if negated is None or not (negated() or x.requires_grad or getattr(out, "requires_grad", False)):
@@ -139,6 +142,7 @@ class TypedBound(Bound):
             op=op,
             call=call,
             setting=setting,
+            addressed=pack.addressed(setting),
             packed=tvm_ffi.from_dlpack(packed),
             bias=constants[0] if list(rows) == ["bias"] and not wanted else None,
             constants=constants,
@@ -149,7 +153,7 @@ class TypedBound(Bound):
         """The same weight for the same op of another pack; packed anew only where its panels differ."""
         call, setting = pack.entry(op, threads_of(self.setting))
         if op.operands[1].packed == self.op.operands[1].packed:
-            return replace(self, op=op, call=call, setting=setting)
+            return replace(self, op=op, call=call, setting=setting, addressed=pack.addressed(setting))
         names = [o.name for o in op.extra if o.role == "constant"] or ["bias"]
         given = {name: np.from_dlpack(row) for name, row in zip(names, self.constants, strict=False)}
         return TypedBound.made(pack, op, self.weight(), given, threads_of(self.setting))

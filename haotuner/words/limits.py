@@ -9,6 +9,7 @@ from haotuner.words.composition import WAYS
 
 # A call.
 MAX_THREADS = 256  # also the factor of a setting: plan index + MAX_THREADS * threads
+BY_ADDRESS = 1 << 20  # beside a setting: whole numbers among the operands are addresses of numpy's arrays (native/arrays.c)
 MAX_OPS = 256  # of a pack: op counters are sized by it
 MAX_AXES = 8
 MAX_OPERANDS = 8
@@ -44,8 +45,8 @@ KIND_TABLES = {
 SLICED = "ht_sliced_kind"
 
 _SHARE_WORDS = ("HT_SERIAL", "HT_COLUMNS", "HT_ROWS", "HT_TERMS")
-_NUMBERS = ("MAX_THREADS", "MAX_OPS", "MAX_AXES", "MAX_OPERANDS", "MAX_EXTRA", "MAX_DYNAMIC", "MAX_RANK", "MAX_REGIONS",
-            "MAX_PARTS", "MAX_TILE", "PARTIAL_FLOATS", "PART_TERMS",
+_NUMBERS = ("MAX_THREADS", "BY_ADDRESS", "MAX_OPS", "MAX_AXES", "MAX_OPERANDS", "MAX_EXTRA", "MAX_DYNAMIC", "MAX_RANK",
+            "MAX_REGIONS", "MAX_PARTS", "MAX_TILE", "PARTIAL_FLOATS", "PART_TERMS",
             "FOLD_LEAST", "TERMS_STEP", "ROW_PIECES", "EXACT_EXTENT",
             "EXTENT_SLOTS", "SHAPE_SLOTS")  # fmt: skip
 

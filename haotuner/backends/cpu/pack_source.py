@@ -64,6 +64,7 @@ MODEL_SOURCES = ("loops.c", *(f"model/{name}.c" for name in MODEL))  # of packs 
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = (
     "ffi.c",
+    "arrays.c",
     "door.c",
     "serve.c",
     "absent.c",

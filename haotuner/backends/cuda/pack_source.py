@@ -40,8 +40,8 @@ KIND_SOURCES = (
     "conv_residue.c",
     "product_check.c",
 )
-PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KIND_SOURCES),
-                *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
+PACK_SOURCES = ("ffi.c", "arrays.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c",
+                *(f"kinds/{name}" for name in KIND_SOURCES), *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
 MODEL = ("between", "branches", "chain", "entry", "lives", "place", "plan", "read", "read_chain", "run", "sizes", "turns",
          "weights")  # fmt: skip
 ON_DEVICE = ("cuda/model.c", "cuda/model_host.c", "cuda/model_door.c")

@@ -2,7 +2,8 @@
  *
  * call(x, weight, out, setting[, bias]), or with an epilogue call(x, weight, out, setting, its operands…): setting = plan index + HT_MAX_THREADS * threads. Returns None; with None for out, a new tensor
  * from the allocator of x's framework, which tvm-ffi knows for classes with a DLPack exchange table (torch).
- * Of another kind than dense: call(setting, operands…, out). */
+ * Of another kind than dense: call(setting, operands…, out). With HT_BY_ADDRESS in the setting, whole numbers among the operands are
+ * addresses of numpy's arrays (arrays.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -109,10 +110,17 @@ static int allocate_sized(const ht_op* op, const DLTensor* const* inputs, TVMFFI
   return allocate(op, inputs[0], rank, shape, out);
 }
 
+/* An operand's tensor, of a setting with HT_BY_ADDRESS also that of an array; NULL if it is none. */
+static const DLTensor* operand_of(const TVMFFIAny* value, int64_t setting, int written, ht_array* room) {
+  if (value->type_index == kTVMFFIInt && (setting & HT_BY_ADDRESS) != 0) return ht_ffi_array(value->v_int64, written, room);
+  return ht_ffi_tensor(value);
+}
+
 /* Any kind: (setting, operands…, out). None for the output, where the kind says how large it is: a new one. */
 static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   const ht_op* op = &ht_ops[index];
   const DLTensor* tensors[HT_MAX_OPERANDS];
+  ht_array arrays[HT_MAX_OPERANDS];
   int32_t given = count_args - 1;
   if (given < op->operand_count || given > op->operand_count + op->optional_count || given > HT_MAX_OPERANDS ||
       args[0].type_index != kTVMFFIInt)
@@ -120,7 +128,8 @@ static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* 
   TVMFFIAny made = {.type_index = kTVMFFINone};
   const int32_t output = op->operand_count - 1;
   for (int i = 0; i < given; ++i) {
-    if ((tensors[i] = ht_ffi_tensor(&args[i + 1])) != NULL) continue;
+    const int written = i < op->operand_count && op->operands[i].role >= HT_OUTPUT;
+    if ((tensors[i] = operand_of(&args[i + 1], args[0].v_int64, written, &arrays[i])) != NULL) continue;
     if (i == output && args[i + 1].type_index == kTVMFFINone && op->kind->sized != NULL) {
       if (allocate_sized(op, tensors, &made) != 0) return -1;
       tensors[i] = ht_ffi_tensor(&made);
@@ -134,7 +143,7 @@ static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* 
     return ht_ffi_raise("TypeError", op->name, text);
   }
   ht_error error;
-  if (ht_call_op(index, tensors, given, args[0].v_int64, NULL, &error) != 0) {
+  if (ht_call_op(index, tensors, given, args[0].v_int64 & ~(int64_t)HT_BY_ADDRESS, NULL, &error) != 0) {
     release(&made);
     return ht_ffi_raise(error.kind, op->name, error.text);
   }
@@ -145,6 +154,7 @@ static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* 
 int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   static const char* const names[5] = {"x", "weight", "out", "setting", "bias"};
   const DLTensor* tensors[HT_MAX_OPERANDS + 1] = {NULL};
+  ht_array arrays[HT_MAX_OPERANDS + 1];
   const ht_op* op = &ht_ops[index];
   if (op->kind->look_up == NULL) return run(index, args, count_args, result);
   const int extras = op->operand_count - HT_LAYER_OPERANDS;
@@ -158,8 +168,9 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny*
   if (args[2].type_index == kTVMFFINone && ht_ffi_allocate(op, kDLCPU, ht_ffi_tensor(&args[0]), &made) != 0) return -1;
   for (int i = 0; i < count_args; ++i) {
     if (i == 3) continue;
-    const DLTensor** given = &tensors[i < 3 ? i : i - 1];
-    if ((*given = ht_ffi_tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i])) != NULL) continue;
+    const int place = i < 3 ? i : i - 1;
+    const TVMFFIAny* given = i == 2 && made.type_index != kTVMFFINone ? &made : &args[i];
+    if ((tensors[place] = operand_of(given, args[3].v_int64, i == 2, &arrays[place])) != NULL) continue;
     release(&made);
     char text[160];
     const char* name = i > 3 && extras > 0 ? op->operands[HT_FIRST_EXTRA + i - 4].name : names[i];
@@ -167,7 +178,7 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny*
     return ht_ffi_raise("TypeError", op->name, text);
   }
   ht_error error;
-  if (ht_call_op(index, tensors, count_args - 1, args[3].v_int64, NULL, &error) != 0) {
+  if (ht_call_op(index, tensors, count_args - 1, args[3].v_int64 & ~(int64_t)HT_BY_ADDRESS, NULL, &error) != 0) {
     release(&made);
     return ht_ffi_raise(error.kind, op->name, error.text);
   }

@@ -3,6 +3,7 @@
 #define HT_LIMITS_H_
 
 #define HT_MAX_THREADS 256
+#define HT_BY_ADDRESS 1048576
 #define HT_MAX_OPS 256
 #define HT_MAX_AXES 8
 #define HT_MAX_OPERANDS 8

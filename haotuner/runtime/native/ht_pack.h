@@ -37,6 +37,16 @@ int ht_ffi_queue_all(int index, const TVMFFIAny* args, int32_t count, TVMFFIAny*
 /* ffi.c, for placed.c. */
 int ht_ffi_raise(const char* kind, const char* op, const char* text); /* -1, with the error set */
 const DLTensor* ht_ffi_tensor(const TVMFFIAny* value);                /* NULL if it is none */
+
+typedef struct {
+  DLTensor tensor;
+  int64_t strides[HT_MAX_RANK];
+} ht_array;
+
+/* arrays.c: the tensor of the numpy array at that address, in `room`, as long as the array is kept; NULL where it cannot be taken so: of
+ * another type, or read-only though it will be written. */
+const DLTensor* ht_ffi_array(int64_t address, int written, ht_array* room);
+
 /* A new output of a layer for x, of x's framework and on its device; 0 or -1. */
 int ht_ffi_allocate(const ht_op* op, int device_type, const DLTensor* x, TVMFFIAny* out);
 int64_t ht_ffi_whole(const TVMFFIAny* args, int32_t count, int32_t index, int64_t limit); /* of [0, limit), or -1 */
