@@ -42,8 +42,7 @@ def axes_of(op: Op) -> tuple[Axis, Axis] | None:
     if not is_convolution(op.kind) or "transpose" in op.kind or int(op.option("groups")) != 1:
         return None
     found = windows(op.kind, dict(op.static), op.all_options())
-    plain = all(side.dilation == 1 and side.stride == 1 for side in found.values())
-    return filter_axes(found) if plain else None
+    return filter_axes(found) if all(side.dilation == 1 for side in found.values()) else None
 
 
 def filter_tiles(op: Op) -> tuple[int, ...]:
@@ -69,7 +68,8 @@ def _outputs(kernel: MicroKernel, side: int) -> int:
 class CpuConvWinograd(CpuConv):
     """Family ``cpu_conv_winograd_fp32``; parameters as channels-last ``cpu_conv_fp32``, and wt: outputs of a tile each way.
 
-    ``dn`` or ``ac`` is 1 where windows have one tap down the image or across it, so that nothing is transformed that way.
+    ``dn`` or ``ac`` is 1 where windows have one tap down the image or across it, so that nothing is transformed that way;
+    ``sd`` and ``sa`` are the stride, down and across, of windows that move by more than one.
     """
 
     name = "cpu_conv_winograd_fp32"
@@ -92,7 +92,8 @@ class CpuConvWinograd(CpuConv):
         more = features_end(op["f"], nr, vl)
         params = (("cl", int(channels_last(op))), ("mr", mr), ("nr", nr), ("pw", vl), ("ku", UNROLL), ("vl", vl), ("pf", 0))
         alone = tuple((name, 1) for name, axis in zip(("dn", "ac"), axes, strict=True) if axis.outputs(wt) == 1)
-        return with_epilogue(MicroKernel(self.name, (*params, *more, ("wt", wt), *alone)), op.epilogue)
+        moves = tuple((name, axis.stride) for name, axis in zip(("sd", "sa"), axes, strict=True) if axis.stride > 1)
+        return with_epilogue(MicroKernel(self.name, (*params, *more, ("wt", wt), *alone, *moves)), op.epilogue)
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Tiles of outputs are numbered through all rows and images."""
@@ -135,14 +136,19 @@ class CpuConvWinograd(CpuConv):
         """That of a product a point, each with a weight of its own, and the transforms around them."""
         e = asked.extents
         one = np.ones_like(e["b"])
+        taps, moves = (e.get("r", one), e["s"]), (asked.param("sd", 1.0), asked.param("sa", 1.0))
         down, across = (asked.each(partial(_outputs, side=side)) for side in (0, 1))
-        count = (down + e.get("r", one) - 1) * (across + e["s"] - 1)
+        each = [np.ceil(some / stride) for some, stride in zip(taps, moves, strict=True)]
+        phases = np.minimum(taps[0], moves[0]) * np.minimum(taps[1], moves[1])
+        count, met = (down + each[0] - 1) * (across + each[1] - 1), one
+        for outputs, some, stride, whole in zip((down, across), taps, moves, each, strict=True):  # as ``Axis.terms``
+            met = met * ((outputs + whole - 2) * np.minimum(some, stride) + some - (whole - 1) * stride)
         tiles = e["b"] * np.ceil(e.get("p", one) / down) * np.ceil(e["q"] / across)
-        product = replace(asked, extents={"m": tiles, "n": e["f"], "k": e["cg"]})
-        values = count * tiles  # of all points, of a channel or a feature
-        moved, none = FP32_BYTES * 2 * values * (e["cg"] + e["f"]), np.zeros_like(tiles)  # they are written and read again
+        product = replace(asked, extents={"m": tiles, "n": e["f"], "k": e["cg"] * met / count})
+        values = count * tiles * (e["cg"] * phases + e["f"])  # of all points, of terms and of features
+        moved, none = FP32_BYTES * 2 * values, np.zeros_like(tiles)  # they are written and read again
         around = Work(
-            flops={"simd": ADDS * ((down > 1) + 1.0 * (across > 1)) * values * (e["cg"] + e["f"])},
+            flops={"simd": ADDS * ((down > 1) + 1.0 * (across > 1)) * values},
             least_bytes=none,
             far_bytes=none,
             mid_bytes=moved,
