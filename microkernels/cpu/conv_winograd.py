@@ -30,11 +30,12 @@ from haotuner.words.op import Op
 
 UNROLL = 4
 ADDS = 4.0  # flops of a point in the transforms of one axis on each side, twice since they wait for one another
-ROOM = {"points": 224 * 1024, "products": 96 * 1024}  # floats, as conv_winograd.c has it
+ROOM = {"points": 1280 * 1024, "products": 256 * 1024}  # floats, as conv_winograd.c has it
 APART = 32  # floats that a row may be longer, so that rows do not meet in L1
 WORST = 2.0**-13  # of the magnitudes that meet in a sum: a quarter of what operands in TF32 or fp16 would lose
 SAVED = 0.75  # of the products that windows take: transforms take their own time
 FROM_LEAST = 2.5  # products of a tile over those of the best one: smaller tiles fit small images, and read fewer weights
+MOST_WEIGHT = 12  # times the plain one: a pack holds both
 
 
 def axes_of(op: Op) -> tuple[Axis, Axis] | None:
@@ -50,8 +51,10 @@ def filter_tiles(op: Op) -> tuple[int, ...]:
     axes = axes_of(op)
     if axes is None:
         return ()
-    each = {tile: terms(tile, axes) / prod(a.outputs(tile) for a in axes) for tile in TILES if fits(tile, axes)}
-    most = min(SAVED * prod(a.taps for a in axes), FROM_LEAST * min(each.values(), default=0.0))
+    taps, phases = prod(axis.taps for axis in axes), prod(axis.phases for axis in axes)
+    light = [tile for tile in TILES if fits(tile, axes) and points(tile, axes) * phases <= MOST_WEIGHT * taps]
+    each = {tile: terms(tile, axes) / prod(axis.outputs(tile) for axis in axes) for tile in light}
+    most = min(SAVED * taps, FROM_LEAST * min(each.values(), default=0.0))
     return tuple(tile for tile, products in each.items() if products <= most)
 
 

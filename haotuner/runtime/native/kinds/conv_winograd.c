@@ -7,9 +7,13 @@
 #include "epilogue.h"
 #include "turn.h"
 
-/* Of a thread, kept from call to call: points of a block and their products, together what L2 and a share of L3 hold. */
-#define POINT_FLOATS (224 * 1024)
-#define PRODUCT_FLOATS (96 * 1024)
+/* Of a thread, kept from call to call: points of a block and their products. NEAR: together what L2 and a share of L3 hold. The weight
+ * streams past once for each block: where fewer than ROWS tiles find room so near, a block has more of them, in L3. */
+#define NEAR_POINTS (224 * 1024)
+#define NEAR_PRODUCTS (96 * 1024)
+#define POINT_FLOATS (1280 * 1024)
+#define PRODUCT_FLOATS (256 * 1024)
+#define ROWS 96
 #define VECTORS 320     /* of what tiles side by side in a row of the image see, half transformed: as many at a time stay near L1 */
 #define MOST_LANES 16
 #define APART 32        /* floats that ht_conv_apart adds at most */
@@ -271,8 +275,11 @@ static void run_chunk(void* arg, int64_t index) {
 static int cut(job* j, int share, int threads) {
   const int64_t mr = j->kernel->mr, nr = j->kernel->nr, units = up(j->tiles, mr);
   j->row = ht_conv_apart(j->f.depth);
-  const int64_t points = POINT_FLOATS / j->f.points - APART, products = PRODUCT_FLOATS / j->f.points - APART;
-  int64_t most = least(points / j->row, products / nr) / mr;
+  int64_t products = NEAR_PRODUCTS / j->f.points - APART, most = least((NEAR_POINTS / j->f.points - APART) / j->row, products / nr) / mr;
+  if (most < up(ROWS, mr)) {
+    products = PRODUCT_FLOATS / j->f.points - APART;
+    most = least(least((POINT_FLOATS / j->f.points - APART) / j->row, products / nr) / mr, up(ROWS, mr));
+  }
   if (most < 1) return -1; /* the family's laws refuse such tiles */
   int64_t blocks = up(units, most), pieces = share == HT_CONV_F || share == HT_WHOLE ? 1 : threads;
   if (pieces > 1) blocks = up(blocks, pieces) * pieces;
