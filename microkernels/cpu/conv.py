@@ -55,6 +55,7 @@ class CpuConv:
     name = "cpu_conv_fp32"
     backend = "cpu"
     frontier = 28  # all are raced at a few shapes, within a minute
+    features_are_columns = False  # of a tile, with channels first, too
 
     def serves(self, op: Op) -> bool:
         """Any convolution in fp32, with any epilogue."""
@@ -102,7 +103,8 @@ class CpuConv:
         """Whole tiles; of the features what the last tile's program has."""
         if axis != "f":
             return rounded_up(self.tile(kernel), axis, extent)
-        size, end, residues = kernel["nr" if kernel["cl"] else "mr"], last_tile(kernel), residues_of(kernel)
+        columns = self.features_are_columns or kernel["cl"]
+        size, end, residues = kernel["nr" if columns else "mr"], last_tile(kernel), residues_of(kernel)
         whole, rest = divmod(extent * residues, size)
         return -(-(whole * size + (rest > 0) * (end or size)) // residues)
 

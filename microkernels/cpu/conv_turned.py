@@ -36,6 +36,7 @@ class CpuConvTurned(CpuConv):
 
     name = "cpu_conv_turned_fp32"
     frontier = 10  # beside those of image columns, within the same minute
+    features_are_columns = True
     first_programs = True  # those of ``cpu_conv_fp32``, so that one analysis fits both
     own_order = True  # its sums have another order than other families' of the op, so bits depend on which one serves
 

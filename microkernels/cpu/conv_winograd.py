@@ -77,6 +77,7 @@ class CpuConvWinograd(CpuConv):
 
     name = "cpu_conv_winograd_fp32"
     frontier = 8  # beside those of image columns, within the same minute
+    features_are_columns = True
     own_order = True  # its sums have another order than other families' of the op, so bits depend on which one serves
 
     def serves(self, op: Op) -> bool:
