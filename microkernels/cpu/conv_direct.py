@@ -1,7 +1,8 @@
 """The family of depthwise convolutions for CPUs: one channel makes each feature, so there is no product.
 
 Its programs are the serving runtime's own (``runtime/native/kinds/conv_direct.c``). With channels first a line of the image
-that is loaded serves several output rows at once; with channels last a tap's weights serve several pixels.
+that is loaded serves several output rows at once; with channels last a tap's weights serve several pixels. Channels of
+small images are turned into lanes (``conv_direct_lanes.h``), whatever the kernel: a rule in C says where.
 """
 
 from __future__ import annotations

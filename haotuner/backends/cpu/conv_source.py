@@ -71,7 +71,7 @@ def plain_floats(op: Op, lanes: int) -> int:
     if not is_direct(op):
         return _product_floats(op, lanes, last=last)
     taps = prod(side.taps for side in windows(op.kind, dict(op.static), op.all_options()).values())
-    return op["f"] * (taps if last else _apart(taps))
+    return taps * (op["f"] if last else -(-op["f"] // lanes) * lanes)
 
 
 def _woven_floats(op: Op, lanes: int, *, last: bool) -> int:

@@ -132,7 +132,12 @@ int ht_conv_run_from_lines(const ht_conv* conv, const ht_kernel* kernel, const h
 
 /* conv_direct.c: one channel makes each feature. Its kernels have no program: `mr` output rows, or pixels, are computed at a time. */
 int ht_conv_is_direct(const ht_conv* conv);
-int64_t ht_conv_direct_stride(const ht_conv* conv); /* channels first: from one feature's weight to the next */
+/* Of its packed weight: where a feature's first tap lies, and how far its taps lie from one another. (tap, feature) with channels last,
+ * (panel of `lanes` features, tap, lane) with channels first. */
+static inline int64_t ht_conv_direct_at(const ht_conv* conv, int64_t f) {
+  return conv->last ? f : f / conv->lanes * conv->lanes * conv->tall.taps * conv->wide.taps + f % conv->lanes;
+}
+static inline int64_t ht_conv_direct_apart(const ht_conv* conv) { return conv->last ? conv->features : conv->lanes; }
 int ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads);
 /* conv_direct_16.c, _8.c, _4.c: programs of its kernels by width of vectors (conv_direct.h). */
 struct ht_direct_job;
@@ -146,6 +151,12 @@ typedef struct {
   int64_t b, f, p, q, features, pixels, step;
 } ht_conv_part;
 int ht_conv_finish(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_conv_part* part);
+/* Whether all that an epilogue reads are values of channels, so that results may be finished wherever they lie; 0 without an epilogue. */
+int ht_conv_reads_channels(const ht_kernel* kernel, const ht_conv_call* call);
+/* Channels first: results that lie turned, (line, pixel, lane) with lines `wide` pixels apart, to where they belong in y from (b, f, p, q) on.
+ * `room`: NULL, or vectors of turned lines: then what follows them, which reads channels alone, is computed on the way. */
+int ht_conv_put_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_conv_part* part, int64_t lines, const float* from,
+                       int64_t wide, float* room);
 /* conv_finish.c: adds a bias, `bias` of the first feature, to results that lie as a kernel writes them, rows `stride` apart. */
 void ht_conv_add_bias(const ht_conv* conv, float* results, int64_t stride, const float* bias, int64_t features, int64_t pixels);
 

@@ -41,8 +41,26 @@ ht_direct_lines ht_direct_lines_of(const ht_conv* conv, const ht_conv_call* call
   reach_of(call->xh * size, call->h, &of.begin, &of.end);
   reach_of(call->xw * size, call->w, &of.begin, &of.end);
   of.zeros = zeros;
-  of.room = ht_room(HT_ROOM_DIRECT, HT_DIRECT_ROOM * sizeof(float));
+  of.room = ht_direct_rooms()->lines;
   return of;
+}
+
+void ht_direct_taps_of(const ht_direct_lines* of, const ht_conv_call* call, ht_direct_taps* met) {
+  const int64_t by = of->taps > 1 ? of->at[1] : 1;
+  for (int64_t q = 0; q < call->q; ++q) {
+    const int64_t left = q * of->right - of->before, skipped = left < 0 ? (by - 1 - left) / by : 0, column = left + skipped * by;
+    const int64_t meet = column < call->w ? (call->w - 1 - column) / by + 1 : 0, rest = of->taps > skipped ? of->taps - skipped : 0;
+    met[q] = (ht_direct_taps){(int32_t)skipped, (int32_t)(meet < rest ? meet : rest), column};
+  }
+}
+
+int ht_direct_is_small(const ht_conv* conv, const ht_conv_call* call) {
+  if (conv->last || conv->features != conv->channels || !ht_direct_is_tiled(conv) || call->xw != 1) return 0;
+  if (call->h * call->w > HT_DIRECT_SMALL || call->p * call->q > HT_DIRECT_OUTPUT) return 0;
+  /* Sixteenths of vectors that lines fill for as much to be gained by them as by channels, measured: stores of a part cost most by 8 lanes,
+   * and by 4 there are registers for few rows. Decision 659 has the numbers. */
+  const int64_t lanes = conv->lanes, even = lanes >= 16 ? 12 : lanes >= 8 ? 16 : 18;
+  return 16 * call->q * up(conv->channels, lanes) < even * up(call->q, lanes) * conv->channels;
 }
 
 static void run_chunk(void* arg, int64_t index) {
@@ -51,7 +69,9 @@ static void run_chunk(void* arg, int64_t index) {
 }
 
 int ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads) {
-  ht_direct_job j = {.conv = conv, .kernel = kernel, .call = call, .all = call->batch * (conv->last ? call->p : conv->features), .chunks = 1};
+  ht_direct_job j = {.conv = conv, .kernel = kernel, .call = call, .chunks = 1};
+  j.lanes = ht_direct_is_small(conv, call);
+  j.all = call->batch * (conv->last ? call->p : j.lanes ? up(conv->features, conv->lanes) : conv->features);
   atomic_init(&j.failed, 0);
   if (threads > 1) {
     j.chunks = 4 * (int64_t)threads; /* enough for a free thread to help a late one */

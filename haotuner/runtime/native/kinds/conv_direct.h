@@ -17,10 +17,21 @@
 
 #include "conv.h"
 
-#define HT_DIRECT_ROOM 4096  /* elements of lines that are laid out for a tile: 24 of 44, or 16 of 4 parts of 32, at most */
+#define HT_DIRECT_LINES 4096 /* elements of lines that are laid out for a tile: 24 of 44, or 16 of 4 parts of 32, at most */
 #define HT_ROWS 8            /* of the output, in a tile */
 #define HT_DIRECT_TAPS 16    /* of a line: what ht_conv_is_direct lets through */
 #define HT_DIRECT_PAIR 2     /* `mr` of kernels that take two pixels of four rows, channels last */
+#define HT_DIRECT_SMALL 512  /* pixels at most of an image whose channels are lanes (conv_direct_lanes.h), and of its output: */
+#define HT_DIRECT_OUTPUT 256
+#define HT_DIRECT_MOST_LANES 16
+
+typedef struct { /* of a thread */
+  _Alignas(64) float lines[HT_DIRECT_LINES];
+  _Alignas(64) float x[HT_DIRECT_SMALL * HT_DIRECT_MOST_LANES], y[HT_DIRECT_OUTPUT * HT_DIRECT_MOST_LANES]; /* channels are lanes */
+  _Alignas(64) float turned[HT_DIRECT_SMALL * HT_DIRECT_MOST_LANES];
+} ht_direct_room;
+
+static inline ht_direct_room* ht_direct_rooms(void) { return ht_room(HT_ROOM_DIRECT, sizeof(ht_direct_room)); }
 
 typedef struct { /* channels first: what is the same for all planes of a call */
   int taps, r, down, right, top, before;
@@ -34,6 +45,19 @@ typedef struct { /* channels first: what is the same for all planes of a call */
   const void* zeros;            /* a line above or below the image */
   void* room;
 } ht_direct_lines;
+
+/* Channels in lanes: a column of the output, the taps along a line that meet the image, and the image's column that the first of them does. */
+typedef struct {
+  int32_t first, count;
+  int64_t column;
+} ht_direct_taps;
+
+/* Of each column of the output. */
+void ht_direct_taps_of(const ht_direct_lines* of, const ht_conv_call* call, ht_direct_taps* met);
+
+/* Whether channels are lanes: there is a program for such windows, the image is small, and lines of its output would fill vectors badly.
+ * So does every call of an image's size: which of the two computes it is no question of the batch or of threads. */
+int ht_direct_is_small(const ht_conv* conv, const ht_conv_call* call);
 
 /* Tiles of at most so many rows, of elements of `size` bytes. The room is the calling thread's. */
 ht_direct_lines ht_direct_lines_of(const ht_conv* conv, const ht_conv_call* call, int64_t most, int64_t size);
@@ -70,6 +94,7 @@ typedef struct ht_direct_job {
   const ht_kernel* kernel;
   const ht_conv_call* call;
   int64_t all, chunks; /* planes channels first; rows of all images, channels last */
+  int lanes;           /* channels are lanes: items are vectors of them */
   atomic_int failed;
 } ht_direct_job;
 
@@ -96,6 +121,9 @@ typedef struct ht_direct_typed {
   /* Channels first, pixels of an image's line side by side, for windows that ht_direct_lines_of has a program for, of 5 lines at most:
    * tiles of up to HT_DIRECT_TYPED_ROWS rows. Sums (plane, row, column) side by side. */
   void (*planes)(const ht_conv* conv, const ht_conv_call* call, const ht_direct_lines* of, const ht_direct_band* band, float* sums);
+  /* The same where ht_direct_is_small says yes: whole planes of the features of one vector. */
+  void (*images)(const ht_conv* conv, const ht_conv_call* call, const ht_direct_lines* of, const ht_direct_taps* met, const ht_direct_band* band,
+                 float* sums);
 } ht_direct_typed;
 
 #define HT_DIRECT_TYPED_ROWS 4

@@ -5,7 +5,7 @@
 
 typedef struct {
   const HT_X* x; /* of line 0, where the columns of the tile's first tap begin */
-  const float* w;
+  const float* w; /* taps lie a vector apart */
   float* y;
   const ht_direct_lines* of;
   const int64_t* at;                       /* of each tap along a line, how far it is from the first */
@@ -25,7 +25,7 @@ HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(rows_of)(con
   const int lines = (rows - 1) * step + r, taps = tile->of->taps;
   const HT_X* zeros = tile->of->zeros;
   const uint64_t inside = (uint64_t)tile->inside;
-  const int64_t stride = tile->stride;
+  const int64_t stride = tile->stride, below = (int64_t)taps * HT_N; /* from one line's taps to the next one's */
   const HT_WIDE(lanes)* keep = tile->keep;
   const HT_WIDE(some) stored = HT_SOME(tile);
   float* y = tile->y;
@@ -38,13 +38,13 @@ HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(rows_of)(con
       sums[(k - t) / step] = HT_FMA_OF(keep, w[t], v, sums[(k - t) / step]);
   for (int u = 0; u < taps; u += step) {
     const HT_X* x = tile->x + tile->at[u];
-    const float* first = tile->w + u;
+    const float* first = tile->w + u * HT_N;
     const int both = step == 2 && u + 1 < taps;
     __asm__("" : "+r"(above), "+r"(line)); /* or the places of all lines are kept for all taps, where there are no registers for them */
 #pragma GCC unroll 7
     for (int t = 0; t < r; ++t) {
-      w[t] = HT_EVERY_W(first + t * taps);
-      if (step == 2) other[t] = HT_EVERY_W(first + t * taps + both);
+      w[t] = HT_EVERY_W(first + t * below);
+      if (step == 2) other[t] = HT_EVERY_W(first + t * below + both * HT_N);
     }
 #pragma GCC unroll 32
     for (int k = 0; k < lines; ++k, x += line) {
@@ -75,7 +75,7 @@ HT_TARGET static void HT_WIDE(row_of)(const HT_WIDE(tile) * tile) {
   HT_V sum = HT_EVERY(&tile->bias);
   for (int u = 0; u < taps; ++u)
     for (int64_t t = tile->low; t < tile->low + tile->inside; ++t)
-      sum = HT_FMA_OF(tile->keep[u], HT_EVERY(tile->w + t * taps + u),
+      sum = HT_FMA_OF(tile->keep[u], HT_EVERY(tile->w + (t * taps + u) * HT_N),
                       HT_ONLY(tile->keep[u], HT_LOAD(tile->x + tile->at[u] + t * tile->line)), sum);
   HT_STORE(tile->y, sum, tile->count);
 }

@@ -8,18 +8,19 @@
 #define HT_7 1
 #include "conv_direct_last.h"
 #include "conv_direct_first.h"
+#include "conv_direct_lanes.h"
 
 HT_TARGET static void HT_WIDE(planes)(ht_direct_job* j, int64_t first, int64_t last) {
   const ht_conv* conv = j->conv;
   const ht_conv_call* call = j->call;
   const int most = HT_N == 4 ? 4 : HT_ROWS;
   const ht_direct_lines of = ht_direct_lines_of(conv, call, j->kernel->mr < most ? j->kernel->mr : most, sizeof(float));
-  const int64_t each = conv->features / conv->channels, stride = ht_conv_direct_stride(conv);
+  const int64_t each = conv->features / conv->channels;
   HT_WIDE(tile) tile = {.of = &of, .stride = call->yh, .q = -1};
   const int64_t fit = HT_DIRECT_FINISHED / (call->p * call->q + 1), together = fit < 1 ? 1 : fit < HT_DIRECT_PLANES ? fit : HT_DIRECT_PLANES;
   int64_t b = first / conv->features, f = first % conv->features, waiting = 0;
   for (int64_t at = first; at < last; ++at) {
-    tile.w = call->weight + f * stride;
+    tile.w = call->weight + ht_conv_direct_at(conv, f);
     tile.bias = call->bias == NULL ? 0 : call->bias[f];
     HT_WIDE(plane)(&tile, call, call->x + b * call->xb + (each == 1 ? f : f / each) * call->xc, call->y + b * call->yb + f * call->yf, 0, of.tiles, 0, call->q);
     if (++waiting == together || f + 1 == conv->features || at + 1 == last) {
@@ -27,6 +28,27 @@ HT_TARGET static void HT_WIDE(planes)(ht_direct_job* j, int64_t first, int64_t l
       waiting = 0;
     }
     if (++f == conv->features) f = 0, ++b;
+  }
+}
+
+/* The same by vectors of channels: each item is one of them, of one image. */
+HT_TARGET static void HT_WIDE(images)(ht_direct_job* j, int64_t first, int64_t last) {
+  const ht_conv* conv = j->conv;
+  const ht_conv_call* call = j->call;
+  const ht_direct_lines of = ht_direct_lines_of(conv, call, HT_N == 4 ? 4 : HT_ROWS, sizeof(float));
+  const int64_t vectors = up(conv->features, HT_N);
+  const int finished = ht_conv_reads_channels(j->kernel, call);
+  ht_direct_room* room = ht_direct_rooms();
+  ht_direct_taps met[HT_DIRECT_OUTPUT];
+  ht_direct_taps_of(&of, call, met);
+  for (int64_t at = first; at < last; ++at) {
+    const int64_t b = at / vectors, f = at % vectors * HT_N, some = least(HT_N, conv->features - f);
+    const ht_conv_part part = {b, f, 0, 0, some, call->q, 1};
+    HT_WIDE(channels_of)(call, call->x + b * call->xb + f * call->xc, some, room);
+    HT_WIDE(image)(&of, call, met, room->x, call->weight + ht_conv_direct_at(conv, f), call->bias == NULL ? HT_ZERO : HT_PART(call->bias + f, 0, some), room->y);
+    if (ht_conv_put_turned(conv, j->kernel, call, &part, call->p, room->y, call->q, finished ? room->turned : NULL) != 0)
+      atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+    if (!finished) ht_direct_finish(j, part, call->p);
   }
 }
 
@@ -44,5 +66,5 @@ HT_TARGET static void HT_WIDE(rows)(ht_direct_job* j, int64_t first, int64_t las
 }
 
 void HT_WIDE(ht_conv_direct)(ht_direct_job* j, int64_t first, int64_t last) {
-  (j->conv->last ? HT_WIDE(rows) : HT_WIDE(planes))(j, first, last);
+  (j->conv->last ? HT_WIDE(rows) : j->lanes ? HT_WIDE(images) : HT_WIDE(planes))(j, first, last);
 }

@@ -15,6 +15,7 @@
 #endif
 #include "conv_direct_last.h"
 #include "conv_direct_first.h"
+#include "conv_direct_lanes.h"
 
 HT_TARGET static void HT_WIDE(squares)(const ht_conv* conv, const ht_conv_call* call, const void* x, const float* w, float* sums, int64_t down,
                                        int64_t right, int64_t top, int64_t features) {
@@ -22,14 +23,26 @@ HT_TARGET static void HT_WIDE(squares)(const ht_conv* conv, const ht_conv_call* 
 }
 
 HT_TARGET static void HT_WIDE(planes)(const ht_conv* conv, const ht_conv_call* call, const ht_direct_lines* of, const ht_direct_band* band, float* sums) {
-  const int64_t each = conv->features / conv->channels, stride = ht_conv_direct_stride(conv);
+  const int64_t each = conv->features / conv->channels;
   const int64_t rows = ht_direct_row(of, band->last) - ht_direct_row(of, band->first), wide = band->end - band->q;
   HT_WIDE(tile) tile = {.of = of, .stride = wide, .q = -1};
   for (int64_t f = band->f; f < band->f + band->planes; ++f, sums += rows * wide) {
     const HT_X* x = (const HT_X*)(const void*)call->x + band->b * call->xb + f / each * call->xc;
-    tile.w = call->weight + f * stride;
+    tile.w = call->weight + ht_conv_direct_at(conv, f);
     HT_WIDE(plane)(&tile, call, x, sums, band->first, band->last, band->q, band->end);
   }
 }
 
-const ht_direct_typed HT_PROGRAMS = {HT_WIDE(squares), HT_WIDE(planes)};
+HT_TARGET static void HT_WIDE(images)(const ht_conv* conv, const ht_conv_call* call, const ht_direct_lines* of, const ht_direct_taps* met,
+                                      const ht_direct_band* band, float* sums) {
+  ht_direct_room* room = ht_direct_rooms();
+  const int64_t pixels = call->p * call->q;
+  HT_WIDE(channels_of)(call, (const HT_X*)(const void*)call->x + band->b * call->xb + band->f * call->xc, band->planes, room);
+  HT_WIDE(image)(of, call, met, room->x, call->weight + ht_conv_direct_at(conv, band->f), HT_ZERO, room->y);
+  for (int64_t p = 0, now; p < pixels; p += now) {
+    now = least(HT_N, pixels - p);
+    ht_square(HT_N, room->y + p * HT_N, HT_N, now, band->planes, sums + p, pixels, now);
+  }
+}
+
+const ht_direct_typed HT_PROGRAMS = {HT_WIDE(squares), HT_WIDE(planes), HT_WIDE(images)};

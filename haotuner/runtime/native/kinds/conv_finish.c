@@ -1,6 +1,7 @@
 /* Epilogues of convolutions, on a part of the output that is still in cache. */
 #include "conv.h"
 #include "epilogue.h"
+#include "turn.h"
 
 #define STRIDED_PIXELS 64 /* at a time, where the pixels of a row are apart */
 
@@ -20,6 +21,45 @@ static int finish_apart(const ht_kernel* k, float* y, int64_t gap, const ht_extr
     for (int64_t i = 0; i < some; ++i) y[(first + i) * gap] = row[i];
   }
   return rc;
+}
+
+int ht_conv_reads_channels(const ht_kernel* kernel, const ht_conv_call* call) {
+  if (kernel->epilogue == NULL) return 0;
+  for (int i = 0; i < call->extras; ++i) {
+    const ht_conv_extra* e = &call->extra[i];
+    if (e->sb != 0 || e->sh != 0 || e->sw != 0) return 0; /* it lies as the output does */
+  }
+  return 1;
+}
+
+/* `lines` lines of `pixels` vectors of features, `wide` apart, to `to`, features `apart` and lines `down` apart; `whole`: filled up to vectors. */
+static void turn_back(int64_t lanes, int64_t some, const float* from, int64_t wide, int64_t lines, int64_t pixels, float* to, int64_t apart,
+                      int64_t down, int whole) {
+  for (int64_t i = 0; i < lines; ++i)
+    for (int64_t p = 0; p < pixels; p += lanes) {
+      const int64_t now = least(lanes, pixels - p);
+      ht_square((int)lanes, from + (i * wide + p) * lanes, lanes, now, some, to + i * down + p, apart, whole ? lanes : now);
+    }
+}
+
+int ht_conv_put_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_conv_part* part, int64_t lines, const float* from,
+                       int64_t wide, float* room) {
+  const int64_t lanes = conv->lanes, some = part->features, pixels = part->pixels;
+  const int follow = wide == pixels, joined = follow && call->yh == pixels; /* lines: there, and in y, too */
+  float* y = call->y + part->b * call->yb + part->f * call->yf + part->p * call->yh + part->q * call->yw;
+  if (room == NULL) {
+    turn_back(lanes, some, from, wide, joined ? 1 : lines, joined ? lines * pixels : pixels, y, call->yf, call->yh, 0);
+    return 0;
+  }
+  const int64_t runs = follow ? 1 : lines, run = follow ? lines * pixels : pixels, width = up(run, lanes) * lanes, row = runs * width;
+  ht_extra extra[HT_MAX_EXTRA];
+  turn_back(lanes, some, from, wide, runs, run, room, row, width, 1);
+  for (int i = 0; i < call->extras; ++i) extra[i] = (ht_extra){call->extra[i].data + part->f * call->extra[i].sf, call->extra[i].sf, 0};
+  if (ht_epilogue_run(kernel->epilogue, kernel->lanes, room, row, extra, call->extras, 0, 0, some, row) != 0) return -1;
+  const int64_t copies = joined ? 1 : lines, length = joined ? run : pixels, down = follow ? pixels : width;
+  for (int64_t f = 0; f < some; ++f)
+    for (int64_t i = 0; i < copies; ++i) ht_copy_few(y + f * call->yf + i * call->yh, room + f * row + i * down, length * (int64_t)sizeof *y);
+  return 0;
 }
 
 void ht_conv_add_bias(const ht_conv* conv, float* results, int64_t stride, const float* bias, int64_t features, int64_t pixels) {

@@ -76,17 +76,15 @@ int ht_conv_is_direct(const ht_conv* conv) {
   return small && !conv->transposed && conv->groups == conv->channels && (!conv->last || conv->features == conv->channels);
 }
 
-int64_t ht_conv_direct_stride(const ht_conv* conv) { return ht_conv_apart((int64_t)conv->tall.taps * conv->wide.taps); }
-
 static void pack_direct(const ht_conv* conv, const float* weight, float* packed) {
-  int64_t taps = (int64_t)conv->tall.taps * conv->wide.taps, stride = ht_conv_direct_stride(conv);
+  const int64_t taps = (int64_t)conv->tall.taps * conv->wide.taps, apart = ht_conv_direct_apart(conv);
   for (int64_t f = 0; f < conv->features; ++f)
-    for (int64_t tap = 0; tap < taps; ++tap) packed[conv->last ? tap * conv->features + f : f * stride + tap] = weight[f * taps + tap];
+    for (int64_t tap = 0; tap < taps; ++tap) packed[ht_conv_direct_at(conv, f) + tap * apart] = weight[f * taps + tap];
 }
 
 int64_t ht_conv_plain(const ht_conv* conv) {
   if (ht_conv_is_direct(conv))
-    return conv->features * (conv->last ? (int64_t)conv->tall.taps * conv->wide.taps : ht_conv_direct_stride(conv));
+    return (int64_t)conv->tall.taps * conv->wide.taps * (conv->last ? conv->features : up(conv->features, conv->lanes) * conv->lanes);
   if (ht_conv_is_woven(conv)) return ht_conv_woven_packed(conv);
   ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) ht_conv_phase(conv, index, 0, 0, &phase);

@@ -18,7 +18,7 @@ typedef struct {
   const ht_conv_call* call;
   ht_phase phase;
   int64_t fours; /* channels last: tiles of four rows of an image; 0: pixels are computed one by one */
-  int planes;    /* channels first: whether tiles of rows are computed */
+  int planes, images; /* channels first: whether tiles of rows are computed, and channels are lanes there */
   int64_t all, chunks;
   atomic_int failed;
 } job;
@@ -130,7 +130,7 @@ static void sum_line(const job* j, int64_t b, int64_t f, int64_t p, int64_t q, i
   const int64_t size = j->conv->typed->x.bits / 8, gap = wide->move * call->xw, each = j->conv->features / j->conv->channels;
   const int64_t reach = (wide->taps - 1) * wide->by, y0 = p * tall->move + tall->at;
   const char* plane = (const char*)call->x + (b * call->xb + f / each * call->xc) * size;
-  const float* weight = call->weight + f * ht_conv_direct_stride(j->conv);
+  const float* weight = call->weight + ht_conv_direct_at(j->conv, f);
   char lines[TAPS * PIXELS * sizeof(float)]; /* of pixels that do not lie side by side */
   for (int64_t i = 0, length; i < count; i += length) {
     const int64_t x0 = (q + i) * wide->move + wide->at;
@@ -148,7 +148,7 @@ static void sum_line(const job* j, int64_t b, int64_t f, int64_t p, int64_t q, i
           from = line;
         }
         found.x[found.count] = from;
-        found.w[found.count++] = weight + t * wide->taps + u;
+        found.w[found.count++] = weight + (t * wide->taps + u) * j->conv->lanes;
         if (found.count == TAPS) add(j, &found, sums + i, length, 0);
       }
     add(j, &found, sums + i, length, 0);
@@ -189,13 +189,40 @@ static int rows_follow(const ht_conv_call* call) {
   return follow;
 }
 
+/* What follows the sums of a band, (plane, row, column) side by side, its first row being `p`. */
+static int finish_band(const job* j, const ht_direct_band* at, int64_t p, int64_t rows, float* sums) {
+  const int64_t across = at->end - at->q, line = rows_follow(j->call) && across == j->call->q ? rows * across : across;
+  for (int64_t done = 0, count; done < at->planes * rows * across; done += count) {
+    const int64_t f = done / (rows * across), row = done / across % rows, column = done % across;
+    count = least(PIXELS, line - done % line);
+    if (finish_line(j, at->b, at->f + f, p + row, at->q + column, count, sums + done) != 0) return -1;
+  }
+  return 0;
+}
+
+/* Vectors [vector, end) of channels, of one image after another. */
+static int run_images(const job* j, int64_t vector, int64_t end) {
+  const ht_conv* conv = j->conv;
+  const ht_direct_lines of = ht_direct_lines_of(conv, j->call, HT_DIRECT_TYPED_ROWS, conv->typed->x.bits / 8);
+  const int64_t lanes = conv->lanes, vectors = up(conv->features, lanes);
+  ht_direct_taps met[HT_DIRECT_OUTPUT];
+  float sums[SUMS];
+  ht_direct_taps_of(&of, j->call, met);
+  for (; vector < end; ++vector) {
+    const int64_t f = vector % vectors * lanes;
+    const ht_direct_band at = {.b = vector / vectors, .f = f, .planes = least(lanes, conv->features - f), .last = of.tiles, .end = j->call->q};
+    conv->typed->direct->images(conv, j->call, &of, met, &at, sums);
+    if (finish_band(j, &at, 0, j->call->p, sums) != 0) return -1;
+  }
+  return 0;
+}
+
 /* Planes [plane, end) by tiles of rows: several at a time where they are small, else bands of rows and columns. */
 static int run_planes(const job* j, int64_t plane, int64_t end) {
   const ht_conv* conv = j->conv;
   const ht_conv_call* call = j->call;
   const ht_direct_lines of = ht_direct_lines_of(conv, call, HT_DIRECT_TYPED_ROWS, conv->typed->x.bits / 8);
   const int64_t wide = least(call->q, WIDEST), tiles = SUMS / wide / HT_DIRECT_TYPED_ROWS, whole = call->p * call->q;
-  const int follow = rows_follow(call);
   float sums[SUMS];
   for (ht_direct_band at = {.planes = 1}; plane < end; plane += at.planes) {
     at.b = plane / conv->features, at.f = plane % conv->features;
@@ -206,12 +233,7 @@ static int run_planes(const job* j, int64_t plane, int64_t end) {
       for (at.q = 0; at.q < call->q; at.q = at.end) {
         at.end = least(call->q, at.q + WIDEST);
         conv->typed->direct->planes(conv, call, &of, &at, sums);
-        const int64_t across = at.end - at.q, line = follow && across == call->q ? rows * across : across;
-        for (int64_t done = 0, count; done < at.planes * rows * across; done += count) {
-          const int64_t f = done / (rows * across), row = done / across % rows, column = done % across;
-          count = least(PIXELS, line - done % line);
-          if (finish_line(j, at.b, at.f + f, p + row, at.q + column, count, sums + done) != 0) return -1;
-        }
+        if (finish_band(j, &at, p, rows, sums) != 0) return -1;
       }
     }
   }
@@ -237,6 +259,7 @@ static void run_chunk(void* arg, int64_t index) {
   int rc = 0;
   if (j->fours > 0) rc = run_fours(j, first, end);
   else if (j->conv->last) rc = run_last(j, first, end);
+  else if (j->images) rc = run_images(j, first, end);
   else if (j->planes) rc = run_planes(j, first, end);
   else
     for (; first < end && rc == 0; ++first) rc = run_plane(j, first);
@@ -249,7 +272,8 @@ int ht_conv_run_typed_direct(const ht_conv* conv, const ht_kernel* kernel, const
   ht_conv_phase(conv, 0, call->p, call->q, &j.phase);
   if (conv->typed->direct != NULL && conv->last && call->p >= 4 && ht_direct_squares(conv)) j.fours = up(call->p, 4);
   if (conv->typed->direct != NULL && !conv->last) j.planes = ht_direct_is_tiled(conv) && conv->tall.taps <= 5 && call->xw == 1;
-  j.all = call->batch * (!conv->last ? conv->features : j.fours > 0 ? j.fours : call->p * call->q);
+  j.images = j.planes && ht_direct_is_small(conv, call);
+  j.all = call->batch * (j.images ? up(conv->features, conv->lanes) : !conv->last ? conv->features : j.fours > 0 ? j.fours : call->p * call->q);
   if (threads == 1) j.chunks = 1;
   if (j.chunks > j.all) j.chunks = j.all;
   if (j.chunks <= 1) run_chunk(&j, 0);

@@ -5,10 +5,10 @@
 #include "conv.h"
 
 static void pack_direct(const ht_conv* conv, const char* weight, float* packed) {
-  int64_t taps = (int64_t)conv->tall.taps * conv->wide.taps, stride = ht_conv_direct_stride(conv);
+  const int64_t taps = (int64_t)conv->tall.taps * conv->wide.taps, apart = ht_conv_direct_apart(conv);
   for (int64_t f = 0; f < conv->features; ++f)
     for (int64_t tap = 0; tap < taps; ++tap) {
-      float* to = packed + (conv->last ? tap * conv->features + f : f * stride + tap);
+      float* to = packed + ht_conv_direct_at(conv, f) + tap * apart;
       if (conv->typed->weight.bits == 8) {
         int32_t value = ((const int8_t*)weight)[f * taps + tap];
         memcpy(to, &value, sizeof value);

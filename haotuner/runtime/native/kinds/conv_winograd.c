@@ -4,7 +4,6 @@
 
 #include "conv_winograd.h"
 #include "copy.h"
-#include "epilogue.h"
 #include "turn.h"
 
 /* Of a thread, kept from call to call: points of a block and their products. NEAR: together what L2 and a share of L3 hold. The weight
@@ -156,37 +155,11 @@ static void transform(const job* j, int64_t first, int64_t end) {
   }
 }
 
-/* Whether what follows is computed before outputs are where they belong: with channels first a line of an image seldom fills vectors. */
-static int finished_apart(const job* j) {
-  if (j->conv->last || j->kernel->epilogue == NULL) return 0;
-  for (int i = 0; i < j->call->extras; ++i) {
-    const ht_conv_extra* e = &j->call->extra[i];
-    if (e->sb != 0 || e->sh != 0 || e->sw != 0) return 0; /* it lies as the output does */
-  }
-  return 1;
-}
-
-/* Lines of `some` features, turned so that features come first, and what follows them, in whole vectors; then to where they belong. */
-static int put_finished(const job* j, int64_t feature, int64_t some, int64_t wide, int64_t lines, int64_t pixels, float* y) {
-  const ht_conv_call* call = j->call;
-  const int64_t lanes = j->conv->lanes, width = up(pixels, lanes) * lanes, row = lines * width;
-  float *line = ROOM->line, *turned = ROOM->turned;
-  ht_extra extra[HT_MAX_EXTRA];
-  for (int64_t i = 0; i < lines; ++i)
-    for (int64_t p = 0; p < pixels; p += lanes)
-      ht_square((int)lanes, line + (i * wide + p) * lanes, lanes, least(lanes, pixels - p), some, turned + i * width + p, row, lanes);
-  for (int i = 0; i < call->extras; ++i) extra[i] = (ht_extra){call->extra[i].data + feature * call->extra[i].sf, call->extra[i].sf, 0};
-  if (ht_epilogue_run(j->kernel->epilogue, j->kernel->lanes, turned, row, extra, call->extras, 0, 0, some, row) != 0) return -1;
-  for (int64_t f = 0; f < some; ++f)
-    for (int64_t i = 0; i < lines; ++i) ht_copy_few(y + f * call->yf + i * call->yh, turned + f * row + i * width, pixels * (int64_t)sizeof *y);
-  return 0;
-}
-
 /* Outputs of tiles [first, end) from their products, features [feature, feature + features); then what follows them. */
 static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_t features, int64_t row, int64_t point) {
   const ht_conv_call* call = j->call;
   const int64_t lanes = j->conv->lanes;
-  const int apart = finished_apart(j);
+  const int apart = !j->conv->last && ht_conv_reads_channels(j->kernel, call); /* finished before they are put: lines seldom fill vectors */
   int rc = 0;
   for (int64_t index = first, count; index < end && rc == 0; index += count) {
     spot at = spot_of(j, index);
@@ -206,18 +179,14 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
         continue;
       }
       inverse(j, from, row, point, count, wide, bias, ROOM->line, wide * lanes, lanes);
-      if (apart) {
-        rc = put_finished(j, feature + f, some, wide, lines, pixels, y);
+      if (!j->conv->last) {
+        const ht_conv_part part = {at.b, feature + f, at.y, at.x, some, pixels, 1};
+        rc = ht_conv_put_turned(j->conv, j->kernel, call, &part, lines, ROOM->line, wide, apart ? ROOM->turned : NULL);
         continue;
       }
-      for (int64_t i = 0; i < lines; ++i, y += call->yh) {
-        const float* line = ROOM->line + i * wide * lanes;
-        if (j->conv->last)
-          for (int64_t p = 0; p < pixels; ++p) memcpy(y + p * call->yw, line + p * lanes, (size_t)some * sizeof *y);
-        else
-          for (int64_t p = 0; p < pixels; p += lanes)
-            ht_square((int)lanes, line + p * lanes, lanes, least(lanes, pixels - p), some, y + p, call->yf, least(lanes, pixels - p));
-      }
+      for (int64_t i = 0; i < lines; ++i)
+        for (int64_t p = 0; p < pixels; ++p)
+          memcpy(y + i * call->yh + p * call->yw, ROOM->line + (i * wide + p) * lanes, (size_t)some * sizeof *y);
     }
     for (int64_t i = 0; i < lines && rc == 0 && !apart; ++i) {
       ht_conv_part part = {at.b, feature, at.y + i, at.x, features, pixels, 1};

@@ -29,9 +29,9 @@ HT_TARGET_16 static inline __attribute__((always_inline)) void ht_four_16(const 
   const __mmask16 room = (__mmask16)((1u << kept) - 1);
   const __m512 a = ht_pieces_16(from, right, count, 0), b = ht_pieces_16(from, right, count, 1);
   const __m512 c = ht_pieces_16(from, right, count, 2), d = ht_pieces_16(from, right, count, 3);
-#define HT_STORE(i, v) (kept == 16 ? _mm512_storeu_ps(to + (i) * width, v) : _mm512_mask_storeu_ps(to + (i) * width, room, v))
-  HT_TURN_FOUR(__m512, _mm512_unpack, _mm512_shuffle_ps, HT_STORE, a, b, c, d);
-#undef HT_STORE
+#define HT_TURN_STORE(i, v) (kept == 16 ? _mm512_storeu_ps(to + (i) * width, v) : _mm512_mask_storeu_ps(to + (i) * width, room, v))
+  HT_TURN_FOUR(__m512, _mm512_unpack, _mm512_shuffle_ps, HT_TURN_STORE, a, b, c, d);
+#undef HT_TURN_STORE
 }
 
 __attribute__((target("avx"))) static inline __attribute__((always_inline)) __m256 ht_pieces_8(const float* from, int64_t right,
@@ -44,18 +44,18 @@ __attribute__((target("avx"))) static inline __attribute__((always_inline)) void
   (void)kept; /* all */
   const __m256 a = ht_pieces_8(from, right, count, 0), b = ht_pieces_8(from, right, count, 1);
   const __m256 c = ht_pieces_8(from, right, count, 2), d = ht_pieces_8(from, right, count, 3);
-#define HT_STORE(i, v) _mm256_storeu_ps(to + (i) * width, v)
-  HT_TURN_FOUR(__m256, _mm256_unpack, _mm256_shuffle_ps, HT_STORE, a, b, c, d);
-#undef HT_STORE
+#define HT_TURN_STORE(i, v) _mm256_storeu_ps(to + (i) * width, v)
+  HT_TURN_FOUR(__m256, _mm256_unpack, _mm256_shuffle_ps, HT_TURN_STORE, a, b, c, d);
+#undef HT_TURN_STORE
 }
 
 static inline __attribute__((always_inline)) void ht_four_4(const float* from, int64_t right, int64_t count, float* to, int64_t width,
                                                             int64_t kept) {
   (void)kept; /* all */
   const __m128 a = HT_PIECE(0), b = HT_PIECE(1), c = HT_PIECE(2), d = HT_PIECE(3);
-#define HT_STORE(i, v) _mm_storeu_ps(to + (i) * width, v)
-  HT_TURN_FOUR(__m128, _mm_unpack, _mm_shuffle_ps, HT_STORE, a, b, c, d);
-#undef HT_STORE
+#define HT_TURN_STORE(i, v) _mm_storeu_ps(to + (i) * width, v)
+  HT_TURN_FOUR(__m128, _mm_unpack, _mm_shuffle_ps, HT_TURN_STORE, a, b, c, d);
+#undef HT_TURN_STORE
 }
 
 /* Rows [0, length), at least four; the last four may be some again. */
