@@ -19,7 +19,8 @@ def demand(asked: Asked, *, taller: bool = True) -> Demand:
 
     ``taller``: narrower groups of columns are computed by taller tiles, of as many sums; else by tiles of ``mr`` rows.
 
-    Loop order of a matrix: columns, blocks of k, blocks of rows, groups of columns, tiles of rows.
+    Loop order of a matrix: columns, blocks of k, blocks of rows, groups of columns, tiles of rows; outputs larger than L2
+    have the last two the other way round, which is not priced.
     """
     mr, vl = asked.param("mr"), asked.param("vl")
     packs, across = np.maximum(asked.param("pk"), asked.param("wk")), asked.param("xk")

@@ -10,17 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 FP32_BYTES = 4
+LINE_BYTES = 64  # every x86-64 and most Arm servers
 # TVM turns a constant buffer of fewer bytes into registers or stack, a larger one into a heap call (kMaxStackAlloca).
 TVM_STACK_BYTES = 1024
 
 
 def tile_program(symbol: str, *, rows: int, vectors: int, lanes: int, across: bool) -> Any:
-    """A function ``symbol(x, w, y, x_tile, x_stride, w_group, w_stride, y_stride, depth, tiles, groups, add)``.
+    """A function ``symbol(x, w, y, x_tile, x_stride, w_group, w_stride, y_stride, depth, tiles, groups, add, far)``.
 
     Pointers to fp32, strides and extents as int64 elements. ``across``: x is stored (depth, rows), ``x_stride`` apart in
     depth; else (rows, depth), ``x_stride`` apart in rows. ``x_tile``: from a tile of x to the next. w is (depth, columns),
     ``w_stride`` apart in depth, groups of columns ``w_group`` apart. y is (rows, columns), groups side by side; ``add``
-    other than 0 adds to what it holds.
+    other than 0 adds to what it holds. ``far`` other than 0: y is no nearer than L3, and a tile's lines of it are asked for
+    before its first term.
     """
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder
@@ -39,8 +41,8 @@ def tile_program(symbol: str, *, rows: int, vectors: int, lanes: int, across: bo
         T.func_name(symbol)
         T.func_attr({"global_symbol": symbol, "tirx.noalias": True})  # the runtime refuses aliases
         pointers = [T.arg(name, T.handle("float32")) for name in ("x", "w", "y")]
-        names = ("x_tile", "x_stride", "w_group", "w_stride", "y_stride", "depth", "tiles", "groups", "add")
-        x_tile, x_stride, w_group, w_stride, y_stride, depth, tiles, groups, add = (T.arg(n, T.int64()) for n in names)
+        names = ("x_tile", "x_stride", "w_group", "w_stride", "y_stride", "depth", "tiles", "groups", "add", "far")
+        x_tile, x_stride, w_group, w_stride, y_stride, depth, tiles, groups, add, far = (T.arg(n, T.int64()) for n in names)
         # Indices are offsets from the pointers; the extent is a formality.
         x, w, y = (T.decl_buffer((depth,), "float32", data=pointer, align=FP32_BYTES) for pointer in pointers)
         with T.serial(groups) as group, T.serial(tiles) as tile:
@@ -60,6 +62,11 @@ def tile_program(symbol: str, *, rows: int, vectors: int, lanes: int, across: bo
                         term = tirx.Broadcast(element, lanes) * w[vector_at(group * w_group + at * w_stride + j * lanes)]
                         T.buffer_store(buffer, buffer[slot] + term, [slot])
 
+            with T.If(far != 0), T.Then():
+                for i, j in ((i, j) for i in range(rows) for j in range(0, width, LINE_BYTES // FP32_BYTES)):
+                    line = y[(tile * rows + i) * y_stride + group * width + j]
+                    hint = (tirx.IntImm("int32", value) for value in (0, 3, 1))  # read, keep in all levels, data
+                    T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(line), *hint))
             with T.If(add == 0):
                 with T.Then():
                     for row in places:

@@ -10,6 +10,7 @@ import pytest
 
 from haotuner.backends.cpu.typed_library import typed_object, way_here
 from haotuner.backends.toolchain import Toolchain
+from haotuner.hw_profiles.isa import ISAS
 from haotuner.microkernels.cpu.typed import CpuTyped
 from haotuner.microkernels.cpu.typed_source import NATIVE, Ways, source, store_symbol
 from haotuner.microkernels.index import families_for
@@ -78,6 +79,34 @@ def test_bf16_rounded_by_the_cpu_has_the_bits_of_bf16_rounded_in_steps(tmp_path:
             found.append(made)
     assert found[0].tobytes() == found[2].tobytes() and found[1].tobytes() == found[3].tobytes()
     assert found[3][1, 0] == 0x000B and found[3][2, 0] == 0x3F80 and found[3][2, 17] == 0x3F81
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_of_any_width_are_stored_and_no_byte_beside_them(target: tuple[str, int], tmp_path: Path) -> None:
+    """Each width has the bits of the same elements in wider rows; denormals and NaN among them."""
+    mcpu, lanes = target
+    level = next(isa for isa in ISAS if isa.arch == mcpu)
+    flags = (*level.compile_flags, *(("-mf16c",) if "f16c" in level.flags else ()), "-shared")
+    text = tmp_path / "store.c"
+    text.write_text("#pragma GCC visibility push(default)\n" + source([], lanes))
+    toolchain().object(text, [NATIVE, RUNTIME], tmp_path / "store.o", flags)
+    toolchain().link([tmp_path / "store.o"], [], [], tmp_path / "store.so")
+    library, rows, most = ctypes.CDLL(str(tmp_path / "store.so")), 3, 4 * lanes + 3
+    rng = np.random.default_rng(8)
+    for out, size in (("fp32", 4), ("bf16", 2), ("fp16", 2), ("int32", 4), ("int8", 1), ("uint8", 1)):
+        sums = (rng.standard_normal((rows, most + 5)) * 40).astype(np.float32)
+        sums[:, ::7], sums[:, 1::9] = 1e-39, np.nan
+        wide = np.zeros((rows, most * size), np.uint8)
+        for columns in range(most, 0, -1):
+            made = np.full((rows, most * size + 9), 0xA5, np.uint8)
+            getattr(library, store_symbol(out, lanes))(
+                ctypes.c_void_p(sums.ctypes.data), ctypes.c_int64(most + 5), ctypes.c_void_p(made.ctypes.data),
+                ctypes.c_int64(made.shape[1]), ctypes.c_int64(rows), ctypes.c_int64(columns),
+            )  # fmt: skip
+            if columns == most:
+                wide = made[:, : most * size].copy()
+            assert np.array_equal(made[:, : columns * size], wide[:, : columns * size]), (out, columns)
+            assert (made[:, columns * size :] == 0xA5).all(), (out, columns)
 
 
 @pytest.mark.parametrize("unknown", ["_tiles(", "_dot("])

@@ -129,6 +129,21 @@ def test_few_rows_or_columns_have_the_bits_of_many(level: str, paths: dict[str, 
                     assert np.array_equal(out.inner, every[:, :m, :n]) and not out.touched(), (terms, m, n)
 
 
+@pytest.mark.parametrize("name", [ANY, f"{ANY}_nt", f"{ANY}_tn"])
+@pytest.mark.parametrize("terms", [3, 40])
+def test_outputs_that_no_l2_holds_have_the_bits_of_their_parts(pack: Any, name: str, terms: int) -> None:
+    """They are written along their rows, and their lines are asked for ahead; parts of them are not."""
+    inputs = judge.draw(Op.parse(name), Shape.of(b=2, m=641, n=837, k=terms), np.random.default_rng(6))
+    out = judge.Guarded((2, 641, 837))
+    run = pack.op(name).run
+    run(**inputs, out=out.inner)
+    x, w = inputs["x"], inputs["w"]
+    for first in range(0, 641, 70):
+        some = x[..., first : first + 70] if name.endswith("tn") else x[:, first : first + 70]
+        assert np.array_equal(run(some, w), out.inner[:, first : first + 70]), first
+    assert not out.touched()
+
+
 def test_batch_axes_are_broadcast_as_numpy_does(pack: Any) -> None:
     run = pack.op(ANY).run
     for x_batch, w_batch in (((2, 3), (2, 3)), ((2, 3), (3,)), ((), (4,)), ((2, 1, 3), (5, 1)), ((), ()), ((1, 4), (2, 4))):

@@ -157,7 +157,9 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
   const int64_t panel = t->panel;
   enum { TILE = HT_MR * HT_NR, MOST = HT_TYPED_HELD > TILE ? HT_TYPED_HELD / TILE : 1 };
   _Alignas(64) float own[MOST * TILE];
-  int64_t held = 0; /* tiles below one another that wait to be finished together: what follows sums takes as long to begin as a small tile */
+  int64_t held = 0; /* tiles that wait to be finished together: what follows sums takes as long to begin as a small tile */
+  /* They lie below one another, or side by side, as they follow. */
+  const int64_t lie = t->across ? HT_NR : TILE, wide = t->across ? MOST * HT_NR : HT_NR;
   (void)panel;
   const int64_t inner = t->across ? t->groups : t->tiles;
   for (int64_t outer = 0; outer < (t->across ? t->tiles : t->groups); ++outer)
@@ -165,8 +167,8 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
       const int64_t group = t->across ? at : outer, tile = t->across ? outer : at;
       HT_NAME(sum) sums[HT_MR][HT_NV];
       char* from = (char*)t->sums + (tile * HT_MR * t->stride + group * HT_NR) * 4;
-      char* out = t->finish != NULL ? (char*)(own + held * TILE) : from;
-      const int64_t stride = t->finish != NULL ? HT_NR : t->stride;
+      char* out = t->finish != NULL ? (char*)(own + held * lie) : from;
+      const int64_t stride = t->finish != NULL ? wide : t->stride;
       const char* begin = t->add ? from : t->first != NULL ? (const char*)(t->first + group * HT_NR) : NULL;
       const int64_t down = t->add ? t->stride : 0;
       if (begin != NULL) {
@@ -182,8 +184,9 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
         w += t->k / HT_TYPE * HT_PW * HT_COLUMN;
       }
       HT_TILE(HT_END)
-      if (t->finish == NULL || (++held < MOST && !t->across && at + 1 < inner)) continue;
-      const ht_typed_part part = {own, stride, (tile + 1 - held) * HT_MR, held * HT_MR, group * HT_NR, HT_NR};
+      if (t->finish == NULL || (++held < MOST && at + 1 < inner)) continue;
+      const int64_t below = t->across ? 1 : held, beside = t->across ? held : 1; /* tiles */
+      const ht_typed_part part = {own, stride, (tile + 1 - below) * HT_MR, below * HT_MR, (group + 1 - beside) * HT_NR, beside * HT_NR};
       t->finish(t->with, &part);
       held = 0;
     }

@@ -11,10 +11,9 @@
       for (; at + HT_LANES < columns; at += HT_LANES) body(row + at * (bytes), loadi(from + at * 4));                 \
       body(row + (columns - HT_LANES) * (bytes), end);                                                                \
     } else {                                                                                                          \
-      char last[HT_LANES * 4] = {0}, made[HT_LANES * 4];                                                              \
-      memcpy(last, from, (size_t)columns * 4);                                                                        \
-      body(made, loadi(last));                                                                                        \
-      memcpy(row, made, (size_t)(columns * (bytes)));                                                                 \
+      char made[HT_LANES * 4];                                                                                        \
+      body(made, load_few(from, columns));                                                                            \
+      store_few(row, made, columns * (bytes));                                                                        \
     }                                                                                                                 \
   }
 
@@ -94,17 +93,22 @@ HT_STORES(floats, 4)
  * again as it is there. */
 __attribute__((target("avx512bf16"))) static void HT_NAME(store_bf16_dot)(const void* sums, int64_t stride, char* to, int64_t to_stride,
                                                                           int64_t rows, int64_t columns) {
-  int64_t done = columns / 32 * 32;
+  const int64_t whole = columns / 32 * 32, left = columns - whole;
   __mmask16 denormal = 0;
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t at = 0; at < done; at += 32) {
-      const char* from = (const char*)sums + (r * stride + at) * 4;
-      const vf low = asf(loadi(from)), high = asf(loadi(from + 64));
+  for (int64_t r = 0; r < rows; ++r) {
+    const char* from = (const char*)sums + r * stride * 4;
+    char* row = to + r * to_stride;
+    for (int64_t at = 0; at < whole; at += 32) {
+      const vf low = asf(loadi(from + at * 4)), high = asf(loadi(from + at * 4 + 64));
       denormal = _kor_mask16(denormal, _kor_mask16(_mm512_fpclass_ps_mask(low, 0x20), _mm512_fpclass_ps_mask(high, 0x20)));
-      storei(to + r * to_stride + at * 2, (vi)_mm512_cvtne2ps_pbh(high, low));
+      storei(row + at * 2, (vi)_mm512_cvtne2ps_pbh(high, low));
     }
-  if (denormal) done = 0;
-  if (done < columns) HT_NAME(store_bf16)((const char*)sums + done * 4, stride, to + done * 2, to_stride, rows, columns - done);
+    if (left == 0) continue;
+    const vf low = asf(load_few(from + whole * 4, left < 16 ? left : 16)), high = asf(load_few(from + whole * 4 + 64, left > 16 ? left - 16 : 0));
+    denormal = _kor_mask16(denormal, _kor_mask16(_mm512_fpclass_ps_mask(low, 0x20), _mm512_fpclass_ps_mask(high, 0x20)));
+    _mm512_mask_storeu_epi16(row + whole * 2, ((__mmask32)1 << left) - 1, (vi)_mm512_cvtne2ps_pbh(high, low));
+  }
+  if (denormal) HT_NAME(store_bf16)(sums, stride, to, to_stride, rows, columns);
 }
 #endif
 

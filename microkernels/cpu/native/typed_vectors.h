@@ -51,8 +51,17 @@ HT_INLINE vi load_few(const void* p, int64_t count) {
   return _mm256_maskload_epi32(p, _mm256_cmpgt_epi32(splat((int32_t)count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
 #else
   int32_t words[4] = {0};
-  memcpy(words, p, (size_t)count * 4);
+  ht_copy_few(words, p, count * 4);
   return loadi(words);
+#endif
+}
+
+/* So many bytes of `made`, which has room for a vector, and fewer than that. */
+HT_INLINE void store_few(void* p, const void* made, int64_t bytes) {
+#if HT_LANES == 16
+  _mm512_mask_storeu_epi8(p, ((__mmask64)1 << bytes) - 1, loadi(made));
+#else
+  ht_copy_few(p, made, bytes);
 #endif
 }
 

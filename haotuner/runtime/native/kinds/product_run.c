@@ -11,6 +11,10 @@
 #define X_FLOATS (16 * 1024) /* of X, where its strides are none that the programs read */
 #define ROWS 128             /* of a block: their terms stay in L2 beside W's */
 #define TERMS 1024           /* of a block at most, so that a block of W has columns enough for a tile, one of X rows */
+#define FAR_FLOATS (256 * 1024) /* 1 MiB of outputs: no L2 of a server's core holds them beside the factors */
+#define AHEAD 16 /* terms: with fewer, asking for lines of the output takes as long as the products */
+#define STREAMED 6 /* rows: a tile of as many multiplies a vector of W so often that L2 brings the next in time */
+#define ARGUMENTS 13 /* of a program */
 #define WIDEST (HT_PRODUCT_VECTORS * 16)
 
 _Static_assert(W_FLOATS >= TERMS / 2 * WIDEST && X_FLOATS >= TERMS * HT_PRODUCT_ROWS, "blocks hold a tile");
@@ -47,10 +51,11 @@ typedef struct { /* one block: rows [row, row + rows) of a matrix, `columns` of 
 
 typedef struct { /* one call of a program: tiles of one height over groups of one width. All but its pointers is the same for every matrix */
   ht_kernel_fn fn;
-  TVMFFIAny args[12];
+  TVMFFIAny args[ARGUMENTS];
   int64_t x, w, y;           /* from the block's first elements, or those of the copy of W, to the call's */
   int copied;                /* W is read from `room` */
   int64_t rows, width, part; /* part: the group's columns, where its last vector is not whole, else 0 */
+  int64_t calls;             /* tiles that are called one by one; 0: one call for all */
 } step;
 
 #define STEPS 6 /* three widths of groups, two heights of tiles */
@@ -74,6 +79,7 @@ typedef struct {
   int beside;             /* something follows the product */
   int small;              /* several matrices at a time */
   int few;                /* few rows or columns, without tiles */
+  int far;                /* what a thread writes finds no room in L2 */
   atomic_int failed;
 } job;
 
@@ -142,14 +148,17 @@ static int steps_of(const job* j, const block* b, const columns_cut* c, const cu
     for (int narrow = 0; narrow < 2; ++narrow) {
       const int64_t size = rows.size - narrow, tiles = narrow ? rows.narrow : rows.wide, row = narrow ? rows.wide * rows.size : 0;
       if (tiles == 0) continue;
-      const int64_t numbers[9] = {size * x_row, x_stride, copied ? width * b->depth : width, copied ? width : b->w_down, part ? width : b->y_down,
-                                  b->depth, tiles, groups, b->from > 0};
+      const int far = j->far && part == 0 && b->depth >= AHEAD;
+      /* Along the row, where it is far: y is written from end to end, and W comes from L2 once a tile. */
+      const int64_t calls = far && groups > 1 && size >= STREAMED ? tiles : 0;
+      const int64_t numbers[ARGUMENTS - 3] = {size * x_row, x_stride, copied ? width * b->depth : width, copied ? width : b->w_down,
+                                              part ? width : b->y_down, b->depth, calls > 0 ? 1 : tiles, groups, b->from > 0, far};
       step* s = &steps[count++];
       s->fn = p->tiles[(vectors - 1) * HT_PRODUCT_ROWS + size - 1];
       s->x = row * x_row, s->w = copied ? packed : column, s->y = row * b->y_down + column;
       s->copied = copied;
-      s->rows = size * tiles, s->width = width, s->part = part;
-      for (int i = 0; i < 12; ++i) {
+      s->rows = size * tiles, s->width = width, s->part = part, s->calls = calls;
+      for (int i = 0; i < ARGUMENTS; ++i) {
         s->args[i].type_index = i < 3 ? kTVMFFIOpaquePtr : kTVMFFIInt;
         s->args[i].zero_padding = 0;
         if (i >= 3) s->args[i].v_int64 = numbers[i - 3];
@@ -184,9 +193,15 @@ static int run_step(step* s, const float* x, const block* b, int lanes) {
   s->args[1].v_ptr = (void*)((s->copied ? ROOM->w : b->w) + s->w);
   s->args[2].v_ptr = s->part == 0 ? y : ROOM->y;
   if (s->fn == NULL) return -1;
-  if (s->part == 0) return s->fn(NULL, s->args, 12, &result);
+  for (int64_t i = 0, tall = s->calls > 0 ? s->rows / s->calls : 0; i < s->calls; ++i) {
+    s->args[0].v_ptr = (void*)(x + s->x + i * s->args[3].v_int64);
+    s->args[2].v_ptr = y + i * tall * b->y_down;
+    if (s->fn(NULL, s->args, ARGUMENTS, &result) != 0) return -1;
+  }
+  if (s->calls > 0) return 0;
+  if (s->part == 0) return s->fn(NULL, s->args, ARGUMENTS, &result);
   if (b->from > 0) copy(ROOM->y, s->width, y, b->y_down, s->rows, s->part, lanes);
-  const int rc = s->fn(NULL, s->args, 12, &result);
+  const int rc = s->fn(NULL, s->args, ARGUMENTS, &result);
   copy(y, b->y_down, ROOM->y, s->width, s->rows, s->part, lanes);
   return rc;
 }
@@ -353,6 +368,7 @@ int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, in
     }
     j.chunks = least(wanted, matrices * j.pieces);
   }
+  j.far = call->extents[HT_PRODUCT_B] * call->extents[HT_PRODUCT_M] > FAR_FLOATS * (int64_t)threads / call->extents[HT_PRODUCT_N];
   if (j.pieces == 1 && product->typed == NULL && !j.small && !j.few) cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N], &whole);
   for (int i = HT_PRODUCT_BIAS; i <= HT_PRODUCT_MASK; ++i) j.beside |= call->product.views[i].data != NULL;
   if (j.chunks == 1) run_chunk(&j, 0);
