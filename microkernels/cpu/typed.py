@@ -113,6 +113,18 @@ def program_of(kernel: MicroKernel) -> MicroKernel:
     return MicroKernel(typed_name("dense", dtype_of(kernel)), kept)
 
 
+def programs_of(kernel: MicroKernel) -> tuple[MicroKernel, ...]:
+    """Tiles that calls of a typed kernel are cut into: its own, and of batched products by vectors every narrower one.
+
+    By vectors, from one on; AMX tiles and those over packed weights are whole.
+    """
+    own = program_of(kernel)
+    if not kernel.family.startswith("cpu_batch_matmul_") or amx.on_tiles(kernel):
+        return (own,)
+    widths = range(own["vl"], own["nr"] + 1, own["vl"])
+    return tuple(MicroKernel(own.family, tuple((k, w if k == "nr" else v) for k, v in own.params)) for w in widths)
+
+
 def typed_params(
     op: Op, tile: tuple[int, int, int, int, int, int], *, on_tiles: bool = False
 ) -> tuple[tuple[str, int], ...]:

@@ -63,7 +63,7 @@ class CpuTypedProduct(CpuProduct):
         return Footprint(registers_per_thread=rows * vectors + vectors + 1, shared_bytes=step_bytes)
 
     def tile(self, kernel: MicroKernel) -> Tile:
-        """Whole tiles: what is beyond the output is computed and dropped."""
+        """Rows of whole tiles, what is beyond the output is dropped; columns of whole vectors, but for AMX tiles."""
         return Tile(
             extent={"b": 1, "m": kernel["mr"], "n": kernel["nr"]},
             edge={"b": "masked", "m": "tail", "n": "tail"},
@@ -71,7 +71,9 @@ class CpuTypedProduct(CpuProduct):
         )
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
-        """Whole tiles of rows and columns."""
+        """Whole tiles of rows; columns in whole vectors, or in whole tiles of AMX."""
+        if axis == "n" and not amx.on_tiles(kernel):
+            return super().computed(kernel, axis, extent)
         return rounded_up(self.tile(kernel), axis, extent)
 
     def layout(self, kernel: MicroKernel) -> Layout:

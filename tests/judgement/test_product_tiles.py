@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.cpu.product import CpuProduct, programs
+from haotuner.microkernels.cpu.typed import programs_of
 from haotuner.microkernels.cpu.typed_product import CpuTypedProduct
 from haotuner.words.demand import asked
 from haotuner.words.op import Op
@@ -33,3 +35,14 @@ def test_other_types_have_tiles_of_their_height() -> None:
     pairs = [(kernel, Shape.of(b=12, m=64, n=n)) for n in (16, 64)]
     matmul = family.demand(asked(WITH_TILES, op, pairs, element_bytes=2, cold=False)).matmul
     assert matmul is not None and list(matmul.tile_rows) == [32, 32]
+
+
+def test_other_types_have_programs_of_every_width_but_on_amx() -> None:
+    op, family = Op.parse("batch_matmul:k=64,dtype=bf16"), CpuTypedProduct("bf16")
+    found = {(one["mr"], one["nr"], amx.on_tiles(one)): one for one in family.points(op, WITH_TILES)}
+    vectors, tiles = found[8, 48, False], found[32, 32, True]
+    assert [(tile["mr"], tile["nr"]) for tile in programs_of(vectors)] == [(8, 16), (8, 32), (8, 48)]
+    assert [family.computed(vectors, "n", extent) for extent in (1, 17, 136)] == [16, 32, 144]
+    assert [(tile["mr"], tile["nr"]) for tile in programs_of(tiles)] == [(32, 32)]
+    assert [family.computed(tiles, "n", extent) for extent in (1, 33)] == [32, 64]
+    assert family.computed(vectors, "m", 9) == 16

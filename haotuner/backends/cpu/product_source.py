@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from haotuner.backends.cpu.compile import kernel_table
 from haotuner.backends.cpu.typed_library import declarations, types_of
+from haotuner.microkernels.cpu.amx import on_tiles
+from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import symbol_of
 from haotuner.microkernels.cpu.product import MOST_VECTORS, program_name, programs
 from haotuner.microkernels.cpu.product_demand import MOST_ROWS
-from haotuner.microkernels.cpu.typed import word_of
+from haotuner.microkernels.cpu.typed import programs_of, word_of
 from haotuner.words.kernel import MicroKernel
 
 
@@ -53,13 +55,19 @@ def _typed_data(kernels: Sequence[MicroKernel], suffix: str, alike: tuple[int, i
     """The same of other types than fp32: the tiles of typed dense, and the types."""
     table = kernel_table(kernels, f"typed_kernels{suffix}", "static ")
     rows = [f'  {{"{k.name}", {k["mr"]}, {k["nr"] // k["vl"]}, 1, 0}},' for k in kernels]
-    data = f"{{NULL, {', '.join(map(str, alike))}, kernels{suffix}, NULL, &typed{suffix}, typed_kernels{suffix}, {after}}}"
+    widths = [", ".join(tile.name for tile in programs_of(k)) if not on_tiles(k) else "NULL" for k in kernels]
+    named = f"kernels{suffix}, NULL, &typed{suffix}, typed_kernels{suffix}, {after}, widths{suffix}"
+    data = f"{{NULL, {', '.join(map(str, alike))}, {named}}}"
     return [
         *table[table.index("static const") :].splitlines(),
         types_of(kernels[0], f"typed{suffix}", beside=True),
         f"static const ht_product_kernel kernels{suffix}[] = {{",
         *rows,
         "};",
+        f"static const ht_typed_fn widths{suffix}[][HT_TYPED_VECTORS] = {{",
+        *(f"  {{{row}}}," for row in widths),
+        "};",
+        f'_Static_assert(HT_TYPED_VECTORS == {MAX_STREAMS}, "a table of widths");',
         f"static const ht_product data{suffix} = {data};",
     ]
 

@@ -11,7 +11,7 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.hw_profiles.amx import FEATURES, has_tiles
 from haotuner.hw_profiles.isa import ISAS, CpuInfo, parse_cpuinfo
 from haotuner.microkernels.cpu.epilogue import steps_of
-from haotuner.microkernels.cpu.typed import dtype_of, has_program, input_of, output_of, program_of, word_of
+from haotuner.microkernels.cpu.typed import dtype_of, has_program, input_of, output_of, programs_of, word_of
 from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, store_symbol, taps_symbol
 from haotuner.microkernels.cpu.typed_stepped import stepped_symbol, stepped_words
 from haotuner.ops.dtypes import DTYPES
@@ -73,12 +73,12 @@ def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: 
     level = next((isa for isa in ISAS if isa.arch == mcpu), None)
     if level is None:
         raise ValueError(f"typed kernels are built for {', '.join(isa.arch for isa in ISAS)}, not for {mcpu}")
-    programs = {program_of(kernel).name: kernel for kernel in kernels if has_program(kernel)}
-    given = []
-    for name, kernel in sorted(programs.items()):
+    programs: dict[str, tuple[str, MicroKernel, int]] = {}
+    for kernel in filter(has_program, kernels):
         word = word_of(kernel)
         assert word is not None
-        given.append((name, kernel, word.terms))
+        programs |= {tile.name: (tile.name, tile, word.terms) for tile in programs_of(kernel)}
+    given = [programs[name] for name in sorted(programs)]
     found = {stepped_symbol(kernel): kernel for kernel in kernels}
     stepped = [stepped_words(kernel) for symbol, kernel in sorted(found.items(), key=str) if symbol is not None]
     (lanes,) = {kernel["vl"] for kernel in kernels}
@@ -104,7 +104,7 @@ def declarations(kernels: Sequence[MicroKernel]) -> list[str]:
         if word_of(kernel) is not None:
             stores = (output_of(kernel), "fp32", "floats")
             if has_program(kernel):
-                lines.append(f"extern void {program_of(kernel).name}(const ht_typed_tile*);")
+                lines += [f"extern void {tile.name}(const ht_typed_tile*);" for tile in programs_of(kernel)]
             lines.append(
                 f"extern void {_taps(kernel)}(void*, int64_t, const char* const*, const float* const*, int64_t, int64_t);"
             )

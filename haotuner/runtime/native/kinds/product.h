@@ -12,6 +12,8 @@ enum { HT_PRODUCT_X = 0, HT_PRODUCT_W = 1, HT_PRODUCT_Y = 2, HT_PRODUCT_BIAS = 3
 /* Tiles of 1 to so many rows, and 1 to so many vectors of columns, have a program each (microkernels/cpu/product.py). */
 #define HT_PRODUCT_ROWS 14
 #define HT_PRODUCT_VECTORS 4
+/* Of other types each kernel has a program of its rows and of 1 to as many vectors as it has (microkernels/cpu/typed_product.py). */
+#define HT_TYPED_VECTORS 4
 
 typedef struct { /* how a call is computed */
   const char* name;
@@ -29,6 +31,7 @@ typedef struct {
   const ht_typed* typed;         /* NULL: fp32 */
   const ht_kernel* typed_kernels; /* in the order of `kernels` */
   ht_kernel_fn epilogue;         /* steps behind what a call brings beside; NULL: none */
+  const ht_typed_fn (*typed_widths)[HT_TYPED_VECTORS]; /* programs of each of `typed_kernels`; NULL first: its own tile alone */
 } ht_product;
 
 /* product_check.c: fills call->product, all strides in elements; 0, or -1 with *error filled. */
@@ -75,9 +78,8 @@ int ht_product_few(const ht_product* product, const ht_call* call, const int64_t
 /* product_single.c: matrices [first, last) of one element each, in fp32; 0, or -1. `beside`: something follows the product. */
 int ht_product_single(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside);
 
-/* product_typed.c: the box in other types than fp32; 0, or -1. `beside`: something follows the product. */
-int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, const ht_call* call, const int64_t* offsets, ht_product_box at,
-                         int beside);
+/* product_typed.c: the box in other types than fp32 by the kernel of that place; 0, or -1. `beside`: something follows the product. */
+int ht_product_run_typed(const ht_product* product, int32_t kernel, const ht_call* call, const int64_t* offsets, ht_product_box at, int beside);
 
 /* product_typed.c: matrices [first, last) of one element each, in other types: they are the diagonal of the product of all their rows with all
  * their columns. 0, or -1; 1 where these do not lie evenly spaced, or are too long for a tile: nothing is computed. */

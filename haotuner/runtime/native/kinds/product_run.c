@@ -310,7 +310,8 @@ void ht_product_offsets(const ht_call* call, int64_t matrix, int64_t offsets[HT_
 static void run_chunk(void* arg, int64_t index) {
   job* j = arg;
   int64_t items = j->call->extents[HT_PRODUCT_B] * j->pieces;
-  const ht_kernel* typed = j->product->typed == NULL ? NULL : &j->product->typed_kernels[j->kernel - j->product->kernels];
+  const int32_t place = (int32_t)(j->kernel - j->product->kernels);
+  const ht_kernel* typed = j->product->typed == NULL ? NULL : &j->product->typed_kernels[place];
   if (j->small) {
     const int64_t lanes = j->product->lanes, groups = up(items, lanes), first = groups * index / j->chunks * lanes;
     if (ht_product_small(j->product, j->call, first, least(items, groups * (index + 1) / j->chunks * lanes), j->beside) != 0)
@@ -339,7 +340,7 @@ static void run_chunk(void* arg, int64_t index) {
       else all.column = first, all.columns = last - first;
     }
     int rc;
-    if (typed != NULL) rc = ht_product_run_typed(j->product, typed, j->call, offsets, all, j->beside);
+    if (typed != NULL) rc = ht_product_run_typed(j->product, place, j->call, offsets, all, j->beside);
     else if (j->few) rc = ht_product_few(j->product, j->call, offsets, all, j->beside);
     else {
       if (j->pieces > 1) cuts_of(j, all.rows, all.columns, own);

@@ -125,9 +125,26 @@ static void finish(void* with, const ht_typed_part* part) {
   typed->store(sums, stride, to, y->strides[0] * size, rows, columns);
 }
 
-int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, const ht_call* call, const int64_t* offsets, ht_product_box at,
-                         int beside) {
+typedef struct { /* groups of so many panels side by side, by one program */
+  ht_typed_fn fn;
+  int64_t groups, panels;
+} run;
+
+/* Columns in even groups of vectors, as fp32 has them, so that the last is hardly narrower than those before it: at most two widths. Where a
+ * kernel has its own width alone, the last group reaches past the columns. How many runs. */
+static int runs_of(const ht_kernel* kernel, const ht_typed_fn* widths, int64_t columns, run runs[2]) {
+  const int64_t panels = kernel->nr / kernel->pw, units = up(columns, kernel->pw), groups = up(units, panels), size = up(units, groups);
+  runs[0] = (run){(ht_typed_fn)(void (*)(void))kernel->fn, groups, panels};
+  if (widths[0] == NULL) return 1;
+  const int64_t narrow = groups * size - units;
+  runs[0] = (run){widths[size - 1], groups - narrow, size};
+  if (narrow > 0) runs[1] = (run){widths[size - 2], narrow, size - 1};
+  return narrow > 0 ? 2 : 1;
+}
+
+int ht_product_run_typed(const ht_product* product, int32_t place, const ht_call* call, const int64_t* offsets, ht_product_box at, int beside) {
   const ht_typed* typed = product->typed;
+  const ht_kernel* kernel = &product->typed_kernels[place];
   const ht_view *x = &call->product.views[HT_PRODUCT_X], *w = &call->product.views[HT_PRODUCT_W];
   const int64_t size = typed->x.bits / 8, k = call->extents[HT_PRODUCT_K], nr = kernel->nr, mr = kernel->mr, pw = kernel->pw;
   int64_t terms = least(W_BYTES / nr, X_BYTES / mr) / STEP * STEP / size; /* of a part: so many that one tile finds room */
@@ -135,19 +152,24 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
   const int64_t words = ht_typed_depth(typed, terms > 0 ? terms : 1), x_width = terms * size;
   const int64_t near = NEAR_W / (words * typed->column * nr), wide = least(near > 0 ? near : 1, SUMS / mr / nr) * nr;
   for (int64_t column = at.column, last = at.column + at.columns; column < last; column += wide) {
-    const int64_t columns = least(wide, last - column), groups = up(columns, nr), panels = groups * nr / pw;
+    const int64_t columns = least(wide, last - column);
+    run runs[2];
+    const int count = runs_of(kernel, product->typed_widths[place], columns, runs);
+    int64_t panels = 0;
+    for (int i = 0; i < count; ++i) panels += runs[i].groups * runs[i].panels;
+    const int64_t stride = panels * pw; /* of sums */
     block b = {w->data + (offsets[HT_PRODUCT_W] + column * w->strides[1]) * size, w->strides[0], w->strides[1], columns, terms};
     if (ht_typed_signed(typed)) begin_columns(&b, k);
     if (k > 0 && terms == k) pack_w(typed, &b, pw, panels);
     /* Rows of a sum in parts are as many as the sums that find ROOM-> */
-    const int64_t most = terms == k && k > 0 ? at.rows : SUMS / (groups * nr);
+    const int64_t most = terms == k && k > 0 ? at.rows : SUMS / stride;
     for (int64_t row = at.row, end = at.row + at.rows, tall; row < end; row += tall) {
       /* Whole tiles, then what is left of one, whose rows are copied: a tile reads all of its own. */
       tall = end - row >= mr ? least(most, end - row) / mr * mr : end - row;
       result found = {typed, call, offsets, {row, tall, column, columns}, product, beside, 0};
       if (k == 0) {
-        const ht_typed_part none = {ROOM->sums, groups * nr, 0, tall, 0, columns};
-        memset(ROOM->sums, 0, (size_t)(tall * groups * nr) * sizeof(float));
+        const ht_typed_part none = {ROOM->sums, stride, 0, tall, 0, columns};
+        memset(ROOM->sums, 0, (size_t)(tall * stride) * sizeof(float));
         finish(&found, &none);
       }
       for (int64_t from = 0; from < k; from += terms) {
@@ -164,21 +186,26 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
           if (copied) copy_x(source, x->strides[0], x->strides[1], rows, b.depth, size, x_width);
           found.at.row = row + r;
           found.at.rows = rows;
-          const ht_typed_tile tile = {.x = copied ? ROOM->x : source,
-                                      .x_stride = copied ? x_width : x->strides[0] * size,
-                                      .w = ROOM->w,
-                                      .panel = ht_typed_depth(typed, b.depth) * pw * typed->column,
-                                      .sums = ROOM->sums + r * groups * nr,
-                                      .stride = groups * nr,
-                                      .k = b.depth,
-                                      .tiles = up(rows, mr),
-                                      .groups = groups,
-                                      .first = ht_typed_signed(typed) ? ROOM->first : NULL,
-                                      .add = from > 0,
-                                      .across = 1,
-                                      .finish = from + b.depth == k ? finish : NULL,
-                                      .with = &found};
-          ((ht_typed_fn)(void (*)(void))kernel->fn)(&tile);
+          const int64_t panel = ht_typed_depth(typed, b.depth) * pw * typed->column;
+          for (int64_t i = 0, first = 0; i < count; first += runs[i].groups * runs[i].panels, ++i) {
+            found.at.column = column + first * pw;
+            found.at.columns = columns - first * pw;
+            const ht_typed_tile tile = {.x = copied ? ROOM->x : source,
+                                        .x_stride = copied ? x_width : x->strides[0] * size,
+                                        .w = ROOM->w + first * panel,
+                                        .panel = panel,
+                                        .sums = ROOM->sums + r * stride + first * pw,
+                                        .stride = stride,
+                                        .k = b.depth,
+                                        .tiles = up(rows, mr),
+                                        .groups = runs[i].groups,
+                                        .first = ht_typed_signed(typed) ? ROOM->first + first * pw : NULL,
+                                        .add = from > 0,
+                                        .across = 1,
+                                        .finish = from + b.depth == k ? finish : NULL,
+                                        .with = &found};
+            runs[i].fn(&tile);
+          }
         }
       }
       if (found.failed) return -1;
