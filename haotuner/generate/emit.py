@@ -8,7 +8,7 @@ results do not depend on how the output was cut among threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from haotuner.generate.expressions import (
@@ -28,7 +28,7 @@ from haotuner.generate.machine import Cell, Machine, Value
 from haotuner.generate.online_emit import emit_online
 from haotuner.generate.online_schedule import OnlinePlan
 from haotuner.generate.parted import emit_parted
-from haotuner.generate.places import extents_of, is_ready, maskable, offsets
+from haotuner.generate.places import extents_of, is_ready, maskable, missing_folds, offsets
 from haotuner.generate.schedule import FOLDS, Keep, Plan, shareable
 from haotuner.generate.sinks import Sink, sinks_of
 from haotuner.generate.staged import emit_stages
@@ -59,6 +59,17 @@ def emit(plan: AnyPlan, machine: Machine) -> None:
         whole(machine)
 
 
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """What the loops of a nest share."""
+
+    sinks: Sequence[Sink]
+    rows: Sequence[Sink]
+    keeps: Sequence[Keep]
+    cells: Mapping[Fold, list[Cell]]
+    names: Sequence[set[str]]  # of the variables from each axis on
+
+
 class _Emitter(Values):
     def __init__(self, plan: Plan, machine: Machine) -> None:
         Values.__init__(self, machine, plan.graph)
@@ -81,33 +92,36 @@ class _Emitter(Values):
         count = len(sinks[0].axes)
         if not count:  # a single point
             return self._point(sinks, frame)
-        extents = [extent for _, extent in sinks[0].axes]
         cells = self._cells(sinks)
         names = [{variable.name for sink in sinks for variable, _ in sink.axes[place:]} for place in range(count)]
-
-        def level(place: int, heres: Sequence[Frame]) -> None:
-            inside = names[place]
-            heres = [here.inner() for here in heres]
-            ready = [keep for keep in keeps if is_ready(keep, inside) and not (place and is_ready(keep, names[place - 1]))]
-            if place == count - 1 and self._held:
-                self._ahead(sinks, heres, extents[-1])
-            for here in heres:
-                self._outside([*sinks, *(one for one in rows if len(one.axes) >= place)], inside, here, ready)
-                for row in (one for one in rows if len(one.axes) == place):
-                    self._store(row, here, here.variables)
-            if place == count - 1:
-                self._lanes(sinks, cells, heres, extents[-1])
-                return
-
-            def body(starts: Sequence[Value]) -> None:
-                rows = [{sink.axes[place][0].name: i for sink in sinks} for i in starts]
-                level(place + 1, [here.inner(**row) for here in heres for row in rows])
-
-            writes = sinks[0].fold is None and sinks[0].indices is self.plan.indices
-            self._stepped(extents[place], self.plan.schedule.rows if writes and place == count - 2 else 1, body)
-
-        level(0, [frame])
+        self._level(_Nest(sinks, rows, keeps, cells, names), 0, [frame])
         return self._results(sinks, cells)
+
+    def _level(self, nest: _Nest, place: int, heres: Sequence[Frame]) -> None:
+        """The loop of one axis of a nest, and what stands inside.
+
+        A method: a closure that calls itself is garbage that a collection alone finds, and with it all that it knows.
+        """
+        sinks, inside, last = nest.sinks, nest.names[place], len(nest.names) - 1
+        extent = sinks[0].axes[place][1]
+        heres = [here.inner() for here in heres]
+        ready = [one for one in nest.keeps if is_ready(one, inside) and not (place and is_ready(one, nest.names[place - 1]))]
+        if place == last and self._held:
+            self._ahead(sinks, heres, extent)
+        for here in heres:
+            self._outside([*sinks, *(one for one in nest.rows if len(one.axes) >= place)], inside, here, ready)
+            for row in (one for one in nest.rows if len(one.axes) == place):
+                self._store(row, here, here.variables)
+        if place == last:
+            self._lanes(sinks, nest.cells, heres, extent)
+            return
+
+        def body(starts: Sequence[Value]) -> None:
+            rows = [{sink.axes[place][0].name: i for sink in sinks} for i in starts]
+            self._level(nest, place + 1, [here.inner(**row) for here in heres for row in rows])
+
+        writes = sinks[0].fold is None and sinks[0].indices is self.plan.indices
+        self._stepped(extent, self.plan.schedule.rows if writes and place == last - 1 else 1, body)
 
     def _stepped(self, extent: Extent, tile: int, body: Callable[[Sequence[Value]], None]) -> None:
         """A loop that takes so many points of an axis at a time, then those that are left one by one."""
@@ -205,20 +219,10 @@ class _Emitter(Values):
         """Folds in some expressions that are not computed yet and need no variable of the loops inside, inner ones first."""
         found: list[Fold] = []
         seen: set[int] = set()
-        bound = here.variables.keys() - inside
-
-        def walk(e: Expression) -> None:
-            if not has_folds(e) or id(e) in seen or isinstance(e, Fold) and e in here.folds:
-                return
-            seen.add(id(e))
-            for child in (self._value(e, here),) if isinstance(e, Fold) else children(e):
-                walk(child)
-            if isinstance(e, Fold) and e is not but and free_variables(e) <= bound:
-                found.append(e)
-
         for value in values:
-            walk(value)
-        return found
+            missing_folds(value, here.folds, self.plan.first, seen, found)
+        bound = here.variables.keys() - inside
+        return [fold for fold in found if fold is not but and free_variables(fold) <= bound]
 
     def _hoist(self, e: Expression, inside: set[str], here: Frame) -> None:
         """Compute the largest parts that need no variable inside, once: each goes into a variable of the program."""
@@ -370,23 +374,24 @@ class _Emitter(Values):
                 continue
             cells = [self._accumulator(fold, frame.lanes) for frame in frames]
 
-            def level(place: int, inner: list[Frame], fold: Fold = fold, cells: list[Cell] = cells) -> None:
-                if place == len(fold.axes):
-                    self._inside([Sink((), fold.value)], inner)
-                    for cell, frame in zip(cells, inner, strict=True):
-                        value = self.evaluate(fold.value, frame)
-                        cell.set(self.machine.join(self.how(fold), cell.get(), value, fold.dtype, frame.lanes))
-                    return
-                variable, extent = fold.axes[place]
-                self.machine.loop(
-                    self.machine.size(extent),
-                    lambda i: level(place + 1, [frame.inner(**{variable.name: i}) for frame in inner]),
-                )
-
-            level(0, list(frames))
+            self._own(fold, cells, 0, frames)
             for cell, frame in zip(cells, frames, strict=True):
                 frame.folds[fold] = cell.get()
                 frame.known.clear()
+
+    def _own(self, fold: Fold, cells: Sequence[Cell], place: int, inner: Sequence[Frame]) -> None:
+        """A fold that depends on the lanes, from one of its axes on: a cell for each frame."""
+        if place == len(fold.axes):
+            self._inside([Sink((), fold.value)], inner)
+            for cell, frame in zip(cells, inner, strict=True):
+                value = self.evaluate(fold.value, frame)
+                cell.set(self.machine.join(self.how(fold), cell.get(), value, fold.dtype, frame.lanes))
+            return
+        variable, extent = fold.axes[place]
+        self.machine.loop(
+            self.machine.size(extent),
+            lambda i: self._own(fold, cells, place + 1, [frame.inner(**{variable.name: i}) for frame in inner]),
+        )
 
     def _store(self, sink: Sink, frame: Frame, variables: Mapping[str, Value]) -> None:
         value = self.evaluate(sink.value, frame)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -103,20 +103,21 @@ def children(e: Expression) -> tuple[Expression, ...]:
     return (e.value,) if isinstance(e, Fold) else ()
 
 
-def parts(e: Expression, *, into_folds: bool = True) -> Iterator[Expression]:
+def parts(e: Expression, *, into_folds: bool = True) -> list[Expression]:
     """The expression and everything in it, each object once, inner parts first."""
-    seen: set[int] = set()
+    found: list[Expression] = []
+    _list_parts(e, into_folds, set(), found)
+    return found
 
-    def walk(one: Expression) -> Iterator[Expression]:
-        if id(one) in seen:
-            return
-        seen.add(id(one))
-        if into_folds or not isinstance(one, Fold):
-            for child in children(one):
-                yield from walk(child)
-        yield one
 
-    return walk(e)
+def _list_parts(e: Expression, into_folds: bool, seen: set[int], found: list[Expression]) -> None:
+    if id(e) in seen:
+        return
+    seen.add(id(e))
+    if into_folds or not isinstance(e, Fold):
+        for child in children(e):
+            _list_parts(child, into_folds, seen, found)
+    found.append(e)
 
 
 def free_variables(e: Expression) -> frozenset[str]:

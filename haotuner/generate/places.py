@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
-from haotuner.generate.expressions import Expression, Fold, Load, Variable, free_variables, parts, slope
+from haotuner.generate.expressions import Expression, Fold, Load, Variable, children, free_variables, has_folds, parts, slope
 from haotuner.generate.schedule import Keep
 from haotuner.graph.extents import Extent
 
@@ -24,6 +24,22 @@ def is_ready(keep: Keep, inside: set[str]) -> bool:
     """Whether only the keep's own axes are missing."""
     own = {variable.name for variable, _ in keep.axes}
     return not (free_variables(keep.value) - own) & inside
+
+
+def missing_folds(
+    e: Expression, known: Container[Fold], first: Mapping[Fold, Expression], seen: set[int], found: list[Fold]
+) -> None:
+    """Add the folds in an expression that have no value yet, inner ones first.
+
+    ``first``: what is folded in place of a fold's own value; ``seen``: expressions, by identity, that were looked through.
+    """
+    if not has_folds(e) or id(e) in seen or isinstance(e, Fold) and e in known:
+        return
+    seen.add(id(e))
+    for child in (first.get(e, e.value),) if isinstance(e, Fold) else children(e):
+        missing_folds(child, known, first, seen, found)
+    if isinstance(e, Fold):
+        found.append(e)
 
 
 def offsets(count: int, lanes: int, pitch: int) -> list[int]:

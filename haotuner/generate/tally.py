@@ -266,16 +266,17 @@ def register_bytes(top: Loop) -> tuple[dict[str, int], dict[str, int]]:
     loaded: dict[str, int] = {}
     stored: dict[str, int] = {}
 
-    def walk(loop: Loop, counts: tuple[int, ...]) -> None:
-        for part in loop.body:
-            if isinstance(part, Loop):
-                walk(part, (*counts, part.count))
-            elif isinstance(part, Access):
-                found = stored if part.store else loaded
-                found[part.tensor] = found.get(part.tensor, 0) + touched(part, counts) * part.bytes
-
-    walk(top, ())
+    _add_bytes(top, (), loaded, stored)
     return loaded, stored
+
+
+def _add_bytes(loop: Loop, counts: tuple[int, ...], loaded: dict[str, int], stored: dict[str, int]) -> None:
+    for part in loop.body:
+        if isinstance(part, Loop):
+            _add_bytes(part, (*counts, part.count), loaded, stored)
+        elif isinstance(part, Access):
+            found = stored if part.store else loaded
+            found[part.tensor] = found.get(part.tensor, 0) + touched(part, counts) * part.bytes
 
 
 def touched(access: Access, counts: Sequence[int]) -> int:

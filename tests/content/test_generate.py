@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -174,3 +175,16 @@ def test_what_has_no_program_is_told() -> None:
         planned(graph, Schedule(lane_axis=0, lanes=1, unroll=1))
     with pytest.raises(UsageError, match="one tensor fits the output's rows"):
         planned(GROUPS["layer_norm"], Schedule(lane_axis=1, lanes=1, unroll=1, kept=keepable(GROUPS["layer_norm"])))
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "attention", "max_pool"])
+def test_a_program_leaves_nothing_that_only_a_collection_of_garbage_finds(name):
+    plan, inputs = planned(GROUPS[name], schedules(GROUPS[name])[1]), drawn(GROUPS[name], SIZES)
+    run(plan, inputs)  # what is known from the first time on
+    gc.collect()
+    gc.disable()
+    try:
+        run(plan, inputs)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
