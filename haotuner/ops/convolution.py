@@ -113,7 +113,7 @@ def filter_axes(found: Mapping[Reach, Window]) -> tuple[Axis, Axis]:
 
 
 def _filter_axis(side: Window) -> Axis:
-    return Axis(taps=side.taps, stride=side.stride, before=side.before)
+    return Axis(taps=side.taps, stride=side.stride, before=side.before, dilation=side.dilation)
 
 
 def _meeting(side: Window, tap: int, extent: int, out: int) -> tuple[Any, Any]:

@@ -2,13 +2,14 @@
 
 Along one axis ``tile`` outputs of a window of ``taps`` are ``y = A' [(G g) * (B' d)]`` with ``tile + taps - 1`` products;
 along two, those of both. A window that moves by more than one pixel is cut in phases, taps that are a stride apart: they
-move by one over every stride-th pixel, and are further channels of the sum (Huang et al., DWM, AAAI 2020).
+move by one over every stride-th pixel, and are further channels of the sum (Huang et al., DWM, AAAI 2020). Where taps are
+apart (dilation), so are the outputs of a tile: each residue of the dilation is a convolution of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from math import prod
@@ -29,11 +30,15 @@ STEPS = 8.0  # roundings of the transforms of each side, beside those of the sum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """How a window moves over one axis: ``taps`` of it, ``stride`` pixels a step, ``before`` pixels of padding first."""
+    """How a window moves over one axis: ``stride`` pixels a step, ``before`` pixels of padding first.
+
+    Its ``taps`` are ``dilation`` pixels apart. One of stride and dilation is 1.
+    """
 
     taps: int
     stride: int = 1
     before: int = 0
+    dilation: int = 1
 
     @property
     def each(self) -> int:
@@ -130,12 +135,32 @@ def phased(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, ...], t
     return np.concatenate(cut[0], axis=1), np.concatenate(cut[1], axis=1)
 
 
+def residues(
+    x: Any, axes: tuple[Axis, Axis], out: tuple[int, ...]
+) -> Iterator[tuple[tuple[slice, slice], Any, tuple[Axis, Axis]]]:
+    """The convolutions without dilation that one with it is: their outputs, their part of x (b, c, h, w), their windows."""
+    tall, wide = axes
+    padded = np.pad(x, ((0, 0), (0, 0), (tall.before, 0), (wide.before, 0)))
+    plain = tuple(replace(axis, dilation=1, before=axis.before if axis.dilation == 1 else 0) for axis in axes)
+    for i in range(min(tall.dilation, out[0])):
+        for j in range(min(wide.dilation, out[1])):
+            outputs = (slice(i, None, tall.dilation), slice(j, None, wide.dilation))
+            part = padded[:, :, (tall.before if tall.dilation == 1 else 0) :, (wide.before if wide.dilation == 1 else 0) :]
+            yield outputs, part[:, :, outputs[0], outputs[1]], plain  # type: ignore[misc]
+
+
 def tolerance(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int], tile: int) -> Any:
     """Units of roundoff that each output (b, f, p, q) may be off: x (b, c, h, w), weight (f, c, r, s) in float64.
 
     Roundings of different points are independent, so that their squares add up; magnitudes of channels, which a sum meets
     one after the other, add up themselves (the model of ``sum_rounding``).
     """
+    if any(axis.dilation > 1 for axis in axes):
+        whole = np.zeros((x.shape[0], weight.shape[0], *out))
+        for outputs, part, plain in residues(x, axes, out):
+            one = whole[:, :, outputs[0], outputs[1]]
+            one[...] = tolerance(part, weight, plain, one.shape[2:], tile)
+        return whole
     room, taps = phased(x, weight, axes, out, tile)
     tall, wide = (transforms(axis.outputs(tile), axis.each) for axis in axes)
     sides, steps = (tall[0].shape[0], wide[0].shape[0]), (tall[2].shape[0], wide[2].shape[0])

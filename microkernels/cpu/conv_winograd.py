@@ -43,7 +43,7 @@ def axes_of(op: Op) -> tuple[Axis, Axis] | None:
     if not is_convolution(op.kind) or "transpose" in op.kind or int(op.option("groups")) != 1:
         return None
     found = windows(op.kind, dict(op.static), op.all_options())
-    return filter_axes(found) if all(side.dilation == 1 for side in found.values()) else None
+    return filter_axes(found) if all(1 in (side.dilation, side.stride) for side in found.values()) else None
 
 
 def filter_tiles(op: Op) -> tuple[int, ...]:
@@ -72,7 +72,8 @@ class CpuConvWinograd(CpuConv):
     """Family ``cpu_conv_winograd_fp32``; parameters as channels-last ``cpu_conv_fp32``, and wt: outputs of a tile each way.
 
     ``dn`` or ``ac`` is 1 where windows have one tap down the image or across it, so that nothing is transformed that way;
-    ``sd`` and ``sa`` are the stride, down and across, of windows that move by more than one.
+    ``sd`` and ``sa`` are the stride, down and across, of windows that move by more than one, ``dd`` and ``da`` the dilation
+    of those whose taps are apart.
     """
 
     name = "cpu_conv_winograd_fp32"
@@ -96,7 +97,8 @@ class CpuConvWinograd(CpuConv):
         more = features_end(op["f"], nr, vl)
         params = (("cl", int(channels_last(op))), ("mr", mr), ("nr", nr), ("pw", vl), ("ku", UNROLL), ("vl", vl), ("pf", 0))
         alone = tuple((name, 1) for name, axis in zip(("dn", "ac"), axes, strict=True) if axis.outputs(wt) == 1)
-        moves = tuple((name, axis.stride) for name, axis in zip(("sd", "sa"), axes, strict=True) if axis.stride > 1)
+        moves = [(f"s{way}", axis.stride) for way, axis in zip("da", axes, strict=True) if axis.stride > 1]
+        moves += [(f"d{way}", axis.dilation) for way, axis in zip("da", axes, strict=True) if axis.dilation > 1]
         return with_epilogue(MicroKernel(self.name, (*params, *more, ("wt", wt), *alone, *moves)), op.epilogue)
 
     def tile(self, kernel: MicroKernel) -> Tile:
@@ -147,7 +149,10 @@ class CpuConvWinograd(CpuConv):
         count, met = (down + each[0] - 1) * (across + each[1] - 1), one
         for outputs, some, stride, whole in zip((down, across), taps, moves, each, strict=True):  # as ``Axis.terms``
             met = met * ((outputs + whole - 2) * np.minimum(some, stride) + some - (whole - 1) * stride)
-        tiles = e["b"] * np.ceil(e.get("p", one) / down) * np.ceil(e["q"] / across)
+        tiles = e["b"]
+        for extent, outputs, apart in zip((e.get("p", one), e["q"]), (down, across), ("dd", "da"), strict=True):
+            dilation = asked.param(apart, 1.0)  # each residue of it ends in a tile of its own
+            tiles = tiles * np.minimum(dilation, extent) * np.ceil(np.ceil(extent / dilation) / outputs)
         product = replace(asked, extents={"m": tiles, "n": e["f"], "k": e["cg"] * met / count})
         values = count * tiles * (e["cg"] * phases + e["f"])  # of all points, of terms and of features
         moved, none = FP32_BYTES * 2 * values, np.zeros_like(tiles)  # they are written and read again

@@ -23,6 +23,7 @@ from haotuner.ops.minimal_filtering import (
     growth,
     phased,
     points,
+    residues,
     terms,
     tolerance,
     transforms,
@@ -35,11 +36,19 @@ from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.native_builds import NATIVE
 
 THREE = (Axis(taps=3, before=1), Axis(taps=3, before=1))
-AXES = st.builds(Axis, taps=st.integers(1, 7), stride=st.integers(1, 3), before=st.integers(0, 3))
+AXES = st.builds(Axis, taps=st.integers(1, 7), stride=st.integers(1, 3), before=st.integers(0, 3)) | st.builds(
+    Axis, taps=st.integers(1, 4), dilation=st.integers(1, 4), before=st.integers(0, 5)
+)
 
 
 def filtered(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int], tile: int, dtype: Any) -> Any:
     """The convolution by transforms, every operation in ``dtype``."""
+    if any(axis.dilation > 1 for axis in axes):
+        whole = np.zeros((x.shape[0], weight.shape[0], *out), dtype)
+        for outputs, part, plain in residues(x, axes, out):
+            one = whole[:, :, outputs[0], outputs[1]]
+            one[...] = filtered(part, weight, plain, one.shape[2:], tile, dtype)
+        return whole
     room, taps = (of.astype(dtype) for of in phased(x, weight, axes, out, tile))
     tall, wide = ([of.astype(dtype) for of in transforms(axis.outputs(tile), axis.each)] for axis in axes)
     weights = np.einsum("ui,fcij,vj->fcuv", tall[1], taps, wide[1])
@@ -53,13 +62,13 @@ def filtered(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int],
 
 def direct(x: Any, weight: Any, axes: tuple[Axis, Axis]) -> Any:
     """The convolution as it is defined; the pads behind are those before."""
-    tall, wide = (Window(taps=a.taps, stride=a.stride, dilation=1, before=a.before, after=a.before) for a in axes)
+    tall, wide = (Window(taps=a.taps, stride=a.stride, dilation=a.dilation, before=a.before, after=a.before) for a in axes)
     return convolve(x, weight, {"h": tall, "w": wide}, 1)
 
 
 def case(seed: int, channels: int, axes: tuple[Axis, Axis], *, positive: bool = False) -> tuple[Any, Any, Any]:
     draw = np.random.default_rng(seed)
-    size = tuple(max(9 + 2 * at, axis.taps) for at, axis in enumerate(axes))
+    size = tuple(max(9 + 2 * at, axis.dilation * (axis.taps - 1) + 1) for at, axis in enumerate(axes))
     x, weight = draw.standard_normal((2, channels, *size)), draw.standard_normal((3, channels, *(a.taps for a in axes)))
     if positive:
         x, weight = np.abs(x), np.abs(weight)
@@ -147,7 +156,8 @@ def test_errors_grow_with_the_tile_and_with_the_channels():
     [
         ("conv2d:c=8,f=8,r=3,s=3,groups=2", ()),
         ("conv2d:c=8,f=8,r=1,s=1", ()),
-        ("conv1d:c=8,f=8,s=3,dilation=2", ()),
+        ("conv1d:c=8,f=8,s=3,dilation=2", TILES),
+        ("conv1d:c=8,f=8,s=3,dilation=2,stride=2", ()),
         ("conv1d:c=8,f=8,s=8", ()),
         ("conv1d:c=8,f=8,s=2", TILES),
         ("conv1d:c=8,f=8,s=3", TILES),
@@ -170,6 +180,19 @@ def test_windows_whose_products_filtering_saves_are_served(spec, tiles):
     for kernel in family.points(op, BIG_CORE) if tiles else ():
         flat = [op[axis] == 1 if axis in op.axes else True for axis in ("r", "s")]
         assert outputs_of(kernel) == tuple(1 if one else kernel["wt"] for one in flat)
+
+
+def test_each_residue_of_a_dilation_ends_in_a_tile_of_its_own():
+    family = CpuConvWinograd()
+    near, apart = (Op.parse(f"conv2d:c=16,f=32,r=3,s=3,dilation={d},pad={d}") for d in (1, 6))
+    shape = Shape.of({"b": 1, "h": 7, "w": 7})
+    found = [
+        demand(BIG_CORE, family, op, [(next(one for one in family.points(op, BIG_CORE) if one["wt"] == 4), shape)])
+        for op in (near, apart)
+    ]
+    assert (
+        found[1].work.flops["simd"][0] == 9 * found[0].work.flops["simd"][0]
+    )  # 36 tiles, not 4
 
 
 def test_a_window_that_moves_by_two_is_priced_without_what_its_phases_lack():

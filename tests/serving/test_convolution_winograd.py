@@ -41,6 +41,11 @@ SPECS = (
     "conv2d:c=32,f=16,r=3,s=3,stride=2,pad=1,layout=nhwc",
     "conv2d:c=4,f=9,r=3,s=5,stride=1.2,pad=1.2,layout=nhwc",
     "conv1d:c=5,f=17,s=5,stride=2,pad=2",
+    "conv1d:c=17,f=18,s=3,dilation=3,pad=3",
+    "conv1d:c=16,f=20,s=4,dilation=2,pad=3,layout=nwc",
+    "conv2d:c=5,f=9,r=3,s=3,dilation=2.4,pad=2.4",
+    "conv2d:c=16,f=16,r=3,s=3,dilation=2,pad=2,layout=nhwc",
+    "conv2d:c=4,f=9,r=3,s=3,dilation=2.1,stride=1.2,pad=2.1",
     "conv1d:c=18,f=17,s=7,stride=3,pad=2,layout=nwc",
 )
 FUSED = (
@@ -50,6 +55,9 @@ FUSED = (
     "conv2d:c=9,f=16,r=3,s=3,layout=nhwc,epilogue=bias+residual+silu",
     "conv1d:c=18,f=20,s=5,pad=2,epilogue=bias+gelu",
     "conv2d:c=3,f=20,r=7,s=7,stride=2,pad=3,epilogue=bias+relu",
+    "conv1d:c=18,f=20,s=3,dilation=5,pad=5,epilogue=bias+relu",
+    "conv2d:c=18,f=20,r=3,s=3,dilation=2,pad=2,epilogue=bias+residual+relu",
+    "conv2d:c=18,f=16,r=3,s=3,dilation=2,pad=2,layout=nhwc,epilogue=bias+residual+relu",
     "conv1d:c=18,f=20,s=6,pad=3,epilogue=bias+residual+relu",
     "conv1d:c=18,f=16,s=3,pad=1,layout=nwc,epilogue=bias+residual+relu",
 )

@@ -153,7 +153,7 @@ typedef struct {
 int ht_conv_finish(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_conv_part* part);
 /* Whether all that an epilogue reads are values of channels, so that results may be finished wherever they lie; 0 without an epilogue. */
 int ht_conv_reads_channels(const ht_kernel* kernel, const ht_conv_call* call);
-/* Channels first: results that lie turned, (line, pixel, lane) with lines `wide` pixels apart, to where they belong in y from (b, f, p, q) on.
+/* Channels first: results that lie turned, (line, pixel, lane) with lines `wide` pixels apart, to where they belong in y from (b, f, p, q) on, `step` apart.
  * `room`: NULL, or vectors of turned lines: then what follows them, which reads channels alone, is computed on the way. */
 int ht_conv_put_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_conv_part* part, int64_t lines, const float* from,
                        int64_t wide, float* room);

@@ -3,6 +3,7 @@
 #include "epilogue.h"
 #include "turn.h"
 
+#define LONG 32           /* elements of a line from which on memcpy is faster: it writes whole lines of cache */
 #define STRIDED_PIXELS 64 /* at a time, where the pixels of a row are apart */
 
 /* Channels first and pixels apart: a row of one feature through scratch memory. */
@@ -44,9 +45,15 @@ static void turn_back(int64_t lanes, int64_t some, const float* from, int64_t wi
 
 int ht_conv_put_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_conv_part* part, int64_t lines, const float* from,
                        int64_t wide, float* room) {
-  const int64_t lanes = conv->lanes, some = part->features, pixels = part->pixels;
-  const int follow = wide == pixels, joined = follow && call->yh == pixels; /* lines: there, and in y, too */
+  const int64_t lanes = conv->lanes, some = part->features, pixels = part->pixels, step = part->step;
+  const int follow = wide == pixels, joined = follow && step == 1 && call->yh == pixels; /* lines: there, and in y, too */
   float* y = call->y + part->b * call->yb + part->f * call->yf + part->p * call->yh + part->q * call->yw;
+  if (room == NULL && step > 1) {
+    for (int64_t f = 0; f < some; ++f)
+      for (int64_t i = 0; i < lines; ++i)
+        for (int64_t p = 0; p < pixels; ++p) y[f * call->yf + i * call->yh + p * step] = from[(i * wide + p) * lanes + f];
+    return 0;
+  }
   if (room == NULL) {
     turn_back(lanes, some, from, wide, joined ? 1 : lines, joined ? lines * pixels : pixels, y, call->yf, call->yh, 0);
     return 0;
@@ -58,7 +65,13 @@ int ht_conv_put_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_co
   if (ht_epilogue_run(kernel->epilogue, kernel->lanes, room, row, extra, call->extras, 0, 0, some, row) != 0) return -1;
   const int64_t copies = joined ? 1 : lines, length = joined ? run : pixels, down = follow ? pixels : width;
   for (int64_t f = 0; f < some; ++f)
-    for (int64_t i = 0; i < copies; ++i) ht_copy_few(y + f * call->yf + i * call->yh, room + f * row + i * down, length * (int64_t)sizeof *y);
+    for (int64_t i = 0; i < copies; ++i) {
+      float* to = y + f * call->yf + i * call->yh;
+      const float* line = room + f * row + i * down;
+      if (step > 1) ht_conv_spread((int)lanes, to, 0, step, line, 0, 1, length);
+      else if (length < LONG) ht_copy_few(to, line, length * (int64_t)sizeof *y);
+      else memcpy(to, line, (size_t)length * sizeof *y);
+    }
   return 0;
 }
 

@@ -35,6 +35,7 @@ typedef struct {
   const float* weight;          /* of the kernel's tile */
   ht_winograd f;
   int64_t down, across, tiles;  /* tiles of an image each way, and of all */
+  int64_t below, beside;        /* of these, tiles each way that have outputs of one residue of the dilation */
   int64_t run;                  /* tiles side by side that are transformed at a time */
   int64_t block, blocks, span, spans;
   int64_t row, point;           /* of the transformed block: floats from one tile, and from one point, to the next */
@@ -47,14 +48,17 @@ typedef struct {
   int64_t b, y, x; /* image, and first output */
 } spot;
 
+/* Tiles go through one residue after the other, `each` of one. */
+static int64_t output_of(const ht_winograd_side* s, int64_t tile, int64_t each) { return tile % each * s->tile * s->apart + tile / each; }
+
 static spot spot_of(const job* j, int64_t index) {
   int64_t row = index / j->across;
-  return (spot){row / j->down, row % j->down * j->f.tall.tile, index % j->across * j->f.wide.tile};
+  return (spot){row / j->down, output_of(&j->f.tall, row % j->down, j->below), output_of(&j->f.wide, index % j->across, j->beside)};
 }
 
 /* Tiles from `index` on that lie side by side in one row of tiles. */
 static int64_t run_of(const job* j, int64_t index, int64_t end) {
-  return least(least(j->across - index % j->across, end - index), j->run);
+  return least(least(j->beside - index % j->across % j->beside, end - index), j->run);
 }
 
 /* Of the `wide` places of a row those that a phase sees of the image, [low, high); `x`: the first one's pixel. */
@@ -62,8 +66,8 @@ typedef struct {
   int64_t low, high;
 } seen;
 
-static seen seen_of(int64_t x, int64_t stride, int64_t extent, int64_t wide) {
-  const int64_t low = least(wide, x < 0 ? up(-x, stride) : 0), end = least(wide, x < extent ? up(extent - x, stride) : 0);
+static seen seen_of(int64_t x, int64_t step, int64_t extent, int64_t wide) {
+  const int64_t low = least(wide, x < 0 ? up(-x, step) : 0), end = least(wide, x < extent ? up(extent - x, step) : 0);
   return (seen){low, end > low ? end : low};
 }
 
@@ -75,17 +79,17 @@ static void lay_out_row(const job* j, spot at, int64_t row, int64_t term, int64_
   if (j->conv->last) memset(line, 0, (size_t)(wide * lanes) * sizeof *line);
   for (int64_t k = 0, count; k < some; k += count) {
     const int64_t phase = (term + k) / channels, c = (term + k) % channels, down = phase / u->phases;
-    const int64_t y = at.y * t->stride - t->before + row * t->stride + down, x = at.x * u->stride - u->before + phase % u->phases;
-    const int64_t apart = u->stride * call->xw;
+    const int64_t y = at.y * t->move - t->before + row * t->step + down, x = at.x * u->move - u->before + phase % u->phases;
+    const int64_t apart = u->step * call->xw;
     count = least(channels - c, some - k);
-    seen s = seen_of(x, u->stride, call->w, wide);
+    seen s = seen_of(x, u->step, call->w, wide);
     if (y < 0 || y >= call->h) s.low = s.high = 0;
     if (!j->conv->last) { /* from a place that may lie before the image: only those that are seen are read */
       const float* from = call->x + (at.b * call->xb + c * call->xc + y * call->xh + x * call->xw);
       ht_conv_padded((int)lanes, ROOM->strip + k * pitch, pitch, from, call->xc, apart, count, s.low, s.high, wide);
       continue;
     }
-    const float* from = call->x + (at.b * call->xb + c + y * call->xh + (x + s.low * u->stride) * call->xw);
+    const float* from = call->x + (at.b * call->xb + c + y * call->xh + (x + s.low * u->step) * call->xw);
     for (int64_t p = s.low; p < s.high; ++p, from += apart) ht_copy_few(line + p * lanes + k, from, count * (int64_t)sizeof *line);
   }
   if (!j->conv->last) ht_square((int)lanes, ROOM->strip, pitch, some, wide, line, lanes, lanes);
@@ -142,11 +146,11 @@ static void transform(const job* j, int64_t first, int64_t end) {
     const int64_t wide = count * u->tile + u->taps - 1;
     for (int64_t term = 0; term < j->f.depth; term += lanes) {
       const int64_t phase = term / channels, c = term % channels, some = least(lanes, j->f.depth - term);
-      const int64_t y = at.y * t->stride - t->before + phase / u->phases, x = at.x * u->stride - u->before + phase % u->phases;
-      if (j->conv->last && c + lanes <= channels && y >= 0 && x >= 0 && y + (rows - 1) * t->stride < call->h &&
-          x + (wide - 1) * u->stride < call->w) {
+      const int64_t y = at.y * t->move - t->before + phase / u->phases, x = at.x * u->move - u->before + phase % u->phases;
+      if (j->conv->last && c + lanes <= channels && y >= 0 && x >= 0 && y + (rows - 1) * t->step < call->h &&
+          x + (wide - 1) * u->step < call->w) {
         const float* image = call->x + at.b * call->xb + y * call->xh + x * call->xw + c;
-        forward(j, image, t->stride * call->xh, u->stride * call->xw, count, wide, to + term);
+        forward(j, image, t->step * call->xh, u->step * call->xw, count, wide, to + term);
         continue;
       }
       for (int64_t i = 0; i < rows; ++i) lay_out_row(j, at, i, term, some, wide, line + i * wide * lanes);
@@ -164,8 +168,9 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
   for (int64_t index = first, count; index < end && rc == 0; index += count) {
     spot at = spot_of(j, index);
     count = run_of(j, index, end);
-    const int64_t tile = j->f.tall.tile, wide = count * j->f.wide.tile;
-    int64_t pixels = least(wide, call->q - at.x), lines = least(tile, call->p - at.y);
+    if (at.y >= call->p || at.x >= call->q) continue; /* residues have as many tiles as the first, which has the most outputs */
+    const int64_t tile = j->f.tall.tile, wide = count * j->f.wide.tile, below = j->f.tall.apart, beside = j->f.wide.apart;
+    int64_t pixels = least(wide, up(call->q - at.x, beside)), lines = least(tile, up(call->p - at.y, below));
     const int whole = lines == tile && (pixels == wide || tile > 1); /* columns beyond the image are left out, of rows none */
     float* image = call->y + at.b * call->yb + at.y * call->yh + at.x * call->yw;
     for (int64_t f = 0; f < features && rc == 0; f += lanes) {
@@ -175,21 +180,24 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
       const float* from = ROOM->product + (index - first) * row + f;
       float* y = image + (feature + f) * call->yf;
       if (j->conv->last && some == lanes && whole) {
-        inverse(j, from, row, point, count, pixels, bias, y, call->yh, call->yw);
+        inverse(j, from, row, point, count, pixels, bias, y, below * call->yh, beside * call->yw);
         continue;
       }
       inverse(j, from, row, point, count, wide, bias, ROOM->line, wide * lanes, lanes);
       if (!j->conv->last) {
-        const ht_conv_part part = {at.b, feature + f, at.y, at.x, some, pixels, 1};
-        rc = ht_conv_put_turned(j->conv, j->kernel, call, &part, lines, ROOM->line, wide, apart ? ROOM->turned : NULL);
+        const int64_t together = below > 1 ? 1 : lines; /* lines that follow one another in y */
+        for (int64_t i = 0; i < lines && rc == 0; i += together) {
+          const ht_conv_part part = {at.b, feature + f, at.y + i * below, at.x, some, pixels, beside};
+          rc = ht_conv_put_turned(j->conv, j->kernel, call, &part, together, ROOM->line + i * wide * lanes, wide, apart ? ROOM->turned : NULL);
+        }
         continue;
       }
-      for (int64_t i = 0; i < lines; ++i)
+      for (int64_t i = 0; i < lines; ++i, y += below * call->yh)
         for (int64_t p = 0; p < pixels; ++p)
-          memcpy(y + i * call->yh + p * call->yw, ROOM->line + (i * wide + p) * lanes, (size_t)some * sizeof *y);
+          ht_copy_few(y + p * beside * call->yw, ROOM->line + (i * wide + p) * lanes, some * (int64_t)sizeof *y);
     }
     for (int64_t i = 0; i < lines && rc == 0 && !apart; ++i) {
-      ht_conv_part part = {at.b, feature, at.y + i, at.x, features, pixels, 1};
+      ht_conv_part part = {at.b, feature, at.y + i * below, at.x, features, pixels, beside};
       rc = ht_conv_finish(j->conv, j->kernel, call, &part);
     }
   }
@@ -269,8 +277,10 @@ int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_
   job j = {.conv = conv, .kernel = kernel, .call = call, .f = ht_winograd_of(conv, kernel->tile)};
   const ht_winograd_side *t = &j.f.tall, *u = &j.f.wide;
   j.weight = call->weight + ht_conv_form(conv, kernel->tile);
-  j.down = up(call->p, t->tile);
-  j.across = up(call->q, u->tile);
+  j.below = up(up(call->p, t->apart), t->tile);
+  j.beside = up(up(call->q, u->apart), u->tile);
+  j.down = j.below * least(call->p, t->apart);
+  j.across = j.beside * least(call->q, u->apart);
   j.tiles = call->batch * j.down * j.across;
   j.run = (VECTORS / t->points - u->taps + 1) / u->tile;
   atomic_init(&j.failed, 0);

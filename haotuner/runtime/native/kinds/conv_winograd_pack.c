@@ -15,7 +15,7 @@ static void points_of(const ht_winograd_side* s, const double* g, int step, doub
 static void phase_of(const ht_conv* conv, const ht_winograd* f, int64_t down, int64_t across, const float* weight, double* g) {
   for (int64_t t = 0; t < f->tall.taps; ++t)
     for (int64_t u = 0; u < f->wide.taps; ++u) {
-      const int64_t row = down + t * f->tall.stride, column = across + u * f->wide.stride;
+      const int64_t row = down + t * f->tall.move, column = across + u * f->wide.move;
       g[t * f->wide.taps + u] = row < conv->tall.taps && column < conv->wide.taps ? weight[row * conv->wide.taps + column] : 0;
     }
 }
