@@ -190,9 +190,7 @@ def test_each_residue_of_a_dilation_ends_in_a_tile_of_its_own():
         demand(BIG_CORE, family, op, [(next(one for one in family.points(op, BIG_CORE) if one["wt"] == 4), shape)])
         for op in (near, apart)
     ]
-    assert (
-        found[1].work.flops["simd"][0] == 9 * found[0].work.flops["simd"][0]
-    )  # 36 tiles, not 4
+    assert found[1].work.flops["simd"][0] == 9 * found[0].work.flops["simd"][0]  # 36 tiles, not 4
 
 
 def test_a_window_that_moves_by_two_is_priced_without_what_its_phases_lack():
