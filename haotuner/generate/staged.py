@@ -75,18 +75,19 @@ class _Stage(Values):
         self.lanes, self.unroll = plan.schedule.lanes, plan.schedule.unroll
 
     def run(self) -> None:
-        def outer(place: int, frame: Frame, row: Value) -> None:
-            if place == len(self.plan.loops) - 1:
-                self._row(frame, row)
-                return
-            variable, extent = self.plan.loops[place]
-            size = self.machine.size(extent)
-            before = self._index("mul", row, size)
-            self.machine.loop(
-                size, lambda i: outer(place + 1, frame.inner(**{variable.name: i}), self._index("add", before, i))
-            )
+        self._outer(0, Frame(), self._number(0))
 
-        outer(0, Frame(), self._number(0))
+    def _outer(self, place: int, frame: Frame, row: Value) -> None:
+        """The loops around a row, from one on; ``row``: its number so far."""
+        if place == len(self.plan.loops) - 1:
+            self._row(frame, row)
+            return
+        variable, extent = self.plan.loops[place]
+        size = self.machine.size(extent)
+        before = self._index("mul", row, size)
+        self.machine.loop(
+            size, lambda i: self._outer(place + 1, frame.inner(**{variable.name: i}), self._index("add", before, i))
+        )
 
     def _row(self, frame: Frame, row: Value) -> None:
         machine = self.machine

@@ -60,20 +60,21 @@ class _Tiled(Values):
         if self.terms:
             self.machine.scratch(SUMS, self.tile_rows * self.tile_columns, self.fold.dtype)
 
-        def outer(place: int, frame: Frame) -> None:
-            if place < len(self.plan.loops) - 2:
-                variable, extent = self.plan.loops[place]
-                count = self.machine.size(extent)
-                self.machine.loop(count, lambda i: outer(place + 1, frame.inner(**{variable.name: i})))
-                return
-            size, columns = self.machine.size, self.machine.size(self.column_extent)
+        self._outer(0, Frame())
 
-            def tiles(row: Value, rows: int | Value) -> None:
-                self._split(columns, self.tile_columns, lambda column, wide: self._tile(frame, row, rows, column, wide))
+    def _outer(self, place: int, frame: Frame) -> None:
+        """The loops around a tile, from one on. A method, as ``_terms`` is: see ``emit``'s ``_level``."""
+        if place < len(self.plan.loops) - 2:
+            variable, extent = self.plan.loops[place]
+            count = self.machine.size(extent)
+            self.machine.loop(count, lambda i: self._outer(place + 1, frame.inner(**{variable.name: i})))
+            return
+        size, columns = self.machine.size, self.machine.size(self.column_extent)
 
-            self._split(size(self.row_extent), self.tile_rows, tiles)
+        def tiles(row: Value, rows: int | Value) -> None:
+            self._split(columns, self.tile_columns, lambda column, wide: self._tile(frame, row, rows, column, wide))
 
-        outer(0, Frame())
+        self._split(size(self.row_extent), self.tile_rows, tiles)
 
     def _split(self, size: Value, tile: int, body: Callable[[Value, int | Value], None]) -> None:
         """Whole tiles of an axis, then one of what is left."""
@@ -169,28 +170,37 @@ class _Tiled(Values):
                       else machine.neutral(fold.how, fold.dtype) for column in columns]  # fmt: skip
             cells.append([machine.cell(fold.dtype, width, one) for one in before])
 
-        def term(place: int, at: dict[str, Value]) -> None:
-            if place < len(fold.axes):
-                variable, extent = fold.axes[place]
-                begin, count = (part.begin, part.count) if place == 0 else (None, machine.size(extent))
-                machine.loop(count, lambda k: term(
-                    place + 1, {**at, variable.name: k if begin is None else self._index("add", begin, k)}))  # fmt: skip
-                return
-            inner = [[frame.inner(**at) for frame in own] for own in frames]
-            by_row = [self._ahead(self.of_row, replace(own[0], lanes=1, along=frozenset(), mask=None)) for own in inner]
-            by_column = [self._ahead(self.of_column, frame) for frame in inner[0]]
-            for own, known, accumulators in zip(inner, by_row, cells, strict=True):
-                for frame, more, cell in zip(own, by_column, accumulators, strict=True):
-                    frame.known.update({**known, **more})
-                    cell.set(self._joined(cell, frame))
-
-        term(0, {})
+        self._terms(part, frames, cells, 0, {})
         for row, (own, accumulators) in enumerate(zip(frames, cells, strict=True)):
             for frame, cell, column in zip(own, accumulators, columns, strict=True):
                 if part.last:
                     self._store(frame, cell)
                 else:
                     self._put(self._place(i, row, column), cell.get(), width)
+
+    def _terms(
+        self,
+        part: _Part,
+        frames: Sequence[Sequence[Frame]],
+        cells: Sequence[Sequence[Cell]],
+        place: int,
+        at: dict[str, Value],
+    ) -> None:
+        """All terms of a block's sums, over the fold's axes from one on; ``at``: where the others are."""
+        axes = self.fold.axes
+        if place < len(axes):
+            variable, extent = axes[place]
+            begin, count = (part.begin, part.count) if place == 0 else (None, self.machine.size(extent))
+            self.machine.loop(count, lambda k: self._terms(part, frames, cells, place + 1, {
+                **at, variable.name: k if begin is None else self._index("add", begin, k)}))  # fmt: skip
+            return
+        inner = [[frame.inner(**at) for frame in own] for own in frames]
+        by_row = [self._ahead(self.of_row, replace(own[0], lanes=1, along=frozenset(), mask=None)) for own in inner]
+        by_column = [self._ahead(self.of_column, frame) for frame in inner[0]]
+        for own, known, accumulators in zip(inner, by_row, cells, strict=True):
+            for frame, more, cell in zip(own, by_column, accumulators, strict=True):
+                frame.known.update({**known, **more})
+                cell.set(self._joined(cell, frame))
 
     def _ahead(self, shared: Sequence[Expression], frame: Frame) -> dict[int, Value]:
         """What all blocks of a row or of a column share, computed once a term."""

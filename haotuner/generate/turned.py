@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from haotuner.generate.expressions import INDEX
+from haotuner.generate.expressions import INDEX, Variable
 from haotuner.generate.machine import Machine, Value
 from haotuner.generate.schedule import Plan
 from haotuner.generate.turns import turn_of
@@ -33,15 +33,15 @@ class _Turned(Values):
     def run(self) -> None:
         """All other axes one by one, then squares."""
         outer = [loop for loop in self.plan.loops if loop not in (self.turn.row, self.turn.column)]
+        self._level(outer, Frame())
 
-        def level(place: int, frame: Frame) -> None:
-            if place == len(outer):
-                self._squares(frame)
-                return
-            variable, extent = outer[place]
-            self.machine.loop(self.machine.size(extent), lambda i: level(place + 1, frame.inner(**{variable.name: i})))
-
-        level(0, Frame())
+    def _level(self, left: Sequence[tuple[Variable, Extent]], frame: Frame) -> None:
+        """The loops that are left, and squares inside of them."""
+        if not left:
+            self._squares(frame)
+            return
+        (variable, extent), *inner = left
+        self.machine.loop(self.machine.size(extent), lambda i: self._level(inner, frame.inner(**{variable.name: i})))
 
     def _squares(self, frame: Frame) -> None:
         """Tiles of whole squares, whole squares beside them, then what is left of columns and of rows."""

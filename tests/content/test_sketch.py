@@ -18,7 +18,7 @@ from haotuner.generate.space import TILES, Space
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from tests.content.test_generate import GROUPS, SIZES, K, M, N, drawn, group
+from tests.content.test_generate import GROUPS, SIZES, K, M, N, drawn, group, left_to_the_collector
 
 B = dimension("b")
 
@@ -108,6 +108,14 @@ def test_tiles_of_two_levels_compute_the_graph(name: str) -> None:
     for at in rng.choice(len(tiled), 3, replace=False):
         found, _ = run(planned(space.graph, replace(tiled[at], tiles=(*tiled[at].tiles[:2], at % 5))), inputs)
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(tiled[at]))
+
+
+def test_a_program_of_tiles_leaves_no_cycles() -> None:
+    space = Space(CASES["matmul"], 4)
+    tiled = next(space.schedule(point) for point in space.points if space.schedule(point).tiles)
+    for tiles in (tiled.tiles, (*tiled.tiles[:2], 4)):
+        plan = planned(space.graph, replace(tiled, tiles=tiles))
+        assert left_to_the_collector(plan, drawn(space.graph, SIZES)) == 0
 
 
 def test_only_what_uses_operands_again_has_tiles() -> None:
