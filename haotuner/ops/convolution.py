@@ -108,12 +108,35 @@ def convolve(x: Any, weight: Any, found: Mapping[Reach, Window], groups: int) ->
 
 
 def filter_axes(found: Mapping[Reach, Window]) -> tuple[Axis, Axis]:
-    """The windows of a convolution, not transposed, as minimal filtering has them: down the image and across it."""
+    """The windows of a convolution as minimal filtering has them: down the image and across it.
+
+    Of a transposed one whose taps are a multiple of the stride: those that each residue of the stride has over the image.
+    """
     return _filter_axis(found.get("h", ONE_TAP)), _filter_axis(found["w"])
 
 
 def _filter_axis(side: Window) -> Axis:
+    if side.transposed:
+        taps = max(1, side.taps // side.stride)
+        return Axis(taps=taps, before=taps - 1 - side.before // side.stride, residues=side.stride)
     return Axis(taps=side.taps, stride=side.stride, before=side.before, dilation=side.dilation)
+
+
+def _filtered(x: Any, weight: Any, found: Mapping[Reach, Window], out: tuple[int, int], tile: int) -> Any:
+    """What minimal filtering may be off, in units of roundoff; transposed ones are filtered residue by residue."""
+    axes, sides = filter_axes(found), (found.get("h", ONE_TAP), found["w"])
+    if not found["w"].transposed:
+        return minimal_filtering.tolerance(x, weight, axes, out, tile)
+    skipped = [side.before % side.stride for side in sides]
+    tall, wide = (-(-(count + skip) // side.stride) for count, skip, side in zip(out, skipped, sides, strict=True))
+    room = np.zeros((x.shape[0], weight.shape[1], tall * sides[0].stride, wide * sides[1].stride))
+    for a in range(sides[0].stride):
+        for r in range(sides[1].stride):
+            taps = weight.swapaxes(0, 1)[:, :, a :: sides[0].stride, r :: sides[1].stride][:, :, ::-1, ::-1]
+            room[:, :, a :: sides[0].stride, r :: sides[1].stride] = minimal_filtering.tolerance(
+                x, taps, axes, (tall, wide), tile
+            )
+    return room[:, :, skipped[0] :, skipped[1] :][:, :, : out[0], : out[1]]
 
 
 def _meeting(side: Window, tap: int, extent: int, out: int) -> tuple[Any, Any]:
@@ -148,7 +171,7 @@ def _kind(name: str, flat: bool, transposed: bool) -> OpKind:
         if not tile:
             return units
         x, weight, found = images(x, weight, options)
-        more = minimal_filtering.tolerance(x, weight, filter_axes(found), (y.shape[2], y.shape[3]), tile)
+        more = _filtered(x, weight, found, (y.shape[2], y.shape[3]), tile)
         return np.maximum(units, more[:, :, 0] if flat else more)
 
     def flops(extents: Extents) -> int:

@@ -32,13 +32,15 @@ STEPS = 8.0  # roundings of the transforms of each side, beside those of the sum
 class Axis:
     """How a window moves over one axis: ``stride`` pixels a step, ``before`` pixels of padding first.
 
-    Its ``taps`` are ``dilation`` pixels apart. One of stride and dilation is 1.
+    Its ``taps`` are ``dilation`` pixels apart. One of stride and dilation is 1. ``residues``: of a transposed
+    convolution's stride; each makes an output of every place of the window.
     """
 
     taps: int
     stride: int = 1
     before: int = 0
     dilation: int = 1
+    residues: int = 1
 
     @property
     def each(self) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 
 from haotuner.microkernels.cpu import dense_demand
 from haotuner.microkernels.cpu.conv import LEAST_SHARE, CpuConv, channels_last, features_end, pixel_tiles
+from haotuner.microkernels.cpu.conv_residues import woven_residues
 from haotuner.microkernels.cpu.dense import FP32_BYTES
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import filter_axes, is_convolution, windows
@@ -35,15 +36,22 @@ APART = 32  # floats that a row may be longer, so that rows do not meet in L1
 WORST = 2.0**-13  # of the magnitudes that meet in a sum: a quarter of what operands in TF32 or fp16 would lose
 SAVED = 0.75  # of the products that windows take: transforms take their own time
 FROM_LEAST = 2.5  # products of a tile over those of the best one: smaller tiles fit small images, and read fewer weights
+MOST_RESIDUES, VECTORS = 16, 320  # of a transposed convolution, and outputs of its tile, as conv_winograd.c has them
 MOST_WEIGHT = 12  # times the plain one: a pack holds both
 
 
 def axes_of(op: Op) -> tuple[Axis, Axis] | None:
     """The windows of an op that filtering serves, down the image and across it; None of another op."""
-    if not is_convolution(op.kind) or "transpose" in op.kind or int(op.option("groups")) != 1:
+    if not is_convolution(op.kind) or int(op.option("groups")) != 1:
         return None
     found = windows(op.kind, dict(op.static), op.all_options())
-    return filter_axes(found) if all(1 in (side.dilation, side.stride) for side in found.values()) else None
+    if "transpose" in op.kind:
+        fits_whole = all(side.dilation == 1 and side.taps % side.stride == 0 for side in found.values())
+        if not fits_whole or not 1 < woven_residues(op) <= MOST_RESIDUES:
+            return None
+    axes = filter_axes(found)
+    moves = all(1 in (side.dilation, side.stride) or side.transposed for side in found.values())
+    return axes if moves and all(axis.before >= 0 for axis in axes) else None
 
 
 def filter_tiles(op: Op) -> tuple[int, ...]:
@@ -53,6 +61,7 @@ def filter_tiles(op: Op) -> tuple[int, ...]:
         return ()
     taps, phases = prod(axis.taps for axis in axes), prod(axis.phases for axis in axes)
     light = [tile for tile in TILES if fits(tile, axes) and points(tile, axes) * phases <= MOST_WEIGHT * taps]
+    light = [tile for tile in light if prod(axis.outputs(tile) * axis.residues for axis in axes) <= VECTORS]
     each = {tile: terms(tile, axes) / prod(axis.outputs(tile) for axis in axes) for tile in light}
     most = min(SAVED * taps, FROM_LEAST * min(each.values(), default=0.0))
     return tuple(tile for tile, products in each.items() if products <= most)
@@ -64,6 +73,12 @@ def outputs_of(kernel: MicroKernel) -> tuple[int, int]:
     return params.get("dn", params["wt"]), params.get("ac", params["wt"])
 
 
+def _residues(kernel: MicroKernel) -> tuple[int, int]:
+    """Of a transposed convolution's stride, down the image and across it."""
+    params = dict(kernel.params)
+    return params.get("rd", 1), params.get("ra", 1)
+
+
 def _outputs(kernel: MicroKernel, side: int) -> int:
     return outputs_of(kernel)[side]
 
@@ -73,7 +88,7 @@ class CpuConvWinograd(CpuConv):
 
     ``dn`` or ``ac`` is 1 where windows have one tap down the image or across it, so that nothing is transformed that way;
     ``sd`` and ``sa`` are the stride, down and across, of windows that move by more than one, ``dd`` and ``da`` the dilation
-    of those whose taps are apart.
+    of those whose taps are apart, ``rd`` and ``ra`` the stride of transposed ones: residues of it that are further features.
     """
 
     name = "cpu_conv_winograd_fp32"
@@ -82,7 +97,7 @@ class CpuConvWinograd(CpuConv):
     own_order = True  # its sums have another order than other families' of the op, so bits depend on which one serves
 
     def serves(self, op: Op) -> bool:
-        """Convolutions of one group in fp32 whose windows' products filtering saves a quarter of."""
+        """Convolutions of one group in fp32, and transposed ones, whose windows' products filtering saves a quarter of."""
         return super().serves(op) and bool(filter_tiles(op))
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
@@ -94,23 +109,24 @@ class CpuConvWinograd(CpuConv):
     def filtering(self, op: Op, tile: tuple[int, int], vl: int, wt: int) -> MicroKernel:
         """The micro-kernel of these parameters for an op that the family serves."""
         (mr, nr), axes = tile, axes_of(op) or ()
-        more = features_end(op["f"], nr, vl)
+        residues = tuple((name, axis.residues) for name, axis in zip(("rd", "ra"), axes, strict=True) if axis.residues > 1)
+        columns = -(-op["f"] // vl) * vl * prod(count for _, count in residues) if residues else op["f"]
+        more = features_end(columns, nr, vl)
         params = (("cl", int(channels_last(op))), ("mr", mr), ("nr", nr), ("pw", vl), ("ku", UNROLL), ("vl", vl), ("pf", 0))
         alone = tuple((name, 1) for name, axis in zip(("dn", "ac"), axes, strict=True) if axis.outputs(wt) == 1)
         moves = [(f"s{way}", axis.stride) for way, axis in zip("da", axes, strict=True) if axis.stride > 1]
         moves += [(f"d{way}", axis.dilation) for way, axis in zip("da", axes, strict=True) if axis.dilation > 1]
-        return with_epilogue(MicroKernel(self.name, (*params, *more, ("wt", wt), *alone, *moves)), op.epilogue)
+        return with_epilogue(MicroKernel(self.name, (*params, *more, ("wt", wt), *alone, *moves, *residues)), op.epilogue)
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Tiles of outputs are numbered through all rows and images."""
-        return Tile(
-            extent={"q": kernel["mr"] * prod(outputs_of(kernel)), "f": kernel["nr"]}, edge={}, step={"c": kernel["ku"]}
-        )
+        outputs = kernel["mr"] * prod(outputs_of(kernel)) * prod(_residues(kernel))
+        return Tile(extent={"q": outputs, "f": kernel["nr"]}, edge={}, step={"c": kernel["ku"]})
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
         """Whole tiles of outputs; of the features what the last tile's program has."""
         if axis == "q":
-            across = outputs_of(kernel)[1]
+            across = outputs_of(kernel)[1] * _residues(kernel)[1]
             return -(-extent // across) * across
         return super().computed(kernel, axis, extent)
 
@@ -142,7 +158,15 @@ class CpuConvWinograd(CpuConv):
         """That of a product a point, each with a weight of its own, and the transforms around them."""
         e = asked.extents
         one = np.ones_like(e["b"])
-        taps, moves = (e.get("r", one), e["s"]), (asked.param("sd", 1.0), asked.param("sa", 1.0))
+        residues, moves = (asked.param("rd", 1.0), asked.param("ra", 1.0)), (asked.param("sd", 1.0), asked.param("sa", 1.0))
+        taps = (e.get("r", one) / residues[0], e["s"] / residues[1])
+        e = {
+            "cg": e.get("c", one),
+            **e,
+            "p": e.get("p", one) / residues[0],
+            "q": e["q"] / residues[1],
+            "f": e["f"] * residues[0] * residues[1],
+        }
         down, across = (asked.each(partial(_outputs, side=side)) for side in (0, 1))
         each = [np.ceil(some / stride) for some, stride in zip(taps, moves, strict=True)]
         phases = np.minimum(taps[0], moves[0]) * np.minimum(taps[1], moves[1])
@@ -150,7 +174,7 @@ class CpuConvWinograd(CpuConv):
         for outputs, some, stride, whole in zip((down, across), taps, moves, each, strict=True):  # as ``Axis.terms``
             met = met * ((outputs + whole - 2) * np.minimum(some, stride) + some - (whole - 1) * stride)
         tiles = e["b"]
-        for extent, outputs, apart in zip((e.get("p", one), e["q"]), (down, across), ("dd", "da"), strict=True):
+        for extent, outputs, apart in zip((e["p"], e["q"]), (down, across), ("dd", "da"), strict=True):
             dilation = asked.param(apart, 1.0)  # each residue of it ends in a tile of its own
             tiles = tiles * np.minimum(dilation, extent) * np.ceil(np.ceil(extent / dilation) / outputs)
         product = replace(asked, extents={"m": tiles, "n": e["f"], "k": e["cg"] * met / count})

@@ -48,7 +48,17 @@ SPECS = (
     "conv2d:c=4,f=9,r=3,s=3,dilation=2.1,stride=1.2,pad=2.1",
     "conv1d:c=18,f=17,s=7,stride=3,pad=2,layout=nwc",
 )
+TRANSPOSED = (
+    "conv_transpose2d:c=6,f=10,r=4,s=4,stride=2,pad=1",
+    "conv_transpose2d:c=17,f=33,r=4,s=2,stride=2.1,pad=1.0.0.1",
+    "conv_transpose2d:c=5,f=18,r=4,s=6,stride=2.3,pad=1.2.0.1,opad=1,layout=nhwc",
+    "conv_transpose1d:c=8,f=16,s=4,stride=2,pad=1",
+    "conv_transpose1d:c=9,f=7,s=16,stride=8,pad=4",
+)
 FUSED = (
+    "conv_transpose2d:c=6,f=21,r=4,s=4,stride=2,pad=1,epilogue=bias+residual+relu",
+    "conv_transpose2d:c=6,f=21,r=4,s=4,stride=2,pad=1,layout=nhwc,epilogue=bias+silu",
+    "conv_transpose1d:c=6,f=19,s=4,stride=2,pad=1,epilogue=bias+gelu",
     "conv2d:c=16,f=20,r=3,s=3,pad=1,epilogue=bias+relu",
     "conv2d:c=7,f=37,r=3,s=3,pad=1,epilogue=scale+gelu+bias",
     "conv2d:c=9,f=18,r=3,s=3,pad=1,epilogue=bias+residual+relu",
@@ -65,7 +75,7 @@ FUSED = (
 
 @pytest.fixture(scope="module", params=LANES_HERE)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    ops = [filtering_conv(spec, request.param) for spec in SPECS]
+    ops = [filtering_conv(spec, request.param) for spec in (*SPECS, *TRANSPOSED)]
     return c_pack(tmp_path_factory.mktemp("conv") / "pack", ops)
 
 
@@ -83,7 +93,7 @@ def sizes(op: Op, draw: np.random.Generator) -> list[Shape]:
     return [Shape.of({axis: one[axis] for axis in op.dynamic}) for one in found]
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", [*SPECS, *TRANSPOSED])
 def test_every_shape_is_right(pack, spec):
     op, draw = Op.parse(spec), np.random.default_rng(0)
     for place, shape in enumerate(sizes(op, draw)):

@@ -53,7 +53,8 @@ _SLACK_ROWS, _SLACK_PANELS, _LINE = 16, 4, 16
 def packed_floats(op: Op, lanes: int, tiles: tuple[int, ...]) -> int:
     """Floats of the packed weight; ``ht_conv_packed`` counts the same."""
     axes = filter_axes(windows(op.kind, dict(op.static), op.all_options()))
-    panels = [points(tile, axes) * -(-op["f"] // lanes) + _SLACK_PANELS for tile in tiles if tile != TURNED]
+    vectors = -(-op["f"] // lanes) * prod(axis.residues for axis in axes)
+    panels = [points(tile, axes) * vectors + _SLACK_PANELS for tile in tiles if tile != TURNED]
     turned = _product_floats(op, lanes, last=True) if TURNED in tiles else 0
     depth = op["c"] * prod(axis.phases for axis in axes)
     return plain_floats(op, lanes) + turned + sum(panels) * _apart(depth * lanes)

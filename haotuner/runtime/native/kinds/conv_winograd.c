@@ -15,13 +15,14 @@
 #define ROWS 96
 #define VECTORS 320     /* of what tiles side by side in a row of the image see, half transformed: as many at a time stay near L1 */
 #define MOST_LANES 16
+#define MOST_RESIDUES 16 /* of a transposed convolution (conv_winograd.py) */
 #define APART 32        /* floats that ht_conv_apart adds at most */
 
 typedef struct { /* of each thread */
   _Alignas(64) float line[VECTORS * MOST_LANES];
   _Alignas(64) float half[VECTORS * MOST_LANES];
   _Alignas(64) float strip[(VECTORS + MOST_LANES) * MOST_LANES];                        /* a row of the image, channels first */
-  _Alignas(64) float turned[(VECTORS + HT_FILTER_OUTPUTS * MOST_LANES) * MOST_LANES]; /* features first */
+  _Alignas(64) float turned[(VECTORS + HT_FILTER_OUTPUTS * MOST_RESIDUES * MOST_LANES) * MOST_LANES]; /* features first */
   _Alignas(64) float product[PRODUCT_FLOATS];
   _Alignas(64) float point[POINT_FLOATS];
 } rooms;
@@ -29,9 +30,10 @@ typedef struct { /* of each thread */
 #define ROOM ((rooms*)ht_room(HT_ROOM_WINOGRAD, sizeof(rooms)))
 
 typedef struct {
-  const ht_conv* conv;
+  const ht_conv *conv, *own;         /* what is filtered; what was asked: the same unless that is transposed, */
   const ht_kernel* kernel;
-  const ht_conv_call* call;
+  const ht_conv_call *call, *asked; /* and their calls */
+  int64_t residues;                  /* of a transposed one: features of what is filtered for one of its own */
   const float* weight;          /* of the kernel's tile */
   ht_winograd f;
   int64_t down, across, tiles;  /* tiles of an image each way, and of all */
@@ -204,6 +206,38 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
   return rc;
 }
 
+/* The same of a transposed convolution: each residue's outputs go between those of the others, a vector of features at a time. */
+static int put_woven(const job* j, int64_t first, int64_t end, int64_t feature, int64_t features, int64_t row, int64_t point) {
+  const ht_conv* own = j->own;
+  const ht_conv_call* call = j->asked;
+  const int64_t lanes = own->lanes, down = own->tall.stride, across = own->wide.stride;
+  const int apart = !own->last && ht_conv_reads_channels(j->kernel, call);
+  int rc = 0;
+  for (int64_t index = first, count; index < end && rc == 0; index += count) {
+    spot at = spot_of(j, index);
+    count = run_of(j, index, end);
+    const int64_t each = count * j->f.wide.tile, wide = each * across;
+    const int64_t y = at.y * down - own->tall.before % down, x = at.x * across - own->wide.before % across;
+    const int64_t top = most(-y, 0), left = most(-x, 0), lines = least(j->f.tall.tile * down, call->p - y) - top, pixels = least(wide, call->q - x) - left;
+    for (int64_t f = 0; f < features && rc == 0 && lines > 0 && pixels > 0; f += j->residues * lanes) {
+      ht_conv_part part = {at.b, (feature + f) / j->residues, y + top, x + left, 0, pixels, 1};
+      part.features = least(lanes, own->features - part.f);
+      _Alignas(64) float bias[MOST_LANES] = {0};
+      if (call->bias != NULL) memcpy(bias, call->bias + part.f, (size_t)part.features * sizeof *bias);
+      for (int64_t r = 0; r < j->residues; ++r)
+        inverse(j, ROOM->product + (index - first) * row + f + r * lanes, row, point, count, each, bias,
+                ROOM->line + (r / across * wide + r % across) * lanes, down * wide * lanes, across * lanes);
+      const float* from = ROOM->line + (top * wide + left) * lanes;
+      if (!own->last) rc = ht_conv_put_turned(own, j->kernel, call, &part, lines, from, wide, apart ? ROOM->turned : NULL);
+      float* to = call->y + part.b * call->yb + part.f * call->yf + part.p * call->yh + part.q * call->yw;
+      for (int64_t i = 0; i < lines && own->last; ++i)
+        for (int64_t p = 0; p < pixels; ++p) memcpy(to + i * call->yh + p * call->yw, from + (i * wide + p) * lanes, (size_t)part.features * sizeof *to);
+      for (int64_t i = 0; i < lines && rc == 0 && !apart; ++i, ++part.p) rc = ht_conv_finish(own, j->kernel, call, &part);
+    }
+  }
+  return rc;
+}
+
 /* One point's products of terms [term, term + depth), added to those that are there where `add` says so. */
 static int multiply_terms(const job* j, int64_t point, ht_conv_tile c, int64_t term, int64_t depth, int add, int64_t features) {
   c.x += point * j->point + term;
@@ -243,14 +277,16 @@ static void run_chunk(void* arg, int64_t index) {
     int64_t feature = span * j->span, features = least(j->span, j->conv->features - feature);
     int64_t row = up(features, nr) * nr, point = ht_conv_apart(rows * row);
     rc = multiply(j, rows, feature, features, row, point);
-    if (rc == 0) rc = put(j, first, end, feature, features, row, point);
+    if (rc == 0) rc = (j->own->transposed ? put_woven : put)(j, first, end, feature, features, row, point);
   }
   if (rc != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
 }
 
 /* Blocks of tiles whose points, and spans of features whose products, find room. */
 static int cut(job* j, int share, int threads) {
-  const int64_t mr = j->kernel->mr, nr = j->kernel->nr, units = up(j->tiles, mr);
+  const int64_t mr = j->kernel->mr, units = up(j->tiles, mr);
+  int64_t nr = j->kernel->nr;
+  while (j->own->transposed && nr % (j->own->lanes * j->residues) != 0) nr += j->kernel->nr; /* features with all their residues */
   j->row = ht_conv_apart(j->f.depth);
   int64_t products = NEAR_PRODUCTS / j->f.points - APART, most = least((NEAR_POINTS / j->f.points - APART) / j->row, products / nr) / mr;
   if (most < up(ROWS, mr)) {
@@ -273,9 +309,16 @@ static int cut(job* j, int share, int threads) {
   return 0;
 }
 
-int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads) {
-  job j = {.conv = conv, .kernel = kernel, .call = call, .f = ht_winograd_of(conv, kernel->tile)};
+/* Along an axis of a transposed convolution, how many places g have outputs (conv_winograd.h). */
+static int64_t places(const ht_window* w, int64_t outputs) { return up(outputs + w->before % w->stride, w->stride); }
+
+int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* asked, int share, int threads) {
+  const ht_conv of = ht_winograd_conv(conv);
+  ht_conv_call filtered = *asked, *call = &filtered;
+  job j = {.conv = &of, .own = conv, .kernel = kernel, .call = call, .asked = asked, .f = ht_winograd_of(&of, kernel->tile)};
   const ht_winograd_side *t = &j.f.tall, *u = &j.f.wide;
+  j.residues = ht_winograd_residues(conv);
+  if (conv->transposed) call->p = places(&conv->tall, asked->p), call->q = places(&conv->wide, asked->q);
   j.weight = call->weight + ht_conv_form(conv, kernel->tile);
   j.below = up(up(call->p, t->apart), t->tile);
   j.beside = up(up(call->q, u->apart), u->tile);
@@ -283,6 +326,7 @@ int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_
   j.across = j.beside * least(call->q, u->apart);
   j.tiles = call->batch * j.down * j.across;
   j.run = (VECTORS / t->points - u->taps + 1) / u->tile;
+  if (conv->transposed) j.run = least(j.run, VECTORS / (t->tile * u->tile * j.residues));
   atomic_init(&j.failed, 0);
   if (j.tiles == 0) return 0;
   if (cut(&j, share, threads) != 0) return -1;

@@ -22,6 +22,28 @@ typedef struct {
   int64_t panel, group; /* floats from one panel of a point's weight, and from one point's, to the next */
 } ht_winograd;
 
+/* Residues of a transposed convolution's stride that see the same windows, each way; 1 of an ordinary one. */
+static inline int64_t ht_winograd_residues(const ht_conv* conv) { return conv->transposed ? (int64_t)conv->tall.stride * conv->wide.stride : 1; }
+
+/* Along an axis of a transposed one, output g * stride + residue - before % stride has the taps residue + stride * (taps - 1 - t) at input
+ * g + t - before. */
+static inline ht_window ht_winograd_window(const ht_window* w) {
+  const int32_t taps = w->taps / w->stride;
+  return (ht_window){taps, 1, 1, taps - 1 - w->before / w->stride, 0, 0};
+}
+
+/* The convolution that is filtered. Of a transposed one whose windows are a multiple of its stride each way all residues see the same windows
+ * of the image: they are further features, (vector of features, tall residue, wide residue, lane), of a window that moves by one. */
+static inline ht_conv ht_winograd_conv(const ht_conv* conv) {
+  ht_conv of = *conv;
+  if (!conv->transposed) return of;
+  of.transposed = 0;
+  of.features = (int32_t)(up(conv->features, conv->lanes) * conv->lanes * ht_winograd_residues(conv));
+  of.tall = ht_winograd_window(&conv->tall);
+  of.wide = ht_winograd_window(&conv->wide);
+  return of;
+}
+
 static inline ht_winograd_side ht_winograd_side_of(const ht_window* w, int tile) {
   ht_winograd_side s = {.taps = up(w->taps, w->stride), .move = w->stride, .apart = w->dilation, .before = w->before};
   s.step = s.move * s.apart;

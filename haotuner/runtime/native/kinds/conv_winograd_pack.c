@@ -2,7 +2,8 @@
 #include "conv_winograd.h"
 
 int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile) {
-  const ht_winograd f = ht_winograd_of(conv, tile);
+  const ht_conv of = ht_winograd_conv(conv);
+  const ht_winograd f = ht_winograd_of(&of, tile);
   return f.points * f.group + HT_CONV_SLACK_PANELS * f.panel;
 }
 
@@ -20,14 +21,28 @@ static void phase_of(const ht_conv* conv, const ht_winograd* f, int64_t down, in
     }
 }
 
+/* Of a transposed convolution the taps of one residue, feature `feature` of what is filtered, those of the image's first pixel first. */
+static void residue_of(const ht_conv* conv, const ht_winograd* f, int64_t feature, int64_t c, const float* weight, double* g) {
+  const int64_t lanes = conv->lanes, count = ht_winograd_residues(conv), own = feature / (lanes * count) * lanes + feature % lanes;
+  const int64_t residue = feature / lanes % count, down = residue / conv->wide.stride, across = residue % conv->wide.stride;
+  const float* window = weight + (c * conv->features + own) * conv->tall.taps * conv->wide.taps;
+  for (int64_t t = 0; t < f->tall.taps; ++t)
+    for (int64_t u = 0; u < f->wide.taps; ++u) {
+      const int64_t row = down + (f->tall.taps - 1 - t) * conv->tall.stride, column = across + (f->wide.taps - 1 - u) * conv->wide.stride;
+      g[t * f->wide.taps + u] = own < conv->features ? window[row * conv->wide.taps + column] : 0;
+    }
+}
+
 void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed) {
-  const ht_winograd f = ht_winograd_of(conv, tile);
+  const ht_conv of = ht_winograd_conv(conv);
+  const ht_winograd f = ht_winograd_of(&of, tile);
   const int64_t lanes = conv->lanes, taps = f.wide.taps, window = (int64_t)conv->tall.taps * conv->wide.taps;
   double g[HT_FILTER_POINTS * HT_FILTER_POINTS], half[HT_FILTER_POINTS * HT_FILTER_POINTS], line[HT_FILTER_POINTS];
-  for (int64_t feature = 0; feature < conv->features; ++feature)
-    for (int64_t c = 0; c < conv->channels; ++c, weight += window)
+  for (int64_t feature = 0; feature < of.features; ++feature)
+    for (int64_t c = 0; c < conv->channels; ++c)
       for (int64_t phase = 0; phase < f.tall.phases * f.wide.phases; ++phase) {
-        phase_of(conv, &f, phase / f.wide.phases, phase % f.wide.phases, weight, g);
+        if (conv->transposed) residue_of(conv, &f, feature, c, weight, g);
+        else phase_of(conv, &f, phase / f.wide.phases, phase % f.wide.phases, weight + (feature * conv->channels + c) * window, g);
         for (int64_t j = 0; j < taps; ++j) {
           points_of(&f.tall, g + j, (int)taps, line);
           for (int64_t i = 0; i < f.tall.points; ++i) half[i * taps + j] = line[i];
