@@ -122,11 +122,30 @@ class Toolchain:
         return source
 
     def object(
-        self, source: Path, include: list[Path], out: Path, flags: tuple[str, ...], *, timeout_s: float = 300
+        self,
+        source: Path,
+        include: list[Path],
+        out: Path,
+        flags: tuple[str, ...],
+        *,
+        keep: bool = False,
+        timeout_s: float = 300,
     ) -> None:
-        """Compile one C source of micro-kernels into an object file; RuntimeError with the output."""
+        """Compile one C source of micro-kernels into an object file; RuntimeError with the output.
+
+        ``keep``: where there is a folder for objects, it is kept there and compiled by whoever asks first.
+        """
+        words = [*CFLAGS, "-O3", "-Wno-unused-function", *flags]
         includes = [flag for path in include for flag in ("-I", str(path))]
-        self._run([*CFLAGS, "-O3", "-Wno-unused-function", *flags, *includes, "-c", str(source), "-o", str(out)], timeout_s)
+
+        def make(made: Path) -> None:
+            self._run([*words, *includes, "-c", str(source), "-o", str(made)], timeout_s)
+
+        if keep and self.objects is not None:
+            key = key_of(source, hash_of([self.version, *words], include))
+            ObjectCache(self.objects).fetch(key, out, make)
+        else:
+            make(out)
 
     def merge(self, objects: list[Path], out: Path) -> None:
         """One object file of several."""

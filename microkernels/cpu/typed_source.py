@@ -1,4 +1,4 @@
-"""C source of typed micro-kernels: one file for all of a library, from the headers in ``native/``.
+"""C source of typed micro-kernels: one file for all of a library and one of what stores, from the headers in ``native/``.
 
 They are C and not TVM: TVM 0.27 legalizes bf16 away before LLVM sees it, so that ``vdpbf16ps`` cannot be had.
 """
@@ -44,7 +44,7 @@ def source(
     ways: Ways = "all",
     stepped: Sequence[Mapping[str, object]] = (),
 ) -> str:
-    """C source of these programs (symbol, kernel, terms of a word) and of everything that stores their sums.
+    """C source of these programs (symbol, kernel, terms of a word).
 
     ``stepped``: what ``typed_stepped.h`` is told of each epilogue that is a function of this file.
     ``ways``: with any way alone the code is half as much; only where it is known to run.
@@ -59,24 +59,36 @@ def source(
         else:
             text += _in_vectors(symbol, kernel, terms, ways)
             text.append(f"void {symbol}(const ht_typed_tile* tile) {{ {symbol}_vectors(tile); }}")
-    rounds = DOTS.get((2, lanes)) if ways not in ("wide", "emulated") else None  # what multiplies bf16 rounds to it, too
-    text += [f"#define HT_NAME(part) ht_vl{lanes}_##part", f"#define HT_STORE_BF16 {int(rounds is not None)}"]
-    text.append('#include "typed_store.h"')
+    if stepped:  # store a vector as stores do
+        text += _storing(lanes, rounds=False)
+    for words in stepped:
+        text += _included(words, "typed_stepped.h")
+    return "\n".join([*text, ""])
+
+
+def stores(lanes: int, *, ways: Ways = "all") -> str:
+    """C source of everything that stores the sums of programs, and of depthwise taps: the same in every library."""
+    dot = DOTS.get((2, lanes)) if ways not in ("wide", "emulated") else None  # what multiplies bf16 rounds to it, too
+    text = [f"#define HT_LANES {lanes}", '#include "typed_vectors.h"', *_storing(lanes, rounds=dot is not None)]
     for out in (*STORED, "floats"):
         arguments = "const void* s, int64_t ld, char* to, int64_t step, int64_t rows, int64_t columns"
         call = f"ht_vl{lanes}_store_{out}(s, ld, to, step, rows, columns);"
-        if out == "bf16" and rounds is not None:
+        if out == "bf16" and dot is not None:
             faster = call.replace("store_bf16", "store_bf16_dot")
-            call = f'if (__builtin_cpu_supports("{rounds.feature}")) {faster} else {call}'
+            call = f'if (__builtin_cpu_supports("{dot.feature}")) {faster} else {call}'
         text.append(f"void {store_symbol(out, lanes)}({arguments}) {{ {call} }}")
-    for words in stepped:
-        text += _included(words, "typed_stepped.h")
     for dtype in TAPPED:
         arguments = "void* s, int64_t n, const char* const* x, const float* const* w, int64_t step, int64_t taps"
         text.append(
             f"void {taps_symbol(dtype, lanes)}({arguments}) {{ ht_vl{lanes}_taps_{dtype}(s, n, x, w, step, taps); }}"
         )
     return "\n".join([*text, ""])
+
+
+def _storing(lanes: int, *, rounds: bool) -> list[str]:
+    """What stores vectors, of these lanes; ``rounds``: with the CPU's own rounding to bf16."""
+    names = [f"#define HT_NAME(part) ht_vl{lanes}_##part", f"#define HT_STORE_BF16 {int(rounds)}"]
+    return [*names, '#include "typed_store.h"']
 
 
 def _in_vectors(symbol: str, kernel: MicroKernel, terms: int, ways: Ways) -> list[str]:

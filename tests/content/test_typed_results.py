@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 from haotuner.backends.cpu.typed_library import typed_object, way_here
 from haotuner.backends.toolchain import Toolchain
 from haotuner.hw_profiles.isa import ISAS
-from haotuner.microkernels.cpu.typed import CpuTyped
-from haotuner.microkernels.cpu.typed_source import NATIVE, Ways, source, store_symbol
+from haotuner.microkernels.cpu.typed import CpuTyped, program_of
+from haotuner.microkernels.cpu.typed_source import NATIVE, Ways, store_symbol, stores
 from haotuner.microkernels.index import families_for
 from haotuner.words.op import Op
 from tests.content.test_cpu_dense_results import TARGETS
@@ -64,7 +65,7 @@ def test_bf16_rounded_by_the_cpu_has_the_bits_of_bf16_rounded_in_steps(tmp_path:
     ways: tuple[Ways, ...] = ("dot", "wide")
     for way in ways:
         text, code = tmp_path / f"{way}.c", tmp_path / f"{way}.so"
-        text.write_text("#pragma GCC visibility push(default)\n" + source([], 16, ways=way))
+        text.write_text("#pragma GCC visibility push(default)\n" + stores(16, ways=way))
         flags = ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mf16c", "-shared")
         try:
             toolchain().object(text, [NATIVE, RUNTIME], tmp_path / f"{way}.o", flags)
@@ -88,7 +89,7 @@ def test_rows_of_any_width_are_stored_and_no_byte_beside_them(target: tuple[str,
     level = next(isa for isa in ISAS if isa.arch == mcpu)
     flags = (*level.compile_flags, *(("-mf16c",) if "f16c" in level.flags else ()), "-shared")
     text = tmp_path / "store.c"
-    text.write_text("#pragma GCC visibility push(default)\n" + source([], lanes))
+    text.write_text("#pragma GCC visibility push(default)\n" + stores(lanes))
     toolchain().object(text, [NATIVE, RUNTIME], tmp_path / "store.o", flags)
     toolchain().link([tmp_path / "store.o"], [], [], tmp_path / "store.so")
     library, rows, most = ctypes.CDLL(str(tmp_path / "store.so")), 3, 4 * lanes + 3
@@ -113,12 +114,13 @@ def test_rows_of_any_width_are_stored_and_no_byte_beside_them(target: tuple[str,
 def test_an_old_compiler_leaves_what_it_knows(unknown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    def compiled(self: Toolchain, source: Path, *rest: object) -> None:
+    def compiled(self: Toolchain, source: Path, *rest: object, keep: bool = False) -> None:
         tried.append(source.read_text())
         if unknown in tried[-1]:
             raise RuntimeError("cc: unknown option")
 
     monkeypatch.setattr(Toolchain, "object", compiled)
+    monkeypatch.setattr(Toolchain, "merge", lambda *_: None)
     op = Op.parse(OPS[0])
     (family,) = families_for(op, "cpu")
     assert isinstance(family, CpuTyped)
@@ -127,7 +129,30 @@ def test_an_old_compiler_leaves_what_it_knows(unknown: str, tmp_path: Path, monk
     for ways in whole:
         tried.clear()
         typed_object(kernels, "x86-64-v4", tmp_path / "out.o", ways=ways)
-        assert [unknown in text for text in tried] == ([True, False] if unknown == "_tiles(" else [True, True, False])
+        refused = [True] if unknown == "_tiles(" else [True, True]
+        assert [unknown in text for text in tried] == [*refused, False, False], "programs, then what stores"
         assert ("_dot(" in tried[-1]) == (unknown == "_tiles("), "no more is lost than the compiler does not know"
     with pytest.raises(ValueError, match="typed kernels are built for"):
         typed_object([family.typed(op, (1, 16, 16, 1, 16, 0))], "znver5", tmp_path / "out.o")
+
+
+def test_what_stores_sums_is_compiled_once_whatever_programs_are_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    run = Toolchain._run
+
+    def noted(self: Toolchain, words: list[str], timeout_s: float) -> None:
+        compiled.extend(Path(word).name for word in words if word.endswith(".c"))
+        run(self, words, timeout_s)
+
+    monkeypatch.setattr(Toolchain, "_run", noted)
+    op = Op.parse(OPS[3])
+    (family,) = families_for(op, "cpu")
+    assert isinstance(family, CpuTyped)
+    for rows in (1, 2):
+        kernels = [family.typed(op, (rows, 4, 4, 1, 4, 0))]
+        typed_object(kernels, "x86-64-v2", tmp_path / f"{rows}.o", ways="wide", objects=tmp_path / "objects")
+    assert compiled == ["typed.c", "stores.c", "typed.c"]
+    symbols = subprocess.run(["nm", str(tmp_path / "2.o")], capture_output=True, text=True, check=True).stdout
+    assert f" T {store_symbol('int8', 4)}\n" in symbols and f" T {program_of(kernels[0]).name}\n" in symbols

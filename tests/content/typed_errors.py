@@ -19,7 +19,8 @@ def typed_errors(
     op: Op, kernels: Sequence[MicroKernel], mcpu: str, ways: Ways, library: Path, col_block: int
 ) -> Iterator[float]:
     """The largest error of each kernel, as a share of what is allowed; ``col_block``: columns at a time."""
-    measuring_library(kernels, mcpu, toolchain(), library, partial(object_code, ways=ways))
+    compiled = partial(object_code, ways=ways, objects=toolchain().objects)
+    measuring_library(kernels, mcpu, toolchain(), library, compiled)
     for index, kernel in enumerate(kernels):
         sizes = {key: kernel[key] for key in ("mr", "nr", "pw")}
         asked = {"library": str(library), "op": op.name, "kernel": index, "seed": index, "nt": 0, "k": op["k"],

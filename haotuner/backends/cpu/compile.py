@@ -52,18 +52,18 @@ def object_code(
 ) -> None:
     """One object file with a function ``__tvm_ffi_<name>`` for each kernel, its tail's and its epilogue's.
 
-    ``ways``: of typed kernels, see ``typed_source``. ``objects``: a folder in which TVM's code is kept by what it was
-    compiled from, so that a program is compiled once, whichever library wants it. TVM's errors pass through.
+    ``ways``: of typed kernels, see ``typed_source``. ``objects``: a folder in which TVM's code, and what stores typed sums,
+    is kept by what it was compiled from: a program is compiled once, whichever library wants it. TVM's errors pass through.
     """
     typed = [kernel for kernel in kernels if word_of(kernel) is not None]
     if not typed:
         _tvm_object(kernels, mcpu, out, objects)
     elif len(typed) == len(kernels) and not any(map(epilogue.symbol_of, kernels)):
-        typed_object(typed, mcpu, out, ways=ways)
+        typed_object(typed, mcpu, out, ways=ways, objects=objects)
     else:
         with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
             parts = [Path(scratch) / "typed.o", Path(scratch) / "tvm.o"]
-            typed_object(typed, mcpu, parts[0], ways=ways)
+            typed_object(typed, mcpu, parts[0], ways=ways, objects=objects)
             _tvm_object(kernels, mcpu, parts[1], objects)
             Toolchain.find().merge(parts, out)
 

@@ -12,7 +12,7 @@ from haotuner.hw_profiles.amx import FEATURES, has_tiles
 from haotuner.hw_profiles.isa import ISAS, CpuInfo, parse_cpuinfo
 from haotuner.microkernels.cpu.epilogue import steps_of
 from haotuner.microkernels.cpu.typed import dtype_of, has_program, input_of, output_of, programs_of, word_of
-from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, store_symbol, taps_symbol
+from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, store_symbol, stores, taps_symbol
 from haotuner.microkernels.cpu.typed_stepped import stepped_symbol, stepped_words
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.kernel import MicroKernel
@@ -68,8 +68,13 @@ def _runs(command: list[str]) -> bool:
     return done.returncode == 0
 
 
-def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: Ways = "all") -> None:
-    """One object file of typed kernels; RuntimeError with the compiler's words, ValueError of a level that has no flags."""
+def typed_object(
+    kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: Ways = "all", objects: Path | None = None
+) -> None:
+    """One object file of typed kernels; RuntimeError with the compiler's words, ValueError of a level that has no flags.
+
+    ``objects``: a folder in which what stores their sums is kept, half of a small library's time and the same in all.
+    """
     level = next((isa for isa in ISAS if isa.arch == mcpu), None)
     if level is None:
         raise ValueError(f"typed kernels are built for {', '.join(isa.arch for isa in ISAS)}, not for {mcpu}")
@@ -84,13 +89,19 @@ def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: 
     (lanes,) = {kernel["vl"] for kernel in kernels}
     halves = ("-mf16c",) if "f16c" in level.flags else ()
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
-        text, toolchain = Path(scratch) / "typed.c", Toolchain.find()
-        words = ([NATIVE, _RUNTIME], out, (*level.compile_flags, *halves))
+        toolchain, include = Toolchain.find(objects), [NATIVE, _RUNTIME]
+        programs_c, stores_c = (Path(scratch) / name for name in ("typed.c", "stores.c"))
+        flags = (*level.compile_flags, *halves)
         tried = _TRIED.get(ways, (ways,))
         for way in tried:
-            text.write_text(source(given, lanes, ways=way, stepped=stepped))
+            programs_c.write_text(source(given, lanes, ways=way, stepped=stepped))
+            stores_c.write_text(stores(lanes, ways=way))
+            made = [programs_c.with_suffix(".o")] if given or stepped else []
             try:
-                toolchain.object(text, *words)
+                for program in made:
+                    toolchain.object(programs_c, include, program, flags)
+                toolchain.object(stores_c, include, stores_c.with_suffix(".o"), flags, keep=True)
+                toolchain.merge([*made, stores_c.with_suffix(".o")], out)
                 break
             except RuntimeError:  # `haotuner doctor` says what the compiler does not know
                 if way == tried[-1]:
@@ -102,7 +113,7 @@ def declarations(kernels: Sequence[MicroKernel]) -> list[str]:
     lines = []
     for kernel in kernels:
         if word_of(kernel) is not None:
-            stores = (output_of(kernel), "fp32", "floats")
+            stored = (output_of(kernel), "fp32", "floats")
             if has_program(kernel):
                 lines += [f"extern void {tile.name}(const ht_typed_tile*);" for tile in programs_of(kernel)]
             lines.append(
@@ -113,7 +124,7 @@ def declarations(kernels: Sequence[MicroKernel]) -> list[str]:
                 lines.append(f"extern void {stepped}({block}, const float* const*);")
             lines += [
                 f"extern void {store_symbol(out, kernel['vl'])}(const void*, int64_t, char*, int64_t, int64_t, int64_t);"
-                for out in stores
+                for out in stored
             ]
     return list(dict.fromkeys(lines))
 
