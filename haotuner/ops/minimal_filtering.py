@@ -169,7 +169,10 @@ def tolerance(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int]
     seen = np.lib.stride_tricks.sliding_window_view(room, sides, axis=(2, 3))[:, :, :: steps[0], :: steps[1]] ** 2
     down, across = seen.shape[2:4]
     inputs = np.sqrt(np.einsum("ui,bcyxij,vj->uvbyxc", tall[0] ** 2, seen, wide[0] ** 2, optimize=True))
-    weights = np.sqrt(np.einsum("ui,fcij,vj->uvcf", tall[1] ** 2, taps**2, wide[1] ** 2, optimize=True))
+    # One product of matrices whose result lies as the next one reads it: weights of many channels are most of the work.
+    factors = np.einsum("ui,vj->uvij", tall[1] ** 2, wide[1] ** 2).reshape(prod(sides), -1)
+    weights = factors @ (taps**2).transpose(2, 3, 1, 0).reshape(factors.shape[1], -1)
+    weights = np.sqrt(weights, out=weights).reshape(*sides, *taps.shape[1::-1])
     products = (inputs.reshape(*sides, -1, room.shape[1]) @ weights).reshape(*sides, x.shape[0], down, across, -1) ** 2
     found = np.sqrt(np.einsum("iu,uvbyxf,jv->bfyixj", tall[2] ** 2, products, wide[2] ** 2, optimize=True))
     found = found.reshape(x.shape[0], -1, down * steps[0], across * steps[1])[:, :, : out[0], : out[1]]
