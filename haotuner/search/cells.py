@@ -28,6 +28,7 @@ from haotuner.search.carried import carried, predicts_cells
 from haotuner.search.clock import Clock, now
 from haotuner.search.compared import compared, of_a_call
 from haotuner.search.explore import Explorable, explored
+from haotuner.search.leavers import ALWAYS, Us, hope, lost
 from haotuner.search.second import expected_by_family, has_first_programs, predicted_by_each
 from haotuner.search.second import predicted_us as predicted_us
 from haotuner.search.stages import Sharers
@@ -36,7 +37,7 @@ from haotuner.select.funnel import Funnel, joined, select
 from haotuner.words.composition import SERIAL, Composition
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
-from haotuner.words.family import Family
+from haotuner.words.family import Family, weight_form
 from haotuner.words.kernel import MicroKernel, shares_terms
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed, Trial
@@ -46,15 +47,11 @@ NAME = "cells"
 FIRST_SHAPES, SHAPES = 3, 16  # at which the race begins, and at which those that are left have been timed
 PREDICTED_FIRST, PREDICTED_SHAPES = 8, 32  # the same where nothing is timed, as on a GPU that is not there
 LEAVERS = 2  # one of so many candidates stays after a round
-ALWAYS = 4  # candidates that stay in any case
-HOPELESS = 10.0  # times the best expectation: a candidate so far off is not timed there, nor built if it is so everywhere
-LOST = 3.0  # times the best time, at every shape so far and at two of them at least: a candidate is not timed any more
 TURN = 4  # candidates that are timed at one shape after the other before the next ones are
 UNTIMED = 1.02  # times the best time of a shape, at least, what was not timed there is taken for: ties go to times
 EXPLORED = 4  # shapes at which a policy's programs are timed
 BUILDING = 0.5  # of the time left at a round, for building what it times; a short turn must time something, too
 EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
-Us = dict[Composition, dict[Shape, float]]
 
 
 def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
@@ -129,6 +126,7 @@ class Race:
         clock: Clock,
     ) -> None:
         self.task, self.lab, self.clock = task, lab, clock
+        self._families = {family.name: family for family in families}
         self._layout = families[0].layout  # of the only family where bits may not depend on what serves
         self._shared = bool(getattr(families[0], "shares_programs", False))
         self._carried = carried(task, lab.device, families, model)
@@ -137,16 +135,16 @@ class Race:
         candidates = [one for family in families for one in candidates if one.family == family.name]
         each = [[one for one in candidates if one.family == family.name] for family in families]
         expected_of = expected_by_family(task, lab.device, families, each, model, self.shapes)
-        expected, hope = np.concatenate(expected_of), np.concatenate([_hope(one) for one in expected_of])
+        expected, hopeful = np.concatenate(expected_of), np.concatenate([hope(one) for one in expected_of])
         turns = [place for some in each for place in range(len(some))]  # families take turns: time may run out
         order = sorted(range(len(candidates)), key=lambda at: turns[at])
-        tried = [(candidates[at], at) for at in order if hope[at].any()]
+        tried = [(candidates[at], at) for at in order if hopeful[at].any()]
         self.candidates = {Composition.of(kernel.name, share=SERIAL): kernel for kernel, _ in tried}
         self._expected = {Composition.of(kernel.name, share=SERIAL): expected[at] for kernel, at in tried}
         self._hopeless = {
             (Composition.of(kernel.name, share=SERIAL), shape)
             for kernel, at in tried
-            for shape, some in zip(self.shapes, hope[at].tolist(), strict=True)
+            for shape, some in zip(self.shapes, hopeful[at].tolist(), strict=True)
             if not some
         }
         self.us: Us = {composition: {} for composition in self.candidates}
@@ -196,8 +194,10 @@ class Race:
 
     def _assigned(self, of: Sequence[Composition], us: NDArray[np.float64]) -> list[int]:
         """Places of the few to keep. ``us``: of shape ``(compositions, shapes)``."""
-        layouts = [self._layout(self.candidates[one]) if self.task.one_order else () for one in of]
-        return assign_within(layouts, us, np.array([self.shares[shape] for shape in self.shapes]), _most(self.task))
+        kernels, shares = [self.candidates[one] for one in of], np.array([self.shares[shape] for shape in self.shapes])
+        layouts = [self._layout(one) if self.task.one_order else () for one in kernels]
+        forms = [weight_form(self._families[one.family], one, self.task.op) for one in kernels]
+        return assign_within(layouts, us, shares, _most(self.task), forms)
 
     def _to_build(self, compositions: Iterable[Composition], shapes: Sequence[Shape]) -> list[str]:
         """Kernels whose times at these shapes are not all on record: a run that is taken up again builds little."""
@@ -241,7 +241,7 @@ class Race:
         for one, shape in ((one, shape) for turn in turns for shape in shapes for one in turn):
             if shape in us.get(one, {}) or self._kernel(one) in self.failed:
                 continue
-            if not whatever and ((one, shape) in self._hopeless or _lost(one, every, us)):
+            if not whatever and ((one, shape) in self._hopeless or lost(one, every, us)):
                 continue
             self._note(one, self.lab.measure([self._trial(one, shape, threads)], goes_on), us)
             if self.clock.given_up or (self.clock.expired and not whatever):
@@ -373,25 +373,9 @@ def _funnels(
             yield task.selected(one, of, partial(select, task.op, one, device, task.traffic, score, among=of))
 
 
-def _lost(one: Composition, among: Iterable[Composition], us: Us) -> bool:
-    """Whether a candidate was far behind the best wherever it was timed."""
-    own = us.get(one, {})
-    if len(own) < 2:
-        return False
-    best = {shape: min(us[other].get(shape, np.inf) for other in among if other in us) for shape in own}
-    return all(taken > LOST * best[shape] for shape, taken in own.items())
-
-
 def _most(task: Task) -> int:
     """Kernels that a plan may have: one where bits may not depend on the cell, and kernels differ in the order of terms."""
     return 1 if task.one_order and has_graph(task.op.meaning) else MAX_KEPT
-
-
-def _hope(expected: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which kernels of a family are worth timing at which shapes, by what is expected of them."""
-    hope = np.asarray(expected <= HOPELESS * expected.min(axis=0), np.bool_)
-    hope[np.argsort(np.log(expected).mean(axis=1), kind="stable")[:ALWAYS]] = True
-    return hope
 
 
 def _comparable(times: Mapping[Shape, dict[Composition, float]]) -> dict[Shape, dict[Composition, float]]:

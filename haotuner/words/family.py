@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
@@ -73,6 +74,28 @@ class Family(Protocol):
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """The program for the backend's compiler: a TVM ``IRModule`` with a function of that global symbol."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A layout of a weight that a pack holds beside the plain one if a kernel reads it; ``size``: times the plain one."""
+
+    name: int
+    size: float
+
+
+@runtime_checkable
+class Formed(Protocol):
+    """A family whose micro-kernels read forms of the weight beside the plain one."""
+
+    def form(self, kernel: MicroKernel, op: Op) -> Form:
+        """The form that a micro-kernel reads."""
+        ...
+
+
+def weight_form(family: Family, kernel: MicroKernel, op: Op) -> Form | None:
+    """The form of the weight that a micro-kernel reads; None: the plain one."""
+    return family.form(kernel, op) if isinstance(family, Formed) else None
 
 
 def rounded_up(tile: Tile, axis: str, extent: int) -> int:

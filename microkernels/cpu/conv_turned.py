@@ -20,6 +20,7 @@ from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import windows
 from haotuner.words.demand import Asked, Demand, Work
 from haotuner.words.device import Device
+from haotuner.words.family import Form
 from haotuner.words.kernel import MicroKernel, Tile
 from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
@@ -70,6 +71,10 @@ class CpuConvTurned(CpuConv):
             ("wt", TURNED),
         )
         return with_epilogue(MicroKernel(self.name, params), op.epilogue)
+
+    def form(self, kernel: MicroKernel, op: Op) -> Form:
+        """Turned."""
+        return Form(TURNED, 1.0)
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Pixels of all rows and images are numbered through."""

@@ -8,7 +8,7 @@ Along an axis ``wt`` outputs of a window of r taps come from ``wt + r - 1`` prod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -24,7 +24,7 @@ from haotuner.ops.convolution import filter_axes, is_convolution, windows
 from haotuner.ops.minimal_filtering import TILES, Axis, fits, growth, points, terms
 from haotuner.words.demand import Asked, Demand, Work
 from haotuner.words.device import Device
-from haotuner.words.family import Layout
+from haotuner.words.family import Form, Layout
 from haotuner.words.kernel import MicroKernel, Tile
 from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
@@ -59,12 +59,18 @@ def filter_tiles(op: Op) -> tuple[int, ...]:
     axes = axes_of(op)
     if axes is None:
         return ()
-    taps, phases = prod(axis.taps for axis in axes), prod(axis.phases for axis in axes)
-    light = [tile for tile in TILES if fits(tile, axes) and points(tile, axes) * phases <= MOST_WEIGHT * taps]
+    taps = prod(axis.taps for axis in axes)
+    light = [tile for tile in TILES if fits(tile, axes) and weight_size(tile, axes) <= MOST_WEIGHT]
     light = [tile for tile in light if prod(axis.outputs(tile) * axis.residues for axis in axes) <= VECTORS]
     each = {tile: terms(tile, axes) / prod(axis.outputs(tile) for axis in axes) for tile in light}
     most = min(SAVED * taps, FROM_LEAST * min(each.values(), default=0.0))
     return tuple(tile for tile, products in each.items() if products <= most)
+
+
+def weight_size(tile: int, axes: Iterable[Axis]) -> float:
+    """Numbers of the weight of a tile's points, times those of the plain one."""
+    axes = tuple(axes)
+    return points(tile, axes) * prod(axis.phases for axis in axes) / prod(axis.taps for axis in axes)
 
 
 def outputs_of(kernel: MicroKernel) -> tuple[int, int]:
@@ -117,6 +123,10 @@ class CpuConvWinograd(CpuConv):
         moves = [(f"s{way}", axis.stride) for way, axis in zip("da", axes, strict=True) if axis.stride > 1]
         moves += [(f"d{way}", axis.dilation) for way, axis in zip("da", axes, strict=True) if axis.dilation > 1]
         return with_epilogue(MicroKernel(self.name, (*params, *more, ("wt", wt), *alone, *moves, *residues)), op.epilogue)
+
+    def form(self, kernel: MicroKernel, op: Op) -> Form:
+        """Of its tile."""
+        return Form(kernel["wt"], weight_size(kernel["wt"], axes_of(op) or ()))
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Tiles of outputs are numbered through all rows and images."""

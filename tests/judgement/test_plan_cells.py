@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.index import families_for
-from haotuner.plan.assign import assign, assign_within
+from haotuner.plan.assign import PRICE, assign, assign_within
 from haotuner.plan.cells import MOST_CELLS, NARROW_CELLS, Carried, cell_table
 from haotuner.plan.cover import PENALTY, POWER
 from haotuner.search.carried import carried
 from haotuner.search.task import Task
 from haotuner.words.composition import Composition
+from haotuner.words.family import Form
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
@@ -37,6 +38,28 @@ def test_the_kept_kernels_are_the_best_of_all_sets(seed: int, most: int) -> None
     kept = assign(us, shares, most)
     every = [objective(us, shares, one) for size in range(1, most + 1) for one in combinations(range(5), size)]
     assert 1 <= len(kept) <= most and objective(us, shares, tuple(kept)) <= min(every) * (1 + 2e-4)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32 - 1))
+def test_memory_of_further_forms_of_the_weight_is_paid_for_once_each(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    us, shares = np.exp(rng.normal(0, 0.1, (5, 6))), np.full(6, 1 / 6)
+    forms = [None, Form(2, 4.0), Form(2, 4.0), Form(4, 9.0), Form(1, 1.0)]
+
+    def priced(kept: tuple[int, ...]) -> float:
+        return objective(us, shares, kept) + PRICE * sum(one.size for one in {forms[at] for at in kept} if one is not None)
+
+    every = [priced(one) for size in range(1, 6) for one in combinations(range(5), size)]
+    assert priced(tuple(assign(us, shares, 5, forms))) <= min(every) * (1 + 2e-4)
+
+
+def test_a_form_of_many_times_the_weight_must_be_worth_it() -> None:
+    """Eleven times the weight for 2 % of the time is not; for a tenth it is."""
+    plain, shares, eleven = [1.0, 1.0], np.ones(2) / 2, [None, Form(6, 11.0)]
+    assert assign(np.array([plain, [0.98, 0.98]]), shares) == [1]
+    assert assign(np.array([plain, [0.98, 0.98]]), shares, forms=eleven) == [0]
+    assert assign(np.array([plain, [0.90, 0.90]]), shares, forms=eleven) == [1]
 
 
 def test_a_shape_that_nobody_serves_is_told() -> None:
