@@ -194,6 +194,17 @@ def test_single_elements_side_by_side_have_the_bits_of_each_alone(pack: Pack, sp
     assert run(apart, w.reshape(5, 8, *w.shape[1:]), **spread).tobytes() == run(x, w, **beside).tobytes()
 
 
+@pytest.mark.parametrize("k", [37, 300])
+def test_wide_products_have_the_bits_of_their_columns_alone(pack: Pack, k: int) -> None:
+    """Which blocks and which tiles a column meets follows from how many there are."""
+    run, draw = pack.op("batch_matmul_int8_nt").run, np.random.default_rng(9)
+    x, w = draw.integers(0, 256, (2, 7, k), np.uint8), draw.integers(-128, 128, (2, 1301, k), np.int8)
+    every = run(x, w)
+    assert np.array_equal(every, np.einsum("bmk,bnk->bmn", x.astype(np.int32), w.astype(np.int32)))
+    for columns in (1300, 1025, 1000, 700, 521, 257, 250, 241, 136, 49, 31):
+        assert np.array_equal(run(x, w[:, :columns]), every[..., :columns]), columns
+
+
 def test_a_long_sum_is_taken_in_parts(pack: Pack) -> None:
     op = Op.parse("batch_matmul:layout=nt,dtype=int8")
     drawn = judge.draw(op, Shape.of(b=1, m=13, n=40, k=9001), np.random.default_rng(2))
