@@ -192,14 +192,21 @@ def compare(found: Array, want: NDArray[np.float64], allowed: NDArray[np.float64
 def check(
     op: Op, inputs: Mapping[str, Array], found: Array, *, whole: bool = False, computed: Mapping[str, str] = EXACTLY
 ) -> Verdict:
-    """The result of one call against the reference; ``whole`` numbers of a kind that is exact on them allow no error.
+    """The result of one call against the reference, as ``bounds`` says."""
+    return compare(found, *bounds(op, inputs, whole=whole, computed=computed))
+
+
+def bounds(
+    op: Op, inputs: Mapping[str, Array], *, whole: bool = False, computed: Mapping[str, str] = EXACTLY
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | float]:
+    """The reference, and how far each element may be off: ``whole`` numbers of a kind that is exact on them not at all.
 
     ``computed``: how, see ``computed_by``.
     """
     want = reference(op, inputs)
     rounds = DTYPES[op.dtype_of(op.meaning.output)].eps > DTYPES["fp32"].eps
     exact = whole and op.meaning.exact and not op.epilogue and not rounds and not computed
-    return compare(found, want, 0.0 if exact else tolerance(op, inputs, want, computed))
+    return want, 0.0 if exact else tolerance(op, inputs, want, computed)
 
 
 def check_all(op: Op, inputs: Mapping[str, Array], found: Mapping[str, Array], *, whole: bool = False) -> Verdict:

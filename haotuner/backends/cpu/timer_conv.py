@@ -63,12 +63,13 @@ class ConvTimer:
             plain = whole and at and not op.epilogue and op.plain  # exact: nothing is rounded
             bias = rng.integers(-3, 4, op["f"]).astype(np.float32) if plain else NONE
             extra = {name: _room(inputs[name], len(axes) == 1) for name, axes in op.epilogue_operands.items()}
+            allowed = judge.bounds(op, inputs, whole=whole, computed=job["computed"])
             for share in (WHOLE, PLACES.index("q"), PLACES.index("f")):
                 out = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
                 asked = {**job, **BARE, "axis": share, "threads": 1 if share == WHOLE else VERIFY_THREADS}
                 self._call(asked, op, shape, (judge.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0), extra)
                 found = out.inner - (_along(op, bias) if bias.size else 0)
-                verdict = judge.check(op, inputs, found, whole=whole, computed=job["computed"])
+                verdict = judge.compare(found, *allowed)
                 if verdict.wrong:
                     raise Refusal("verify", "wrong", f"{shape}, shared along {share}: {verdict}")
                 if out.touched():
