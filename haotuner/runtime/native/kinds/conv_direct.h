@@ -121,7 +121,7 @@ typedef struct ht_direct_typed {
   /* Channels first, pixels of an image's line side by side, for windows that ht_direct_lines_of has a program for, of 5 lines at most:
    * tiles of up to HT_DIRECT_TYPED_ROWS rows. Sums (plane, row, column) side by side. */
   void (*planes)(const ht_conv* conv, const ht_conv_call* call, const ht_direct_lines* of, const ht_direct_band* band, float* sums);
-  /* The same where ht_direct_is_small says yes: whole planes of the features of one vector. */
+  /* The same where ht_direct_is_small says yes: whole planes of the features of one vector, each filled up to whole vectors. */
   void (*images)(const ht_conv* conv, const ht_conv_call* call, const ht_direct_lines* of, const ht_direct_taps* met, const ht_direct_band* band,
                  float* sums);
 } ht_direct_typed;

@@ -189,6 +189,23 @@ static int rows_follow(const ht_conv_call* call) {
   return follow;
 }
 
+/* What follows the sums of whole planes whose rows follow one another in y, each filled up to `width` of whole vectors, and reads channels alone. */
+static int finish_whole(const job* j, const ht_direct_band* at, int64_t width, float* sums) {
+  const ht_typed* typed = j->conv->typed;
+  const ht_conv_call* call = j->call;
+  const int64_t size = typed->y.bits / 8;
+  if (typed->floats != NULL && !typed->raw) typed->floats(sums, width, (char*)sums, width * 4, at->planes, width);
+  for (int64_t f = 0; f < at->planes && call->bias != NULL; ++f)
+    for (int64_t i = 0; i < width; ++i) sums[f * width + i] += call->bias[at->f + f];
+  if (j->kernel->epilogue != NULL) {
+    ht_extra extra[HT_MAX_EXTRA];
+    for (int e = 0; e < call->extras; ++e) extra[e] = (ht_extra){call->extra[e].data + at->f * call->extra[e].sf, call->extra[e].sf, 0};
+    if (ht_epilogue_run(j->kernel->epilogue, j->kernel->lanes, sums, width, extra, call->extras, 0, 0, at->planes, width) != 0) return -1;
+  }
+  typed->store(sums, width, (char*)call->y + (at->b * call->yb + at->f * call->yf) * size, call->yf * size, at->planes, call->p * call->q);
+  return 0;
+}
+
 /* What follows the sums of a band, (plane, row, column) side by side, its first row being `p`. */
 static int finish_band(const job* j, const ht_direct_band* at, int64_t p, int64_t rows, float* sums) {
   const int64_t across = at->end - at->q, line = rows_follow(j->call) && across == j->call->q ? rows * across : across;
@@ -205,6 +222,7 @@ static int run_images(const job* j, int64_t vector, int64_t end) {
   const ht_conv* conv = j->conv;
   const ht_direct_lines of = ht_direct_lines_of(conv, j->call, HT_DIRECT_TYPED_ROWS, conv->typed->x.bits / 8);
   const int64_t lanes = conv->lanes, vectors = up(conv->features, lanes);
+  const int joined = rows_follow(j->call) && (j->kernel->epilogue == NULL || ht_conv_reads_channels(j->kernel, j->call));
   ht_direct_taps met[HT_DIRECT_OUTPUT];
   float sums[SUMS];
   ht_direct_taps_of(&of, j->call, met);
@@ -212,7 +230,16 @@ static int run_images(const job* j, int64_t vector, int64_t end) {
     const int64_t f = vector % vectors * lanes;
     const ht_direct_band at = {.b = vector / vectors, .f = f, .planes = least(lanes, conv->features - f), .last = of.tiles, .end = j->call->q};
     conv->typed->direct->images(conv, j->call, &of, met, &at, sums);
-    if (finish_band(j, &at, 0, j->call->p, sums) != 0) return -1;
+    const int64_t pixels = j->call->p * j->call->q, width = up(pixels, lanes) * lanes;
+    if (joined) {
+      if (finish_whole(j, &at, width, sums) != 0) return -1;
+      continue;
+    }
+    for (int64_t plane = 0; plane < at.planes; ++plane) {
+      ht_direct_band one = at;
+      one.f += plane, one.planes = 1;
+      if (finish_band(j, &one, 0, j->call->p, sums + plane * width) != 0) return -1;
+    }
   }
   return 0;
 }
