@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from haotuner.microkernels.cpu import dense_demand, dense_laws
+from haotuner.microkernels.cpu.dense_laws import SPARSE, SPARSE_BYTES
 from haotuner.microkernels.cpu.epilogue import code_of
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation
@@ -39,7 +40,10 @@ UNROLLS = (1, 2, 4, 8)
 NEXT_PANEL_TILES = (2, 4, 6)
 NEXT_PANEL_ROWS = range(4, 11)  # flatter tiles have no time for it; taller ones no pointer register left: they fall to 0.3
 FAR = 64
-PREFETCHES = (0, *NEXT_PANEL_TILES, 8, 16, 32, FAR, 2 * FAR)
+# SPARSE is a third kind, of flat tiles: of each SPARSE_BYTES of a stream one line, a page ahead, into L2. It starts the
+# hardware's own streams, which stop at pages; fetching every line slows hits in L3: decision 668.
+SPARSE_ROWS, PAGE_BYTES = range(1, 4), 4096
+PREFETCHES = (0, SPARSE, *NEXT_PANEL_TILES, 8, 16, 32, FAR, 2 * FAR)
 LINE_BYTES = 64
 
 # A tile past n computes whole vectors of the columns that are left, down to half a vector of 16 lanes: where those are two
@@ -61,7 +65,7 @@ def computed_columns(kernel: MicroKernel, n: int) -> int:
 class CpuDense:
     """Family ``cpu_dense_fp32``; parameters mr, nr, pw (panel width), ku (k unroll), vl (lanes), pf (prefetch), nt, ep.
 
-    ``pf`` is 0 (none), one of NEXT_PANEL_TILES, or the steps of k that the weight is fetched ahead within its panel.
+    ``pf`` is 0 (none), SPARSE, one of NEXT_PANEL_TILES, or the steps of k that the weight is fetched ahead within its panel.
     ``nt`` is only there where tiles do not divide n: the columns computed of the last one (``tail_columns``). ``ep`` names
     the epilogue, where there is one (``epilogue.py``): its program is one of its own, which kernels share.
     """
@@ -85,6 +89,8 @@ class CpuDense:
                     for unroll in UNROLLS:
                         for ahead in PREFETCHES:
                             if ahead in NEXT_PANEL_TILES and rows not in NEXT_PANEL_ROWS:
+                                continue
+                            if ahead == SPARSE and rows not in SPARSE_ROWS:
                                 continue
                             width = vectors * lanes
                             yield self.kernel(rows, width, width // streams, unroll, lanes, ahead, n, behind)
@@ -170,7 +176,7 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0, terms_of: 
 
     mr, nr, pw, ku, lanes, ahead = (kernel[key] for key in ("mr", "nr", "pw", "ku", "vl", "pf"))
     if columns:  # the last panel: nothing comes after it, and a step of few columns is short
-        ku, ahead = min(ku, TAIL_UNROLL), 0 if ahead in NEXT_PANEL_TILES else ahead
+        ku, ahead = min(ku, TAIL_UNROLL), 0 if ahead in (SPARSE, *NEXT_PANEL_TILES) else ahead
     width = columns or nr
     vectors = [(column, min(lanes, width - column)) for column in range(0, width, lanes)]  # first column, lanes
     whole = len(vectors) - (vectors[-1][1] < lanes)
@@ -227,8 +233,19 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0, terms_of: 
                 hint = (tirx.IntImm("int32", value) for value in (0, 2, 1))  # read, into L2, data
                 T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(place), *hint))
 
-            def multiply_add(at: Any) -> None:
-                if ahead and not next_lines:
+            def fetch_some(at: Any, u: int) -> None:
+                far = -(-PAGE_BYTES // (pw * FP32_BYTES))  # steps
+                for column in range(0, width, LINE_BYTES // FP32_BYTES):
+                    if (u * pw + column % pw) * FP32_BYTES % SPARSE_BYTES == 0:
+                        line = w[group * (nr // pw) + column // pw, at + far, int64(column % pw)]
+                        hint = (tirx.IntImm("int32", value) for value in (0, 2, 1))  # read, into L2, data
+                        T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(line), *hint))
+
+            def multiply_add(at: Any, u: int | None = None) -> None:
+                if ahead == SPARSE:
+                    if u is not None:
+                        fetch_some(at, u)
+                elif ahead and not next_lines:
                     fetch_ahead(at)
                 place = at if terms is None else terms[at]
                 term = place if terms_of == "x" else at
@@ -258,7 +275,7 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0, terms_of: 
                         for number in range(next_lines):
                             fetch_next_panel(step, number)
                 for u in range(ku):
-                    multiply_add(step * ku + u)
+                    multiply_add(step * ku + u, u)
             with T.serial(k % ku) as left:
                 multiply_add(k // ku * ku + left)
             for i, row in enumerate(places):

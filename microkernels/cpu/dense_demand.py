@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS, SPARSE
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS, k_block
 from haotuner.words.demand import Asked, Column, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
 
@@ -25,8 +25,8 @@ def demand(asked: Asked) -> Demand:
 
     Loop order: panels outside, rows inside, so a panel comes from main memory once and from L2 for every further tile.
     Parameters: mr, nr, ku (k unroll), vl (fp32 lanes a vector); optional pw (packed width, divides nr; without it nr), pf
-    (0; under 8: row tiles within which the next panel is fetched; else steps of k fetched ahead) and nt (columns computed of
-    the last tile; without it all of them). Long sums over k come in parts.
+    (0; SPARSE; under 8: row tiles within which the next panel is fetched; else steps of k fetched ahead) and nt (columns
+    computed of the last tile; without it all of them). Long sums over k come in parts.
     """
     mr, nr, vl = asked.param("mr"), asked.param("nr"), asked.param("vl")
     packed = asked.param("pw", np.nan)
@@ -52,6 +52,8 @@ def demand(asked: Asked) -> Demand:
     # Within a panel only the first row tile waits for memory; the others find it in L2, with nothing under way meanwhile
     # but the next panel, where they fetch that.
     ahead = asked.param("pf", 0.0)
+    # Lines that start the hardware's streams a page ahead bring the panel as those that fetch all of it.
+    ahead = np.where(ahead == SPARSE, np.maximum(_PAGE_BYTES / (pw * size), _NEXT_PANEL), ahead)
     next_panel = (ahead > 0) & (ahead < _NEXT_PANEL)
     fetched = _fetched(ahead, asked.param("ku", 1.0) * nr * size)
     in_time = np.where(next_panel, np.minimum(row_tiles * fetched, 1.0), 0.0)

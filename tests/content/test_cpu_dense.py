@@ -17,15 +17,20 @@ from haotuner.microkernels.cpu import dense as cpu_dense
 from haotuner.microkernels.cpu.dense import (
     FP32_BYTES,
     PREFETCHES,
+    SPARSE,
+    SPARSE_BYTES,
     TVM_STACK_BYTES,
     UNROLLS,
     CpuDense,
     computed_columns,
     tail_columns,
 )
+from haotuner.microkernels.cpu.dense_laws import LAWS
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK, K_BLOCK_LEAST_K, k_block
+from haotuner.select.limits import question
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE
 
@@ -36,6 +41,29 @@ def test_golden_program(golden: Callable[..., None]) -> None:
     golden(FAMILY.schedule(FAMILY.kernel(2, 32, 16, 2, 8), "tile").script() + "\n", part="plain")
     golden(FAMILY.schedule(FAMILY.kernel(1, 32, 16, 1, 8, 16), "tile").script() + "\n", part="prefetch")
     golden(FAMILY.schedule(FAMILY.kernel(1, 64, 32, 4, 16, 16, 24), "tile").script() + "\n", part="tail")
+    golden(FAMILY.schedule(FAMILY.kernel(1, 64, 32, 4, 16, SPARSE), "tile").script() + "\n", part="sparse")
+
+
+@pytest.mark.parametrize(("vectors", "panel", "ku", "fetched"), [(4, 4, 8, 4), (4, 1, 8, 4), (8, 8, 1, 1), (2, 2, 4, 1)])
+def test_a_sparse_prefetch_is_a_line_of_every_512_bytes_of_a_stream(vectors: int, panel: int, ku: int, fetched: int) -> None:
+    text = FAMILY.schedule(FAMILY.kernel(1, vectors * 16, panel * 16, ku, 16, SPARSE), "tile").script()
+    assert text.count("llvm.prefetch") == fetched == vectors * 64 * ku // SPARSE_BYTES
+
+
+@pytest.mark.parametrize("text", ["dense:n=3072,k=768", "dense:n=16,k=64", "dense:n=40,k=8"])
+def test_flat_tiles_that_are_measured_are_fast_wherever_the_weight_lies(text: str) -> None:
+    """Whether they are in L3 is never asked: what costs time there and saves none from memory is no candidate."""
+    op = Op.parse(text)
+    laws = LAWS[-2:]
+    left = set()
+    for kernel in FAMILY.points(op, BIG_CORE):
+        if not list(refusals(question(FAMILY, kernel, op, BIG_CORE, {"m": 64}), laws)) and kernel["mr"] == 1:
+            left.add((kernel["nr"] // kernel["vl"], kernel["pf"]))
+            assert kernel["pf"] != SPARSE or kernel["ku"] * kernel["pw"] * FP32_BYTES >= SPARSE_BYTES
+    least = 1 if op["n"] <= BIG_CORE.wave_width else 2
+    assert {fetched for _, fetched in left} == {0, SPARSE} and min(vectors for vectors, _ in left) == least
+    tall = FAMILY.kernel(8, 48, 48, 4, 16, 16)
+    assert not list(refusals(question(FAMILY, tall, op, BIG_CORE, {"m": 64}), laws))
 
 
 @given(st.integers(1, 16), st.integers(1, 4), st.sampled_from((4, 8, 16)), st.integers(1, 10_000))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from haotuner.backends.cpu.measuring import measuring_library
 from haotuner.backends.cpu.timer_process import TimerProcess
-from haotuner.microkernels.cpu.dense import CpuDense, tail_columns
+from haotuner.microkernels.cpu.dense import SPARSE, CpuDense, tail_columns
 from haotuner.words.kernel import MicroKernel
 from tests.run_folder import toolchain
 from tests.work.native_jobs import job
@@ -36,6 +36,8 @@ def code_paths(lanes: int) -> list[MicroKernel]:
         (1, 1, 1, 1, 0),  # rows, vectors, vectors of a panel, k unroll, steps fetched ahead
         (1, 12, 12, 8, 0),  # a flat tile, one wide panel
         (1, 12, 12, 8, 8),  # the same, its weight fetched ahead
+        (1, 4, 4, 8, SPARSE),  # a line of many fetched ahead, of one stream
+        (3, 4, 1, 8, SPARSE),  # and of four
         (6, 4, 4, 4, 0),  # the bulk tile
         (6, 4, 4, 4, 32),  # fetches past the end of every short sum
         (2, 4, 1, 2, 0),  # four weight streams
@@ -45,7 +47,7 @@ def code_paths(lanes: int) -> list[MicroKernel]:
         (1, one_buffer + 1, 1, 4, 8),  # the same, a stream a vector
     ]
     whole = [FAMILY.kernel(mr, vectors * lanes, panel * lanes, ku, lanes, pf) for mr, vectors, panel, ku, pf in tiles]
-    tails = [(3, lanes // 4), (4, lanes + lanes // 2), (1, 2 * lanes), (6, 3 * lanes + 1), (5, 3 * lanes - 1)]
+    tails = [(5, lanes // 4), (6, lanes + lanes // 2), (1, 2 * lanes), (8, 3 * lanes + 1), (7, 3 * lanes - 1), (3, lanes)]
     more = [FAMILY.kernel(mr, nr, pw, ku, lanes, pf, n) for at, n in tails for mr, nr, pw, ku, _, pf in [sizes(whole[at])]]
     return list(dict.fromkeys(whole + more))  # of few lanes some tails are whole tiles
 
