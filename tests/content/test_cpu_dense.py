@@ -17,15 +17,13 @@ from haotuner.microkernels.cpu import dense as cpu_dense
 from haotuner.microkernels.cpu.dense import (
     FP32_BYTES,
     PREFETCHES,
-    SPARSE,
-    SPARSE_BYTES,
     TVM_STACK_BYTES,
     UNROLLS,
     CpuDense,
     computed_columns,
     tail_columns,
 )
-from haotuner.microkernels.cpu.dense_laws import LAWS
+from haotuner.microkernels.cpu.dense_laws import LAWS, SPARSE, SPARSE_BYTES
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK, K_BLOCK_LEAST_K, k_block
 from haotuner.select.limits import question
 from haotuner.words.device import Device
