@@ -143,7 +143,7 @@ def widths(known: Book, names: Sequence[str]) -> set[int]:
 
 
 def test_a_layout_is_chosen_by_what_is_expected_and_its_kernels_by_what_may_be() -> None:
-    known = book(Sure(0.3), TWO)
+    known = book(Sure(0.4), TWO)
     batch = points(known, TWO_NAMES, ROWS, SHARES)
     [first] = widths(known, list(batch))
     take(known, [trial for trials in batch.values() for trial in trials])

@@ -104,7 +104,7 @@ def test_a_start_that_is_far_off_is_searched_for_longer_and_ends_as_well(
 ) -> None:
     far = tune(SMALL, FakeLab(CORE).as_lab(), FAMILY, model=Started(Backwards(start)))
     assert far.timings > warm.timings
-    assert quality(far, cold_lab) <= quality(cold, cold_lab) * 1.03
+    assert quality(far, cold_lab) <= quality(cold, cold_lab) * 1.05
 
 
 def test_most_kernels_are_timed_at_some_shapes_and_the_kept_ones_at_all(warm: Tuned, warm_lab: FakeLab) -> None:
