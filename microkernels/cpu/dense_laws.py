@@ -11,7 +11,7 @@ MAX_BODY_FMAS = 512
 # One row or two are bound by memory, or by L3 where the weight lies there. Fetching each line (``pf`` from EVERY_LINE on)
 # costs a quarter there and brings nothing from memory that one line of 512 bytes does not (Zen 4, decision 668).
 FLAT, EVERY_LINE, SPARSE, SPARSE_BYTES = range(1, 3), 8, 1, 512
-LEAST_SUMS = 2
+LEAST_VECTORS = 2
 
 
 def _columns(q: Question) -> tuple[float, float] | None:
@@ -36,9 +36,9 @@ def _prefetch(q: Question) -> tuple[float, float] | None:
 
 
 def _sums(q: Question) -> tuple[float, float] | None:
-    """A sum waits four cycles for itself, in which L3 has two vectors ready."""
-    lanes = q.kernel["vl"]
-    return min(LEAST_SUMS, -(-q.op["n"] // lanes)), q.kernel["mr"] * q.kernel["nr"] // lanes
+    """A sum waits four cycles for itself, in which L3 has two vectors of the weight ready: a flat tile has a sum for each."""
+    lanes, rows = q.kernel["vl"], q.kernel["mr"]
+    return min(LEAST_VECTORS, -(-q.op["n"] // lanes)), q.kernel["nr"] // lanes * (1 if rows in FLAT else rows)
 
 
 def _body(q: Question) -> tuple[float, float] | None:

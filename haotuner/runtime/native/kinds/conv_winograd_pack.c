@@ -1,4 +1,6 @@
 /* Weights of minimal filtering: see conv_winograd.h. */
+#include <string.h>
+
 #include "conv_winograd.h"
 
 int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile) {
@@ -7,9 +9,28 @@ int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile) {
   return f.points * f.group + HT_CONV_SLACK_PANELS * f.panel;
 }
 
-static void points_of(const ht_winograd_side* s, const double* g, int step, double* out) {
-  if (s->points == 1) out[0] = g[0];
-  else ht_filter_weight((int)s->points, (int)s->taps, g, step, out);
+#define MOST_LANES 16
+
+typedef double vector[MOST_LANES]; /* of features, one a lane */
+
+/* What one axis does to taps: (points, taps). */
+static void matrix_of(const ht_winograd_side* s, double* to) {
+  for (int64_t t = 0; t < s->taps; ++t) {
+    double tap[HT_FILTER_POINTS] = {0}, line[HT_FILTER_POINTS] = {1};
+    tap[t] = 1;
+    if (s->points > 1) ht_filter_weight((int)s->points, (int)s->taps, tap, 1, line);
+    for (int64_t i = 0; i < s->points; ++i) to[i * s->taps + t] = line[i];
+  }
+}
+
+/* Points of taps that lie `step` vectors apart, as far apart themselves. */
+static void points_of(const ht_winograd_side* s, const double* matrix, const vector* g, int64_t step, vector* out) {
+  for (int64_t i = 0; i < s->points; ++i) {
+    vector sum = {0};
+    for (int64_t t = 0; t < s->taps; ++t)
+      for (int l = 0; l < MOST_LANES; ++l) sum[l] += matrix[i * s->taps + t] * g[t * step][l];
+    memcpy(out[i * step], sum, sizeof sum);
+  }
 }
 
 /* The taps of one phase, `g`, with zeros for those that it lacks. */
@@ -37,20 +58,25 @@ void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, f
   const ht_conv of = ht_winograd_conv(conv);
   const ht_winograd f = ht_winograd_of(&of, tile);
   const int64_t lanes = conv->lanes, taps = f.wide.taps, window = (int64_t)conv->tall.taps * conv->wide.taps;
-  double g[HT_FILTER_POINTS * HT_FILTER_POINTS], half[HT_FILTER_POINTS * HT_FILTER_POINTS], line[HT_FILTER_POINTS];
-  for (int64_t feature = 0; feature < of.features; ++feature)
+  double tall[HT_FILTER_POINTS * HT_FILTER_POINTS], wide[HT_FILTER_POINTS * HT_FILTER_POINTS], one[HT_FILTER_POINTS * HT_FILTER_POINTS];
+  vector g[HT_FILTER_POINTS * HT_FILTER_POINTS] = {{0}}, half[HT_FILTER_POINTS * HT_FILTER_POINTS], line[HT_FILTER_POINTS];
+  matrix_of(&f.tall, tall);
+  matrix_of(&f.wide, wide);
+  for (int64_t feature = 0; feature < of.features; feature += lanes)
     for (int64_t c = 0; c < conv->channels; ++c)
       for (int64_t phase = 0; phase < f.tall.phases * f.wide.phases; ++phase) {
-        if (conv->transposed) residue_of(conv, &f, feature, c, weight, g);
-        else phase_of(conv, &f, phase / f.wide.phases, phase % f.wide.phases, weight + (feature * conv->channels + c) * window, g);
-        for (int64_t j = 0; j < taps; ++j) {
-          points_of(&f.tall, g + j, (int)taps, line);
-          for (int64_t i = 0; i < f.tall.points; ++i) half[i * taps + j] = line[i];
+        const int64_t some = least(lanes, of.features - feature);
+        for (int64_t l = 0; l < some; ++l) {
+          if (conv->transposed) residue_of(conv, &f, feature + l, c, weight, one);
+          else phase_of(conv, &f, phase / f.wide.phases, phase % f.wide.phases, weight + ((feature + l) * conv->channels + c) * window, one);
+          for (int64_t k = 0; k < f.tall.taps * taps; ++k) g[k][l] = one[k];
         }
-        float* to = packed + feature / lanes * f.panel + (phase * conv->channels + c) * lanes + feature % lanes;
+        for (int64_t j = 0; j < taps; ++j) points_of(&f.tall, tall, g + j, taps, half + j);
+        float* to = packed + feature / lanes * f.panel + (phase * conv->channels + c) * lanes;
         for (int64_t i = 0; i < f.tall.points; ++i) {
-          points_of(&f.wide, half + i * taps, 1, line);
-          for (int64_t j = 0; j < f.wide.points; ++j) to[(i * f.wide.points + j) * f.group] = (float)line[j];
+          points_of(&f.wide, wide, half + i * taps, 1, line);
+          for (int64_t j = 0; j < f.wide.points; ++j)
+            for (int64_t l = 0; l < some; ++l) to[(i * f.wide.points + j) * f.group + l] = (float)line[j][l];
         }
       }
 }
