@@ -36,7 +36,7 @@ def _prefetch(q: Question) -> tuple[float, float] | None:
 
 
 def _sums(q: Question) -> tuple[float, float] | None:
-    """A sum waits four cycles for itself, in which L3 has two vectors of the weight ready: one for each sum of a flat row."""
+    """A sum waits four cycles for itself, in which L3 has two vectors of the weight ready: one for each sum of a row."""
     lanes, rows = q.kernel["vl"], q.kernel["mr"]
     return min(LEAST_VECTORS, -(-q.op["n"] // lanes)), q.kernel["nr"] // lanes * (1 if rows in FLAT else rows)
 
