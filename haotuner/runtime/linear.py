@@ -97,13 +97,8 @@ class Linear:
         """Serve later calls from ``bound``; calls that run now finish as they began."""
         self._bound, self._n = bound, bound.op.n
         more = () if bound.bias is None else (bound.bias,)
-        self._state = (
-            bound.call,
-            bound.packed,
-            bound.setting,
-            bound.addressed,
-            more,
-        )  # one tuple: a call sees all old or all new
+        # One tuple: a call sees all old or all new.
+        self._state = bound.call, bound.packed, bound.setting, bound.addressed, more
 
     def weight(self) -> NDArray[np.float32]:
         """The weight as it was bound, unpacked into a new array."""

@@ -9,7 +9,7 @@
  * programs for tiles of up to so many rows, channels first. HT_IN_REGISTER(v): is in one from there on.
  *
  * HT_X: an element of the image; HT_LOAD_X(p): a vector of them, widened; HT_LOAD_W(p), HT_EVERY_W(p): of weights; HT_SUM(v): sums as they
- * are stored. HT_PLAIN: all of these are fp32. HT_7: windows of 7 lines have programs, channels first. */
+ * are stored. HT_PLAIN: all of these are fp32. HT_IF_7(text): the text, where windows of 7 lines have programs, channels first. */
 #ifndef HT_CONV_DIRECT_H_
 #define HT_CONV_DIRECT_H_
 
@@ -19,6 +19,21 @@
 
 #define HT_DIRECT_LINES 4096 /* elements of lines that are laid out for a tile: 24 of 44, or 16 of 4 parts of 32, at most */
 #define HT_ROWS 8            /* of the output, in a tile */
+
+/* `of` is told the windows that programs are written for: (kind, lines, stride); those of 7 lines by HT_IF_7. */
+#define HT_WINDOWS(of, kind) of(kind, 3, 1) of(kind, 3, 2) of(kind, 5, 1) of(kind, 5, 2) HT_IF_7(of(kind, 7, 1))
+#define HT_UP_TO_4(of, kind, r, step) of(kind, r, step, 1) of(kind, r, step, 2) of(kind, r, step, 3) of(kind, r, step, 4)
+#define HT_UP_TO_8(of, kind, r, step) \
+  HT_UP_TO_4(of, kind, r, step) of(kind, r, step, 5) of(kind, r, step, 6) of(kind, r, step, 7) of(kind, r, step, 8)
+#define HT_PROGRAM(kind, r, step, rows) \
+  HT_TARGET static void HT_WIDE(kind##_##r##_##step##_##rows)(const HT_WIDE(kind) * one) { HT_WIDE(kind##_of)(one, rows, r, step); }
+#define HT_PROGRAM_NAME(kind, r, step, rows) HT_WIDE(kind##_##r##_##step##_##rows),
+#define HT_PROGRAMS_OF(kind, r, step) HT_UP_TO(HT_PROGRAM, kind, r, step)
+#define HT_ROW_OF(kind, r, step) {HT_UP_TO(HT_PROGRAM_NAME, kind, r, step)},
+/* A program of `kind` for each window and number of rows, from the inlined function kind_of, and a table of them: [window][rows - 1]. */
+#define HT_EVERY_PROGRAM(kind, table)  \
+  HT_WINDOWS(HT_PROGRAMS_OF, kind)     \
+  static void (*const HT_WIDE(table)[][HT_ROWS])(const HT_WIDE(kind) *) = {HT_WINDOWS(HT_ROW_OF, kind)};
 #define HT_DIRECT_TAPS 16    /* of a line: what ht_conv_is_direct lets through */
 #define HT_DIRECT_PAIR 2     /* `mr` of kernels that take two pixels of four rows, channels last */
 #define HT_DIRECT_SMALL 512  /* pixels at most of an image whose channels are lanes (conv_direct_lanes.h), and of its output: */

@@ -20,7 +20,7 @@ typedef struct {
 
 /* `rows` rows, windows of `r` lines that move by `step`, down and, where it is 2, along lines too: then every other element counts, and
  * two taps share what is loaded. All three are known when this is compiled. */
-HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(rows_of)(const HT_WIDE(tile) * tile, const int rows, const int r,
+HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(tile_of)(const HT_WIDE(tile) * tile, const int rows, const int r,
                                                                              const int step) {
   const int lines = (rows - 1) * step + r, taps = tile->of->taps;
   const HT_X* zeros = tile->of->zeros;
@@ -82,25 +82,7 @@ HT_TARGET static void HT_WIDE(row_of)(const HT_WIDE(tile) * tile) {
 
 #endif
 
-#define HT_TILE(r, step, rows) \
-  HT_TARGET static void HT_WIDE(tile_##r##_##step##_##rows)(const HT_WIDE(tile) * tile) { HT_WIDE(rows_of)(tile, rows, r, step); }
-#define HT_UP_TO_4(of, r, step) of(r, step, 1) of(r, step, 2) of(r, step, 3) of(r, step, 4)
-#define HT_UP_TO_8(of, r, step) HT_UP_TO_4(of, r, step) of(r, step, 5) of(r, step, 6) of(r, step, 7) of(r, step, 8)
-HT_UP_TO(HT_TILE, 3, 1) HT_UP_TO(HT_TILE, 3, 2) HT_UP_TO(HT_TILE, 5, 1) HT_UP_TO(HT_TILE, 5, 2)
-#if HT_7
-HT_UP_TO(HT_TILE, 7, 1)
-#endif
-#define HT_NAME(r, step, rows) HT_WIDE(tile_##r##_##step##_##rows),
-static void (*const HT_WIDE(programs)[][HT_ROWS])(const HT_WIDE(tile) *) = {
-    {HT_UP_TO(HT_NAME, 3, 1)}, {HT_UP_TO(HT_NAME, 3, 2)}, {HT_UP_TO(HT_NAME, 5, 1)}, {HT_UP_TO(HT_NAME, 5, 2)},
-#if HT_7
-    {HT_UP_TO(HT_NAME, 7, 1)},
-#endif
-};
-#undef HT_NAME
-#undef HT_UP_TO_4
-#undef HT_UP_TO_8
-#undef HT_TILE
+HT_EVERY_PROGRAM(tile, programs)
 
 /* What a tile needs of so many lines, one after the other, zeros beside the image: parts of every `across`-th element from `left` on. */
 HT_TARGET static void HT_WIDE(lines_of)(const ht_direct_lines* of, const ht_conv_call* call, const HT_X* row, int64_t lines, int64_t left) {

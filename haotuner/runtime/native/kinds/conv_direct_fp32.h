@@ -5,7 +5,7 @@
 #define HT_LOAD_W(p) HT_LOAD(p)
 #define HT_EVERY_W(p) HT_EVERY(p)
 #define HT_SUM(v) (v)
-#define HT_7 1
+#define HT_IF_7(...) __VA_ARGS__
 #include "conv_direct_last.h"
 #include "conv_direct_first.h"
 #include "conv_direct_lanes.h"

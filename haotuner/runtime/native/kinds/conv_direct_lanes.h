@@ -43,25 +43,7 @@ HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(column_of)(c
   for (int i = 0; i < rows; ++i) HT_STORE(c->y + i * c->down, HT_SUM(sums[i]), HT_N);
 }
 
-#define HT_COLUMN(r, step, rows) \
-  HT_TARGET static void HT_WIDE(column_##r##_##step##_##rows)(const HT_WIDE(column) * c) { HT_WIDE(column_of)(c, rows, r, step); }
-#define HT_UP_TO_4(of, r, step) of(r, step, 1) of(r, step, 2) of(r, step, 3) of(r, step, 4)
-#define HT_UP_TO_8(of, r, step) HT_UP_TO_4(of, r, step) of(r, step, 5) of(r, step, 6) of(r, step, 7) of(r, step, 8)
-HT_UP_TO(HT_COLUMN, 3, 1) HT_UP_TO(HT_COLUMN, 3, 2) HT_UP_TO(HT_COLUMN, 5, 1) HT_UP_TO(HT_COLUMN, 5, 2)
-#if HT_7
-HT_UP_TO(HT_COLUMN, 7, 1)
-#endif
-#define HT_NAME(r, step, rows) HT_WIDE(column_##r##_##step##_##rows),
-static void (*const HT_WIDE(columns)[][HT_ROWS])(const HT_WIDE(column) *) = {
-    {HT_UP_TO(HT_NAME, 3, 1)}, {HT_UP_TO(HT_NAME, 3, 2)}, {HT_UP_TO(HT_NAME, 5, 1)}, {HT_UP_TO(HT_NAME, 5, 2)},
-#if HT_7
-    {HT_UP_TO(HT_NAME, 7, 1)},
-#endif
-};
-#undef HT_NAME
-#undef HT_UP_TO_4
-#undef HT_UP_TO_8
-#undef HT_COLUMN
+HT_EVERY_PROGRAM(column, columns)
 
 /* All pixels of HT_N channels: x (line, column, channel), y (row, column, channel), both without gaps; w (tap, channel); `start` of every sum. */
 HT_TARGET static void HT_WIDE(image)(const ht_direct_lines* of, const ht_conv_call* call, const ht_direct_taps* met, const float* x, const float* w,

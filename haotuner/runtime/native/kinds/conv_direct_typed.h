@@ -1,7 +1,7 @@
 /* Sums of depthwise convolutions in another type than fp32: included once for each width of vectors and each type of the image. Pixels are
  * widened as they are loaded. Integers are summed as floats: of windows of 25 taps those are exact. */
 #define HT_PLAIN 0
-#define HT_7 0
+#define HT_IF_7(...)
 #undef HT_UP_TO
 #define HT_UP_TO HT_UP_TO_4 /* more rows load little less, and each takes its time to compile */
 #if HT_INTEGER

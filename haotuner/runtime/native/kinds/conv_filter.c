@@ -26,13 +26,6 @@ static const float ahead_of[4][4][HT_FILTER_POINTS] = {
 #define HT_EVERY(x) _mm512_set1_ps(x)
 #define HT_FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
 #include "conv_filter_wide.h"
-#undef HT_TARGET
-#undef HT_WIDE
-#undef HT_V
-#undef HT_LOAD
-#undef HT_STORE
-#undef HT_EVERY
-#undef HT_FMA
 
 #define HT_TARGET __attribute__((target("avx2,fma")))
 #define HT_WIDE(name) name##_8
@@ -42,13 +35,6 @@ static const float ahead_of[4][4][HT_FILTER_POINTS] = {
 #define HT_EVERY(x) _mm256_set1_ps(x)
 #define HT_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
 #include "conv_filter_wide.h"
-#undef HT_TARGET
-#undef HT_WIDE
-#undef HT_V
-#undef HT_LOAD
-#undef HT_STORE
-#undef HT_EVERY
-#undef HT_FMA
 
 #define HT_TARGET
 #define HT_WIDE(name) name##_4

@@ -1,4 +1,4 @@
-/* Transforms of conv_filter.h on vectors: included once for each width by conv_filter.c, which defines HT_TARGET, HT_WIDE(name), HT_V,
+/* Transforms of conv_filter.h on vectors: included once for each width by conv_filter.c, which defines anew HT_TARGET, HT_WIDE(name), HT_V,
  * HT_LOAD, HT_STORE, HT_EVERY and HT_FMA. Loops go over constants: each size is compiled for its own matrix, without its zeros. */
 #define HT_INLINE HT_TARGET static inline __attribute__((always_inline))
 
@@ -114,3 +114,10 @@ static back_fn* const HT_WIDE(every_back)[][6] = {
 #undef HT_INLINE
 #undef HT_AHEAD
 #undef HT_BACK
+#undef HT_TARGET
+#undef HT_WIDE
+#undef HT_V
+#undef HT_LOAD
+#undef HT_STORE
+#undef HT_EVERY
+#undef HT_FMA
