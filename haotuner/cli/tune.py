@@ -236,12 +236,12 @@ def _table(report: Report, speed: Speed | None) -> str:
 
 
 def _legend(report: Report) -> str:
-    packed = [f"{entry['packed_ratio']:.2f}" for entry in report.document["ops"]]
-    sizes = "as much" if set(packed) == {"1.00"} else " to ".join(sorted({min(packed), max(packed)})) + " times"
+    ratios = [round(entry["packed_ratio"], 2) for entry in report.document["ops"]]
+    times = " to ".join(f"{ratio:.2f}" for ratio in sorted({min(ratios), max(ratios)}))
+    sizes = "as much memory as" if set(ratios) == {1.0} else f"{times} times the memory of"
     return (
         "measured: kernels that were timed, of the candidates that selection kept; regret: loss against the best that was\n"
-        "timed, - where nothing was; "
-        f"packed weights take {sizes} the memory of plain ones"
+        f"timed, - where nothing was; packed weights take {sizes} plain ones"
     )
 
 
