@@ -27,6 +27,7 @@ from haotuner.orchestrate.products import Product, View
 from haotuner.orchestrate.scaled_bytes import scaled_bytes
 from haotuner.orchestrate.segments import Segment
 from haotuner.orchestrate.sizes import SizeTable
+from haotuner.words.chunks import chunk_checksums
 from haotuner.words.op import Op
 from haotuner.words.schedule_words import SCALED, schedule_words
 
@@ -213,7 +214,7 @@ def written_ways(
         "equal": equal, **({"required": required} if required else {}), **({"indices": held} if held else {}),
         "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
         "weights": writer.held, "steps": told, "inputs": ends[0], "outputs": ends[1],
-        **({"ways": places} if len(ways) > 1 else {}),
+        "weights_crc32": chunk_checksums(writer.weights), **({"ways": places} if len(ways) > 1 else {}),
     }  # fmt: skip
     return WrittenModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))
 

@@ -18,6 +18,7 @@ from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, Usag
 from haotuner.runtime.handed import NAMES, Handed, address
 
 _VERSION = 1  # of runtime/native/model/entry.h
+_VERSION_AT, _COMPARED = 8, 3  # bytes into a schedule, and the first version that has checksums of weights
 _AXES = 16
 _TEXT = 320
 _NAME_AT = 5 * 8  # bytes into a schedule's words
@@ -72,6 +73,11 @@ class Mapped:
         self.open_on: Any = getattr(library, "ht_pack_model_open_on", None)  # packs made before it serve CPUs
         if self.open_on is not None:
             self.open_on.argtypes, self.open_on.restype = (_I, _I, _I, _I, _P, *_SAID), _I
+        self.open_unchecked: Any = getattr(
+            library, "ht_pack_model_open_unchecked", None
+        )  # packs made before it check nothing
+        if self.open_unchecked is not None:
+            self.open_unchecked.argtypes, self.open_unchecked.restype = (_I, _I, _I, _I, _P, *_SAID), _I
         self.times: Any = getattr(library, "ht_pack_model_times", None)  # packs made before it have none
         if self.times is not None:
             self.times.argtypes, self.times.restype = (_P, _P, _P, _P, *_SAID), _I
@@ -104,6 +110,13 @@ class Mapped:
         known = self.placed is not None and name in self.names()
         return NativeModel(self, self.find(name), -1, threads, device) if known else None
 
+    def compares_weights(self, name: str) -> bool:
+        """Whether opening a model compares its weights with checksums that the library holds; chains have no weights."""
+        if name not in self.names():
+            return True
+        at = self.door.words(self.find(name), ctypes.byref(ctypes.c_int64()))
+        return ctypes.c_int64.from_address(at + _VERSION_AT).value >= _COMPARED
+
     def words(self, index: int) -> list[int]:
         """The schedule of a model as the library holds it."""
         count = ctypes.c_int64()
@@ -135,19 +148,23 @@ class _Said:
 class NativeModel:
     """An open model. Calls may come from any thread; each has memory of its own."""
 
-    def __init__(self, mapped: Mapped, index: int, weights: int, threads: int, device: int | None = None) -> None:
+    def __init__(
+        self, mapped: Mapped, index: int, weights: int, threads: int, device: int | None = None, *, check: bool = True
+    ) -> None:
         """``weights``: an open file, which may be closed afterwards. PackInvalid where the schedule or it is not sound.
 
         ``device``: the number of the GPU that it runs on, ``threads`` then 1, or 2 by plans for another kind of GPU.
+        ``check``: whether the weights are compared with their checksums.
         """
         self._mapped, door, said = mapped, mapped.door, _Said()
         handle = _P()
         told = ctypes.addressof(handle), *said.at, _TEXT
-        failed = (
-            door.open(index, weights, threads, *told)
-            if device is None
-            else mapped.open_on(index, weights, device, threads, *told)
-        )
+        if not check and mapped.open_unchecked is not None:
+            failed = mapped.open_unchecked(index, weights, device or 0, threads, *told)
+        elif device is None:
+            failed = door.open(index, weights, threads, *told)
+        else:
+            failed = mapped.open_on(index, weights, device, threads, *told)
         if failed:
             words = said.text.value.decode(errors="replace")
             known = said.kind.value == b"RuntimeError"

@@ -36,7 +36,7 @@ class Model:
         self._answers = Answers(len(self._outputs))
 
     def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
-        return NativeModel(mapped, index, files.weights, self.pack.threads)
+        return NativeModel(mapped, index, files.weights, self.pack.threads, check=self.pack.check_weights)
 
     @property
     def name(self) -> str:

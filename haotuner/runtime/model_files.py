@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 from haotuner.errors import PackInvalid
+from haotuner.files import open_regular
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.models import MODELS, ModelFiles
@@ -25,21 +27,30 @@ class OpenModel:
 
 
 @contextmanager
-def opened_model(pack: Path, manifest: Manifest, name: str) -> Iterator[OpenModel]:
-    """A model's files; the weights stay open inside. PackInvalid where one is missing or not what the manifest says."""
+def opened_model(pack: Path, manifest: Manifest, name: str, *, hashed: bool = False) -> Iterator[OpenModel]:
+    """A model's files; the weights stay open inside. PackInvalid where one is missing or not what the manifest says.
+
+    ``hashed``: whether to compare the weights' sha256, as nobody else does for libraries that hold no checksums of them.
+    """
     files, pack = manifest.models[name], (pack / manifest.library).parent.parent  # of one level of a merged pack: its folder
     raw = steadily(pack, lambda folder: _schedule(folder, files))
     where = pack / MODELS / files.weights
+    with opened_weights(where, files) as weights:
+        if hashed and hashlib.file_digest(weights, "sha256").hexdigest() != files.weights_sha256:
+            raise PackInvalid(f"{where}: its sha256 is not the one in the manifest; restore the pack or tune again")
+        yield OpenModel(raw, str(pack / MODELS / files.schedule), weights.fileno())
+
+
+def opened_weights(where: Path, files: ModelFiles) -> BufferedReader:
+    """The file of weights, of the right size, open. PackInvalid where it is missing or another one."""
     try:
-        weights = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        weights = open_regular(where, files.weights_bytes, follow=False)
     except OSError as error:
         raise PackInvalid(f"{where} cannot be read ({error.strerror}); restore the pack or tune again") from error
-    try:
-        if os.fstat(weights).st_size != files.weights_bytes:
-            raise PackInvalid(f"{where} is not the file that the manifest names; restore the pack or tune again")
-        yield OpenModel(raw, str(pack / MODELS / files.schedule), weights)
-    finally:
-        os.close(weights)
+    if os.fstat(weights.fileno()).st_size != files.weights_bytes:
+        weights.close()
+        raise PackInvalid(f"{where} is not the file that the manifest names; restore the pack or tune again")
+    return weights
 
 
 def _schedule(folder: Folder, files: ModelFiles) -> bytes:

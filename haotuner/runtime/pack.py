@@ -39,8 +39,17 @@ WARMUP_ROWS = 64  # enough for every plan to use all of its workers
 class Pack:
     """An open pack. ``with`` closes it; calls that run while it is closed finish."""
 
-    def __init__(self, path: str | Path, threads: SupportsIndex | None = None, device: Any = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        threads: SupportsIndex | None = None,
+        device: Any = None,
+        *,
+        check_weights: bool = True,
+    ) -> None:
+        """``check_weights``: whether opening a whole model compares its weights with their checksums."""
         self.path = Path(path)
+        self.check_weights = check_weights
         ordinal = ordinal_of(device)
         self.gpu = None if ordinal is None else part_of(find_gpu(ordinal), device)
         self.threads = min(usable_cores(), MAX_THREADS) if threads is None else checked_threads(threads)
@@ -96,7 +105,8 @@ class Pack:
     def _opened(self, name: str, segment: Callable[[str], Model] | None) -> Model | Chain:
         """``segment``: opens those of a chain; None where a chain is none that may be here. PackInvalid."""
         mapped = self.library().mapped
-        with opened_model(self.path, self.manifest, name) as files:
+        hashed = self.check_weights and not mapped.compares_weights(name)
+        with opened_model(self.path, self.manifest, name, hashed=hashed) as files:
             if not is_chain(files.schedule):
                 kind = Model if self.gpu is None else PlacedModel
                 return kind(self, mapped, mapped.find(name), files)
@@ -282,12 +292,21 @@ def checked_threads(threads: Any) -> int:
     return count
 
 
-def load(path: str | Path, threads: SupportsIndex | None = None, device: Any = None) -> Pack:
+def load(
+    path: str | Path,
+    threads: SupportsIndex | None = None,
+    device: Any = None,
+    *,
+    check_weights: bool = True,
+) -> Pack:
     """Open a pack for serving with ``threads`` threads (None: the cores and CPU time that this process may use).
 
     ``device`` (``"cuda:0"``, ``"cuda"`` for the first) serves tensors of that device; otherwise it is the CPU, whatever the
     pack holds. ``"cuda:0/64"`` serves by the plans for 64 of its multiprocessors; it is the caller who limits the process to
     them (MPS). Code for a device stays loaded as long as the process.
+
+    Opening a whole model compares its weights with their checksums while they are read. ``check_weights=False`` leaves that
+    out, for a server that cannot wait; damaged weights then give wrong numbers.
 
     A pack is code: its library runs in this process with all rights of this process. Hashes find damage, not malice, so load
     only packs that you would run as a program.
@@ -298,4 +317,4 @@ def load(path: str | Path, threads: SupportsIndex | None = None, device: Any = N
         PackMismatch: the pack needs another CPU, device, driver or platform.
         EnvironmentMissing: there is no such device, or no driver.
     """
-    return Pack(path, threads, device)
+    return Pack(path, threads, device, check_weights=check_weights)

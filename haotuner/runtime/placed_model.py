@@ -29,9 +29,8 @@ class PlacedModel(Model):
     def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
         gpu = self.pack.gpu
         assert gpu is not None
-        return NativeModel(
-            mapped, index, files.weights, 1 if gpu.is_planned_for(self.pack.manifest) else 2, device=gpu.ordinal
-        )
+        plans = 1 if gpu.is_planned_for(self.pack.manifest) else 2
+        return NativeModel(mapped, index, files.weights, plans, device=gpu.ordinal, check=self.pack.check_weights)
 
     @cached_property
     def _queue(self) -> Callable[..., Any]:

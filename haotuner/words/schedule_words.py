@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MAGIC, VERSION = 0x4C45444F4D5448, 2
+MAGIC, VERSION = 0x4C45444F4D5448, 3
 _SIZES = {op: place for place, op in enumerate(("dim", "number", "+", "-", "*", "//", "%", "max", "min"))}
 _ALIAS, _LOOPS, _OP = 0, 1, 2
 _X, _WEIGHT, _OUT, _NAMED = 0, 1, 2, 3
@@ -58,11 +58,12 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
         words += [places[one] for one in way["outputs"]] if place else []
         words.append(way["end"] - way["first"])
         words += [word for step in document["steps"][way["first"] : way["end"]] for word in _step(step, places)]
-    indices, required = document.get("indices", []), document.get("required", [])
-    words += [len(indices)] if indices or required else []
+    indices, required, checks = (document.get(name, []) for name in ("indices", "required", "weights_crc32"))
+    words += [len(indices)] if indices or required or checks else []
     words += [word for *numbers, reader in indices for word in (*numbers, *_text(reader))]
-    words += [len(required)] if required else []
+    words += [len(required)] if required or checks else []
     words += [word for line, told in required for word in (line, *_text(told))]
+    words += _counted(checks) if checks else []
     return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
 
 

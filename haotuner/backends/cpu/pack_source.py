@@ -48,6 +48,7 @@ MODEL = (
     "between",
     "branches",
     "chain",
+    "crc32",
     "entry",
     "host",
     "lives",

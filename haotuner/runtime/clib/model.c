@@ -56,7 +56,7 @@ static int open_weights(const ht_pack* pack, const char* name) {
     *slash = 0;
   }
   snprintf(path + strlen(path), sizeof path - strlen(path), "/models/%.80s.weights", name);
-  return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe would be waited for; it is refused when it is mapped */
 }
 
 static int open_there(const ht_pack* pack, const ht_model_door* door, int index, int file, struct ht_loaded_model** out, const char** kind, char* text,

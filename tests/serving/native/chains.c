@@ -101,7 +101,7 @@ static ht_model* opened(int index, const char* folder) {
   char path[4096];
   snprintf(path, sizeof path, "%s/%s.weights", folder, (const char*)(ht_models[index].words + 5));
   int file = open(path, O_RDONLY);
-  ht_model* m = ht_model_open(ht_models[index].words, ht_models[index].count, file, 0, 2, &error);
+  ht_model* m = ht_model_open(ht_models[index].words, ht_models[index].count, file, 1, 0, 2, &error);
   if (m == NULL) printf("%s\n", error.text), exit(1);
   if (file >= 0) close(file);
   return m;
@@ -134,7 +134,7 @@ static int schedules(int tries, ht_model** models) {
     }
     words[3] = (int64_t)checksum(words, source->count);
     ht_error error;
-    ht_model* m = ht_model_open(words, source->count, -1, 0, 1, &error);
+    ht_model* m = ht_model_open(words, source->count, -1, 1, 0, 1, &error);
     refused += m == NULL;
     if (m != NULL && m->chained) {
       link_all(m, models);

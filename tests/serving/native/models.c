@@ -136,7 +136,7 @@ static int schedules(int tries, int file) {
     if (cut > 3) words[2] = cut;
     if (cut > 3 && !damaged) words[3] = (int64_t)checksum(words, cut);
     ht_error error;
-    ht_model* m = ht_model_open(words, cut, file, 0, 1 + (int)(draw() % 2), &error);
+    ht_model* m = ht_model_open(words, cut, file, 1, 0, 1 + (int)(draw() % 2), &error);
     if (m != NULL && damaged) return printf("a wrong checksum was accepted\n"), 1;
     for (int k = 0; m != NULL && k < 3; ++k) {
       static request r;
@@ -178,7 +178,7 @@ static int spoil(request* r, DLTensor* t, int64_t* strides) {
 
 static int feeds(int tries, int file) {
   ht_error error;
-  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 0, 2, &error);
+  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 1, 0, 2, &error);
   int refused = 0, ran = 0;
   if (m == NULL) return printf("%s\n", error.text), 1;
   for (int i = 0; i < tries; ++i) {
@@ -201,7 +201,7 @@ static int feeds(int tries, int file) {
 
 static int steady(int file) {
   ht_error error;
-  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 0, 2, &error);
+  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 1, 0, 2, &error);
   static request r, s;
   const int64_t dims[2][8] = {{3, 40, 3, 3, 3, 3, 3, 3}, {2, 17, 2, 2, 2, 2, 2, 2}};
   if (m == NULL || prepare(m, dims[0], &r, &error) != 0 || prepare(m, dims[1], &s, &error) != 0) return printf("%s\n", error.text), 1;
@@ -247,7 +247,7 @@ static int callers(int rounds, int file) {
   pthread_t threads[CALLERS];
   ht_error error;
   int wrong = 0;
-  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 0, 2, &error);
+  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 1, 0, 2, &error);
   if (m == NULL) return printf("%s\n", error.text), 1;
   for (int i = 0; i < CALLERS; ++i) {
     const int64_t dims[8] = {1 + i, 5 + 9 * i, 1, 1, 1, 1, 1, 1};

@@ -126,7 +126,8 @@ int ht_where_open(ht_model* m, ht_error* error) {
   if ((d->cu = ht_cu_load(error)) == NULL || (d->loaded = ht_cuda_load(m->device, error)) == NULL ||
       ht_cuda_enter(d->loaded->device, &scope, error) != 0)
     return -1;
-  int rc = upload(m, d, error);
+  int rc = ht_model_compared(m, error); /* before they are copied */
+  if (rc == 0) rc = upload(m, d, error);
   if (rc == 0) rc = bind_all(m, d, error);
   ht_cuda_leave(&scope);
   return rc;

@@ -1,5 +1,6 @@
 /* See where.h: of the host. Weights lie a second time as the loops of its ops read them. */
 #define _GNU_SOURCE
+#include <immintrin.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,6 +10,7 @@
 
 #define HUGE ((size_t)2 << 20)
 #define PAGE ((uintptr_t)4096)
+#define AHEAD 16 /* rows that are fetched before they are packed: they lie apart, which the CPU does not foresee */
 #define TERMS 16 /* packed at a time: a line of cache of every row */
 
 static void describe(int index, ht_door_op* out) {
@@ -16,15 +18,26 @@ static void describe(int index, ht_door_op* out) {
   if (ht_ops[index].kind->describe != NULL) ht_ops[index].kind->describe(&ht_ops[index], out);
 }
 
+/* Four rows of a weight, TERMS terms of each, as four columns. */
+static void turn_four(const float* rows, int64_t depth, int64_t pw, float* to) {
+  for (int k = 0; k < TERMS; k += 4, rows += 4, to += 4 * pw) {
+    __m128 a = _mm_loadu_ps(rows), b = _mm_loadu_ps(rows + depth), c = _mm_loadu_ps(rows + 2 * depth), d = _mm_loadu_ps(rows + 3 * depth);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(to, a);
+    _mm_storeu_ps(to + pw, b);
+    _mm_storeu_ps(to + 2 * pw, c);
+    _mm_storeu_ps(to + 3 * pw, d);
+  }
+}
+
 /* `there` rows of a weight that stores rows, as columns of a panel, zero beyond them. The rows lie apart, which the CPU does not foresee. */
 static void turn_panel(const float* rows, int64_t depth, int64_t there, int64_t pw, float* to) {
   for (int64_t first = 0; first < depth; first += TERMS) {
-    int64_t end = first + TERMS < depth ? first + TERMS : depth;
-    for (int64_t j = 0; j < there; ++j) {
-      const float* from = rows + j * depth;
-      if (end < depth) __builtin_prefetch(from + end);
-      for (int64_t k = first; k < end; ++k) to[k * pw + j] = from[k];
-    }
+    const int64_t end = first + TERMS < depth ? first + TERMS : depth, fours = end - first == TERMS ? there / 4 * 4 : 0;
+    for (int64_t j = 0; j < there && end < depth; ++j) __builtin_prefetch(rows + j * depth + end);
+    for (int64_t j = 0; j < fours; j += 4) turn_four(rows + j * depth + first, depth, pw, to + first * pw + j);
+    for (int64_t j = fours; j < there; ++j)
+      for (int64_t k = first; k < end; ++k) to[k * pw + j] = rows[j * depth + k];
     for (int64_t j = there; j < pw; ++j)
       for (int64_t k = first; k < end; ++k) to[k * pw + j] = 0;
   }
@@ -40,6 +53,7 @@ static void pack_panels(const ht_door_op* op, const float* w, float* packed) {
       continue;
     }
     for (int64_t k = 0; k < op->k; ++k, to += op->pw) {
+      if (k + AHEAD < op->k) __builtin_prefetch(w + (k + AHEAD) * op->n + panel * op->pw);
       if (there > 0) memcpy(to, w + k * op->n + panel * op->pw, (size_t)there * sizeof *to);
       memset(to + there, 0, (size_t)(op->pw - there) * sizeof *to);
     }
@@ -84,7 +98,7 @@ static int64_t list(ht_model* m, ht_error* error) {
 }
 
 typedef struct {
-  const ht_model* model;
+  ht_model* model;
   ht_error error;
   atomic_int failed;
 } job;
@@ -115,6 +129,7 @@ static void pack_one(void* arg, int64_t index) {
   int64_t count = 1;
   for (int32_t a = 0; a < t->rank; ++a) count *= t->shape[a];
   const int scaled = t->code == HT_MODEL_SCALED;
+  ht_model_compare(j->model, t->weight, t->weight + count * (t->bits / 8));
   float* made = scaled ? in_full(t, from, count) : NULL;
   if (scaled && made == NULL) {
     ht_refuse(&error, "RuntimeError", "no memory for %lld elements of a weight", (long long)count);

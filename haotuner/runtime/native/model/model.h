@@ -109,12 +109,15 @@ typedef struct ht_loaded_model {
   int threads; /* on a device as a call's setting has it: 1, or 2 where plans were made for another one */
   int32_t device; /* its number, of those of where.h's kind */
   int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, way_count, step_count;
-  int32_t operand_count, loop_count, op_steps, fix_count, packed_count, index_count, required_count;
+  int32_t operand_count, loop_count, op_steps, fix_count, packed_count, index_count, required_count, check_count;
   int32_t chained, segment_count; /* whether it is a chain: steps are segments and what lies between */
   int32_t stack_count;               /* of all loops of a chain */
   struct ht_loaded_model** segments; /* the caller's, given once they are open */
   int32_t axes; /* of all operands together */
   int64_t weights_bytes;
+  const int64_t* checks; /* CRC-32 of each HT_MODEL_CHUNK of the weights */
+  atomic_char* compared; /* while the model is opened: which of them were compared; NULL: none is to be */
+  atomic_llong damaged;  /* a chunk that has another one; -1: none */
   const char** dims;
   ht_size_line* sizes;
   int32_t* equal; /* pairs */
@@ -150,8 +153,10 @@ void ht_model_clear(ht_model* model);
 /* lives.c: where each tensor lies (arena, caller's array, weights), how long it is needed, and which are needed together. */
 int ht_model_live(ht_model* model, ht_error* error);
 
-/* weights.c: map the weights of an open file. */
-int ht_model_weights(ht_model* model, int file, ht_error* error);
+/* weights.c: map the weights of an open file. `check`: whether they are compared with their checksums, not their size alone. */
+int ht_model_weights(ht_model* model, int file, int check, ht_error* error);
+void ht_model_compare(ht_model* model, int64_t first, int64_t end); /* these bytes, which the caller reads next, while they come through the caches */
+int ht_model_compared(ht_model* model, ht_error* error); /* all that is left; 0, or -1 where any byte is damaged */
 
 /* sizes.c */
 int ht_model_dims(const ht_model* model, const DLTensor* inputs, int64_t* dims, ht_error* error); /* of a request; checks its inputs */
@@ -189,7 +194,7 @@ int ht_plan_fill(const ht_model* model, ht_model_plan* plan, char* arena, const 
 
 /* run.c. `inputs` and `outputs`: one tensor each, in the model's order; contiguous. */
 enum { HT_MODEL_FACTS = 5 };
-ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int device, int threads, ht_error* error); /* NULL with *error filled */
+ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int check, int device, int threads, ht_error* error); /* NULL with *error filled */
 void ht_model_close(ht_model* model); /* no call runs any more */
 int ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error); /* of the arena, before a run */
 int ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error); /* of all outputs, one after the other */

@@ -285,6 +285,12 @@ static void read_required(ht_reader* r, ht_model* m) {
   }
 }
 
+static void read_checks(ht_reader* r, ht_model* m) {
+  m->check_count = m->weights_bytes == 0 ? 0 : count_of(r, 1);
+  if (!r->bad && m->check_count != (m->weights_bytes + HT_MODEL_CHUNK - 1) / HT_MODEL_CHUNK) fail(r, "its checksums are not those of all weights");
+  m->checks = many(r, m->check_count, 0, UINT32_MAX);
+}
+
 static uint64_t checksum(const int64_t* words, int64_t count) {
   uint64_t sum = 0xcbf29ce484222325u;
   for (int64_t i = 0; i < count; ++i) sum = (sum ^ (uint64_t)words[i]) * 0x100000001b3u;
@@ -308,6 +314,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
   if (!r.bad) read_ways(&r, m, made);
   if (!r.bad && !m->chained) read_indices(&r, m);
   if (!r.bad && !m->chained) read_required(&r, m);
+  if (!r.bad && !m->chained) read_checks(&r, m);
   m->segments = table(&r, m->segment_count, sizeof *m->segments);
   if (!r.bad && m->chained && (m->way_count != 1 || m->weights_bytes != 0)) fail(&r, "a chain has one way and no weights");
   if (m->chained) m->slot_count = m->tensor_count; /* a context has an offset of each */
@@ -318,6 +325,6 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
 
 void ht_model_clear(ht_model* m) {
   void* const all[] = {m->dims, m->sizes, m->equal, m->indices, m->required, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
-                       m->fixes, m->packed, m->segments, m->slots, m->beside_at, m->beside};
+                       m->fixes, m->packed, m->segments, m->slots, m->beside_at, m->beside, m->compared};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
 }

@@ -276,13 +276,14 @@ int ht_model_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* 
 
 int ht_model_shapes(ht_model* m, const DLTensor* inputs, int64_t* shapes, ht_error* error) { return with_sizes(m, inputs, NULL, NULL, shapes, error); }
 
-ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int device, int threads, ht_error* error) {
+ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int check, int device, int threads, ht_error* error) {
   ht_model* m = calloc(1, sizeof *m);
   if (m == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model"), NULL;
   m->device = device;
   m->threads = threads < 1 ? 1 : threads > HT_MAX_THREADS ? HT_MAX_THREADS : threads;
   int read = ht_model_read(m, words, count, error) == 0;
-  if (read && (m->chained || (ht_model_live(m, error) == 0 && ht_model_weights(m, file, error) == 0)) && ht_where_open(m, error) == 0) {
+  if (read && (m->chained || (ht_model_live(m, error) == 0 && ht_model_weights(m, file, check, error) == 0)) && ht_where_open(m, error) == 0 &&
+      ht_model_compared(m, error) == 0) {
     for (int32_t s = 0; s < m->step_count; ++s)
       if (m->steps[s].kind == STEP_OP) m->steps[s].setting = ht_setting(m->steps[s].index, m->threads);
     return m;

@@ -21,6 +21,8 @@
  *            to the next, the line of how many rows they may choose from, name of the tensor that asks it
  *   required: [left out where none, behind the count of indices] count, each: a line that is not 0 at any request that is served,
  *            what to tell the others
+ *   checks:  [left out where there are no weights, behind the counts of indices and of what is required] count, CRC-32 of each
+ *            HT_MODEL_CHUNK bytes of the file of weights
  * A chain, which is a model whose sizes depend on data, has other steps instead, one way and no weights:
  *            STEP_SEGMENT: name of another model, count, its inputs, count, its outputs
  *            STEP_NONZERO: tensor, the dimension that it tells, tensor of the places of what is not 0
@@ -44,7 +46,8 @@
 #include <stdint.h>
 
 #define HT_MODEL_MAGIC 0x4c45444f4d5448 /* "HTMODEL" */
-#define HT_MODEL_VERSION 2
+#define HT_MODEL_VERSION 3 /* of libraries that compare their weights with checksums; those of 2 do not */
+#define HT_MODEL_CHUNK ((int64_t)1 << 20)
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 
 enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, SIZE_MAXIMUM, SIZE_MINIMUM, SIZE_OPS };
