@@ -50,7 +50,7 @@ def _resize(c: Call) -> str:
     axes = _axes(c, places, *((1, 9) if older else (2, 3)))
     region = c.floats(1) if where == "tf_crop_and_resize" else []
     x = c.tensor(0)
-    for axis in _order(axes):
+    for axis in _order(axes, shrinks=bool(c.attribute("antialias", 0))):
         if axis.unchanged and not region:
             continue
         if same(axis.extent, 1) and not region:  # one pixel, whatever the weights: of an image's mean, for instance
@@ -71,14 +71,14 @@ def _resize(c: Call) -> str:
     return x
 
 
-def _order(axes: Sequence[Axis]) -> list[Axis]:
+def _order(axes: Sequence[Axis], *, shrinks: bool) -> list[Axis]:
     """The innermost axis first: its elements are gathered one by one, of fewer rows before the others grow.
 
-    Where it is known to shrink it comes last, when there are fewer rows.
+    Where it is known to shrink it comes last, when there are fewer rows. ``shrinks``: it does where no number is known.
     """
     order = sorted(axes, key=lambda axis: -axis.place)
     inner = order[0].ratio
-    return order[::-1] if inner is not None and inner < 1 else order
+    return order[::-1] if (shrinks if inner is None else inner < 1) else order
 
 
 def _axes(c: Call, places: Sequence[int], at_scales: int, at_sizes: int) -> list[Axis]:
