@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from haotuner.graph.extents import Extent, canonical
 from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.scaled_lengths import scaled_length
 
 
 def _resized(mode: str, *, exact: bool = False) -> Rule:
@@ -22,17 +22,10 @@ def _resized(mode: str, *, exact: bool = False) -> Rule:
         settings = {"mode": mode, "coordinate_transformation_mode": how, "cubic_coeff_a": -0.75,
                     "nearest_mode": "round_prefer_ceil" if exact else "floor"}  # fmt: skip
         sizes = a.at(1)
-        if (
-            factors
-            and all(one is not None for one in factors)
-            and not aligned
-            and (sizes is None or _follow(a, sizes, factors))
-        ):
-            scales = a.g.constant(np.array([1.0, 1.0, *map(float, factors)], np.float32))
-            return a.onnx("Resize", a.at(0), None, scales, **settings)
-        if sizes is None:
-            sizes = [canonical(a.scaled(one, factor)) for one, factor in zip(a.shape()[2:], factors, strict=True)]
-        return a.onnx("Resize", a.at(0), None, None, a.whole([*a.shape()[:2], *list(sizes)[:rank]]), **settings)
+        if sizes is None:  # torch multiplies in double precision
+            sizes = [scaled_length(a.g, one, float(by), "fp64") for one, by in zip(a.shape()[2:], factors, strict=True)]
+        scales = None if aligned else _scales(a, factors)
+        return a.onnx("Resize", a.at(0), None, scales, a.whole([*a.shape()[:2], *list(sizes)[:rank]]), **settings)
 
     return rule
 
@@ -44,18 +37,18 @@ def _spread_wider(mode: str, curve: float) -> Rule:
         how = "align_corners" if a.at(2, False) else "half_pixel"
         settings = {"mode": mode, "coordinate_transformation_mode": how, "cubic_coeff_a": curve, "antialias": 1,
                     "exclude_outside": 1}  # fmt: skip
-        sizes, factors = list(a.at(1)), [a.at(3), a.at(4)]
-        if None not in factors and not a.at(2, False) and _follow(a, sizes, factors):
-            scales = a.g.constant(np.array([1.0, 1.0, *map(float, factors)], np.float32))
-            return a.onnx("Resize", a.at(0), None, scales, **settings)
-        return a.onnx("Resize", a.at(0), None, None, a.whole([*a.shape()[:2], *sizes]), **settings)
+        scales = None if a.at(2, False) else _scales(a, [a.at(3), a.at(4)])
+        return a.onnx("Resize", a.at(0), None, scales, a.whole([*a.shape()[:2], *a.at(1)]), **settings)
 
     return rule
 
 
-def _follow(a: Aten, sizes: list[Extent], factors: list[float]) -> bool:
-    """Whether the sizes are what the factors make."""
-    return all(a.scaled(one, factor) == size for one, factor, size in zip(a.shape()[2:], factors, sizes, strict=True))
+def _scales(a: Aten, factors: Sequence[float | None]) -> str | None:
+    """Scales of the coordinates where every factor is given; None: the sizes say them."""
+    known = [one for one in factors if one is not None]
+    if not known or len(known) < len(factors):
+        return None
+    return a.g.constant(np.array([1.0, 1.0, *map(float, known)], np.float32))
 
 
 def _sampled(a: Aten) -> str:

@@ -17,7 +17,17 @@ from haotuner.graph.types import FLOATS, TensorType, numpy_dtype
 from haotuner.importing.known import LARGEST, Undecided, applied
 from haotuner.importing.lengths import lengths_of
 
-_HELD = ("types", "constants", "guards", "extents", "lengths", "written", "stored", "joined")  # of a builder, by name
+_HELD = (
+    "types",
+    "constants",
+    "guards",
+    "extents",
+    "lengths",
+    "clamped",
+    "written",
+    "stored",
+    "joined",
+)  # of a builder, by name
 # What files make weights by: numbers of fewer bits times a scale, most of all. A walk back ends after so many steps.
 WEIGHTS_MADE_BY, MOST_STEPS = frozenset({"broadcast", "cast", "concat", "map", "reshape", "slice", "transpose"}), 64
 FOLDED_BYTES = 1 << 20  # a larger result is computed now only where it is no larger than what it is made of
@@ -39,6 +49,7 @@ class Folding(GraphBuilder):
 
     extents: dict[str, Any] = field(default_factory=dict)
     lengths: dict[tuple[str, int], Extent] = field(default_factory=dict)  # the dimension of an element of data
+    clamped: dict[str, str] = field(default_factory=dict)  # of a number that may be negative: the node that counts to it
     written: dict[str, str] = field(default_factory=dict)  # the nodes' tensor of such a one
     stored: dict[str, Stored] = field(default_factory=dict)  # of tensors that DequantizeLinear made
     joined: dict[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)  # of concatenations: parts, and the axis

@@ -167,7 +167,7 @@ def _slice(c: Call) -> str:
             begin, stop = inside(c, start, extent, 0, extent), inside(c, end, extent, 0, extent)
             stop = stop if same(begin, 0) else largest([begin, stop])
         else:
-            begin = inside(c, start, extent, -1, extent - 1)
+            begin = inside(c, start, extent, 0, extent - 1)
             stop = smallest([inside(c, end, extent, -1, extent - 1), begin])
         first.append(begin)
         last.append(stop)

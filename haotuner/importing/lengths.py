@@ -6,6 +6,7 @@ Arithmetic on the way from the data to a size is done on extents, so that what a
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,11 @@ _PASSED = ("concat", "reshape", "cast", "gather", "slice", "broadcast", "transpo
 _ARITHMETIC = ("add", "sub", "mul", "floordiv", "max", "min")
 
 
-def lengths_of(g: Folding, tensor: str) -> Any:
-    """Extents of a tensor's elements, an array of objects; None where they are no whole numbers, or too many."""
+def lengths_of(g: Folding, tensor: str, *, new: bool = True) -> Any:
+    """Extents of a tensor's elements, an array of objects; None where they are no whole numbers, or too many.
+
+    Undecided without ``new`` where an element has no dimension yet that some tensor's size is.
+    """
     kind = g.types[tensor]
     if "int" not in kind.dtype or not all(isinstance(one, int) for one in kind.shape):
         return None
@@ -34,13 +38,13 @@ def lengths_of(g: Folding, tensor: str) -> Any:
     if known is not None:
         return np.asarray(known)
     node = next((one for one in reversed(g.nodes) if one.output == tensor), None)
-    found = _carried(g, node, kind.dtype) if node is not None else None
+    found = _carried(g, node, kind.dtype, new) if node is not None else None
     if found is not None:
         return found
     if count > MOST:
         return None
     found = np.empty(count, object)
-    found[:] = [_length(g, tensor, place) for place in range(count)]
+    found[:] = [_length(g, tensor, place, new) for place in range(count)]
     return found.reshape(kind.shape)
 
 
@@ -50,7 +54,7 @@ def new_dimension(g: Folding, stem: str, more: Collection[str] = ()) -> Extent:
     return dimension(next(name for name in (f"{stem}_{n}" for n in range(len(taken) + 1)) if name not in taken))
 
 
-def _carried(g: Folding, node: Node, dtype: str) -> Any:
+def _carried(g: Folding, node: Node, dtype: str, new: bool) -> Any:
     """The elements, where the node only moves whole numbers or does arithmetic of sizes."""
     if node.primitive not in _PASSED and not (node.primitive == "map" and node.attributes["function"] in _ARITHMETIC):
         return None
@@ -60,7 +64,7 @@ def _carried(g: Folding, node: Node, dtype: str) -> Any:
     for place, one in enumerate(node.inputs):
         known = g.known(one)
         index = node.primitive == "gather" and place == 1
-        found = known if index else lengths_of(g, one)
+        found = known if index else lengths_of(g, one, new=new)
         if found is None:
             return None
         parts.append(found)
@@ -70,9 +74,46 @@ def _carried(g: Folding, node: Node, dtype: str) -> Any:
         return None
 
 
-def _length(g: Folding, tensor: str, place: int) -> Extent:
+def computed_length(g: Folding, tensor: str) -> Extent:
+    """A dimension of the number that a tensor holds, which is never negative."""
+    return _length(g, tensor, 0, True)
+
+
+def length_at_least_0(g: Folding, tensor: str) -> Extent:
+    """A dimension of the larger of 0 and the number that a tensor of the data holds.
+
+    It is the size that the number is elsewhere, too: a negative one is refused as soon as something takes it for a size.
+    """
+    tensor = _origin(g, tensor)
+    if (tensor, 0) not in g.lengths:
+        least = g.map("max", g.cast(tensor, "int64"), 0)
+        g.lengths[tensor, 0] = extent = new_dimension(g, "length")
+        g.clamped[tensor] = GraphBuilder.add(g, "counted", least, place=0, extent=extent)
+    return g.lengths[tensor, 0]
+
+
+def _origin(g: Folding, tensor: str) -> str:
+    """The tensor of one element that others only reshape and cast."""
+    made = {node.output: node for node in g.nodes}
+    while tensor in made and made[tensor].primitive in ("reshape", "cast"):
+        (before,) = made[tensor].inputs
+        if "int" not in g.types[before].dtype:
+            break
+        tensor = before
+    return tensor
+
+
+def _length(g: Folding, tensor: str, place: int, new: bool) -> Extent:
+    known = (tensor, place) in g.lengths and (new or tensor not in g.clamped)
+    if not known and not new:
+        raise Undecided
     if (tensor, place) not in g.lengths:
         extent = new_dimension(g, "length")
         GraphBuilder.add(g, "counted", tensor, place=place, extent=extent)
         g.lengths[tensor, place] = extent
+    elif tensor in g.clamped:  # from now on it is a size: a negative one is refused
+        counted = g.clamped.pop(tensor)
+        for at, node in enumerate(g.nodes):
+            if node.output == counted:
+                g.nodes[at] = replace(node, inputs=(tensor,))
     return g.lengths[tensor, place]

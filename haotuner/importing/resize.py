@@ -3,136 +3,241 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil, floor
+from dataclasses import dataclass
+from math import ceil
 
+import numpy as np
 import sympy
 
-from haotuner.graph.composites import extent_value
-from haotuner.graph.extents import Extent, canonical, floor_division, same
+from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, same, smallest
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.folding import Folding
-from haotuner.importing.layout import reshaped
+from haotuner.importing.layout import cut, reshaped
+from haotuner.importing.scaled_lengths import scaled_length
 
 PRECISE = "fp64"  # of coordinates: a rounding error there takes another neighbour
+SINGLE = "fp32"  # of coordinates that a scale of the file divides: ONNX Runtime, torch and the reference round these
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis that is resized: ``extent`` pixels become ``out``.
+
+    ``scale``: fp64, a scalar. ``ratio``: its number where it is known. ``rounded``: it was given, not made of both extents.
+    ``shrinks``: quotients of which the largest is at least 1 / scale. ``counts_in``: in which a nearest pixel is sought.
+    """
+
+    place: int
+    extent: Extent
+    out: Extent
+    scale: str
+    ratio: float | None
+    rounded: bool
+    shrinks: tuple[tuple[Extent, Extent], ...]
+    counts_in: str = PRECISE
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether every pixel is known to stay what it is."""
+        return same(self.extent, self.out) and (not self.rounded or self.ratio == 1)
 
 
 def _resize(c: Call) -> str:
     older = c.op == "Upsample" or c.opset < 11
     mode = c.attribute("mode", "nearest")
-    rank = c.type().rank
-    axes = [c.axis(axis) for axis in c.attribute("axes", range(rank))]
-    at_scales, at_sizes = (1, 9) if older else (2, 3)
-    outputs, scales = _targets(c, axes, at_scales, at_sizes)
     where = "asymmetric" if older else c.attribute("coordinate_transformation_mode", "half_pixel")
+    places = [c.axis(axis) for axis in c.attribute("axes", range(c.type().rank))]
+    axes = _axes(c, places, *((1, 9) if older else (2, 3)))
     region = c.floats(1) if where == "tf_crop_and_resize" else []
     x = c.tensor(0)
-    for place in _order(axes, scales):
-        axis = axes[place]
-        extent, out, scale = c.shape()[axis], outputs[place], scales[place]
-        if same(extent, out) and where != "tf_crop_and_resize" and not (isinstance(scale, float) and scale != 1):
+    for axis in _order(axes, shrinks=bool(c.attribute("antialias", 0))):
+        if axis.unchanged and not region:
             continue
-        if same(extent, 1) and not region:  # one pixel, whatever the weights: of an image's mean, for instance
+        if same(axis.extent, 1) and not region:  # one pixel, whatever the weights: of an image's mean, for instance
             shape = c.g.types[x].shape
-            x = c.g.add("broadcast", x, shape=(*shape[:axis], out, *shape[axis + 1 :]))
+            x = c.g.add("broadcast", x, shape=(*shape[: axis.place], axis.out, *shape[axis.place + 1 :]))
             continue
-        bounds = (region[place], region[len(axes) + place]) if region else None
-        line = _coordinates(c, where, extent, out, scale, bounds)
+        at = axes.index(axis)
+        bounds = (region[at], region[len(axes) + at]) if region else None
+        line = _coordinates(c, where, axis, bounds, mode)
         if mode == "nearest":
-            x = _nearest(c, x, axis, line, extent, "floor" if older else c.attribute("nearest_mode", "round_prefer_floor"))
+            x = _nearest(c, x, axis, line, "floor" if older else c.attribute("nearest_mode", "round_prefer_floor"))
         elif mode in ("linear", "cubic"):
-            x = _weighted(c, x, axis, line, extent, out, scale, mode)
+            x = _weighted(c, x, axis, line, mode)
         else:
             raise c.bad(f"mode {mode!r} is unknown")
         if region:
-            x = _outside(c, x, axis, line, extent)
+            x = _outside(c, x, axis, line)
     return x
 
 
-def _order(axes: Sequence[int], scales: Sequence[Extent | float]) -> list[int]:
-    """Places of the axes, the innermost first: its elements are gathered one by one, of fewer rows before the others grow.
+def _order(axes: Sequence[Axis], *, shrinks: bool) -> list[Axis]:
+    """The innermost axis first: its elements are gathered one by one, of fewer rows before the others grow.
 
-    Where it is known to shrink it comes last, when there are fewer rows.
+    Where it is known to shrink it comes last, when there are fewer rows. ``shrinks``: it does where no number is known.
     """
-    order = sorted(range(len(axes)), key=lambda place: -axes[place])
-    inner = scales[order[0]]
-    return order[::-1] if isinstance(inner, (int, float)) and inner < 1 else order
+    order = sorted(axes, key=lambda axis: -axis.place)
+    inner = order[0].ratio
+    return order[::-1] if (shrinks if inner is None else inner < 1) else order
 
 
-def _targets(c: Call, axes: Sequence[int], at_scales: int, at_sizes: int) -> tuple[list[Extent], list[Extent | float]]:
-    """Extents of the result and scales of the axes. A scale that the file gives stays a number, others are quotients."""
-    shape = c.shape()
-    if c.given(at_sizes) and c.shape(at_sizes) != (0,):
-        sizes = c.numbers(at_sizes)
-        policy = c.attribute("keep_aspect_ratio_policy", "stretch")
-        if policy != "stretch":
-            choose = min if policy == "not_larger" else max
-            ratios = [float(size) / float(shape[axis]) for size, axis in zip(sizes, axes, strict=True)]
-            scale = choose(ratios)
-            sizes = [floor(scale * float(shape[axis]) + 0.5) for axis in axes]
-            return sizes, [scale] * len(axes)
-        return sizes, [sympy.sympify(size) / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
-    if not c.given(at_scales):
-        given: list[Extent] = list(c.required("scales"))
+def _axes(c: Call, places: Sequence[int], at_scales: int, at_sizes: int) -> list[Axis]:
+    """Extents of the result and scales of the axes. Sizes decide the extents, and the scales where none are given."""
+    sizes = c.numbers(at_sizes) if c.given(at_sizes) and c.shape(at_sizes) != (0,) else None
+    scales: list[Extent | float | str] | None = None
+    if c.given(at_scales) and c.shape(at_scales) != (0,):
+        scales = _scales(c, c.tensor(at_scales), len(places))
+    elif sizes is None:
+        scales = list(c.required("scales"))
+    if sizes is not None and len(sizes) != len(places) or scales is not None and len(scales) != len(places):
+        raise c.bad(f"sizes or scales of another number than the {len(places)} axes that are resized")
+    policy = c.attribute("keep_aspect_ratio_policy", "stretch")
+    if sizes is not None and scales is None and policy != "stretch":
+        return _in_proportion(c, places, sizes, policy)
+    found = []
+    for at, place in enumerate(places):
+        extent = c.shape()[place]
+        if scales is None:
+            assert sizes is not None
+            found.append(_by_sizes(c, place, sizes[at]))
+            continue
+        scale = scales[at]
+        if isinstance(scale, str):
+            out = _length(c, extent, scale) if sizes is None else sizes[at]
+            wide = c.g.cast(scale, PRECISE)
+            found.append(Axis(place, extent, out, wide, None, True, ((extent, largest([out, 1])),), SINGLE))
+        elif isinstance(scale, (int, float)):
+            out = scaled_length(c.g, extent, float(scale), SINGLE) if sizes is None else sizes[at]
+            value = float(np.float32(scale))
+            found.append(Axis(place, extent, out, c.g.constant(value, PRECISE), value, True, (), SINGLE))
+        else:  # a quotient of extents
+            out = floor_division(scale * extent, 1) if sizes is None else sizes[at]
+            found.append(Axis(place, extent, out, _number(c, scale), None, True, ((extent, largest([out, 1])),), SINGLE))
+    return found
+
+
+def _scales(c: Call, tensor: str, count: int) -> list[Extent | float | str]:
+    """Each axis' scale: a number, a quotient of extents, or a scalar tensor of what comes with the request."""
+    known = c.g.known(tensor)
+    if known is not None:
+        return [one if isinstance(one, sympy.Basic) else float(one) for one in known.reshape(-1)]
+    if c.g.types[tensor].shape != (count,):
+        raise c.bad(f"scales of the shape {list(c.g.types[tensor].shape)}; expected ({count},)")
+    parts = c.g.joined[tensor][0] if tensor in c.g.joined else ()
+    if len(parts) > 1:
+        counts = [c.g.types[one].shape[0] for one in parts]
+        if all(isinstance(one, int) for one in counts):
+            return [scale for one, own in zip(parts, counts, strict=True) for scale in _scales(c, one, int(own))]
+    return [reshaped(c, cut(c, tensor, 0, at, at + 1), ()) for at in range(count)]
+
+
+def _length(c: Call, extent: Extent, scale: str) -> Extent:
+    """The whole part of a length times a scale of the request's."""
+    g = c.g
+    product = g.map("mul", _number(c, extent, g.types[scale].dtype), scale)
+    return g.whole_numbers(g.add("cast", g.map("floor", product), dtype="int64"), "a scaled length")[0]
+
+
+def _by_sizes(c: Call, place: int, out: Extent) -> Axis:
+    extent = c.shape()[place]
+    if isinstance(extent, int) and isinstance(out, int) and extent:
+        ratio = out / extent
+        return Axis(place, extent, out, c.g.constant(ratio, PRECISE), ratio, False, ())
+    scale = c.g.map("div", _number(c, out), _number(c, extent))
+    return Axis(place, extent, out, scale, None, False, ((extent, largest([out, 1])),))
+
+
+def _in_proportion(c: Call, places: Sequence[int], sizes: Sequence[Extent], policy: str) -> list[Axis]:
+    """One scale for all axes, so that none is larger, or smaller, than its size; halves are rounded up."""
+    if policy not in ("not_larger", "not_smaller"):
+        raise c.bad(f"keep_aspect_ratio_policy {policy!r} is unknown")
+    smaller = policy == "not_larger"
+    extents = [c.shape()[place] for place in places]
+    pairs = list(zip(sizes, extents, strict=True))
+    if all(isinstance(one, int) for pair in pairs for one in pair):
+        ratio = (min if smaller else max)(float(size) / float(extent) for size, extent in pairs)
+        scale = c.g.constant(ratio, PRECISE)
     else:
-        known = c.g.known(c.tensor(at_scales))
-        if known is None:
-            raise c.bad("scales that depend on data")
-        given = [one if isinstance(one, sympy.Basic) else float(one) for one in known.reshape(-1)]
-    outputs: list[Extent] = []
-    for scale, axis in zip(given, axes, strict=True):
-        exact = sympy.Rational(scale) if isinstance(scale, float) else scale
-        outputs.append(floor_division(exact * shape[axis], 1))
-    return outputs, given
+        ratio = None
+        quotients = [c.g.map("div", _number(c, size), _number(c, extent)) for size, extent in pairs]
+        scale = quotients[0]
+        for other in quotients[1:]:
+            scale = c.g.map("min" if smaller else "max", scale, other)
+    shrinks = tuple((extent, largest([size, 1])) for size, extent in pairs)
+    found = []
+    for place, own in zip(places, extents, strict=True):
+        rounded = [floor_division(canonical(2 * size * own + extent), canonical(2 * extent)) for size, extent in pairs]
+        out = (smallest if smaller else largest)(rounded)
+        found.append(Axis(place, own, out, scale, ratio, True, shrinks))
+    return found
 
 
-def _number(c: Call, value: Extent | float) -> str:
-    """A number, or a quotient of extents, as a tensor."""
-    if isinstance(value, (int, float)):
-        return c.g.constant(float(value), PRECISE)
+def _number(c: Call, value: Extent | float, dtype: str = PRECISE) -> str:
+    """A number, or a quotient of extents, as a tensor.
+
+    Extents are no known tensors there: what is computed of an axis would be folded element by element.
+    """
+    if isinstance(value, (int, float)) or value.is_number:
+        return c.g.constant(float(value), dtype)
     numerator, denominator = sympy.fraction(sympy.together(sympy.sympify(value)))
-    parts = [extent_value(c.g, canonical(one), PRECISE) for one in (numerator, denominator)]
+    parts = [
+        c.g.constant(float(one), dtype) if one.is_number else c.g.plain("size", extent=canonical(one), dtype=dtype)
+        for one in (numerator, denominator)
+    ]
     return parts[0] if denominator == 1 else c.g.map("div", *parts)
 
 
-def _coordinates(
-    c: Call, where: str, extent: Extent, out: Extent, scale: Extent | float, bounds: tuple[float, float] | None
-) -> str:
-    """Of each element of the result its place in the input, between elements."""
-    g = c.g
-    own, wide, high = g.add("iota", extent=out, dtype=PRECISE), _number(c, extent), _number(c, out)
-    factor = _number(c, scale)
-    last, end = g.map("sub", wide, 1), g.map("sub", high, 1)
-    if where in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
-        found = g.map("sub", g.map("div", g.map("add", own, 0.5), factor), 0.5)
-        if where == "half_pixel_symmetric":
-            adjust = g.map("div", high, g.map("mul", factor, wide))
-            found = g.map(
-                "add", found, g.map("mul", g.map("mul", wide, 0.5), g.map("sub", g.constant(1.0, PRECISE), adjust))
-            )
-        if where == "pytorch_half_pixel":
-            found = g.map("select", g.map("greater", high, 1.0), found, 0.0)
-        return found
-    if where == "asymmetric":
-        return g.map("div", own, factor)
-    if where == "align_corners":
-        end = g.map("sub", g.map("mul", factor, wide), 1) if isinstance(scale, float) else end  # as given, not rounded
-        single = g.map("less_equal", end, 0.0)
-        return g.map("select", single, 0.0, g.map("div", g.map("mul", own, last), g.map("select", single, 1.0, end)))
+def _coordinates(c: Call, where: str, axis: Axis, bounds: tuple[float, float] | None, mode: str) -> str:
+    """Of each element of the result its place in the input, between elements; fp64."""
+    g, scale = c.g, axis.scale
     if where == "tf_crop_and_resize" and bounds is not None:
-        start, stop = bounds
+        return _cropped(c, axis, *bounds)
+    # A multiple of a scale that lies between two pixels by its rounding alone: the others compute it in fp32.
+    kind = axis.counts_in if mode == "nearest" else PRECISE
+    scale = g.cast(scale, kind)
+    own = g.add("iota", extent=axis.out, dtype=kind)
+    if where in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
+        line = g.map("sub", g.map("div", g.map("add", own, 0.5), scale), 0.5)
+        if where == "half_pixel_symmetric":
+            wide = _number(c, axis.extent, kind)
+            adjust = g.map("div", _number(c, axis.out, kind), g.map("mul", scale, wide))
+            offset = g.map("mul", g.map("mul", wide, 0.5), g.map("sub", g.constant(1.0, kind), adjust))
+            line = g.map("add", line, offset)
+        if where == "pytorch_half_pixel":
+            line = g.map("select", g.map("greater", _number(c, axis.out, kind), 1.0), line, 0.0)
+        return g.cast(line, PRECISE)
+    if where == "asymmetric":
+        return g.cast(g.map("div", own, scale), PRECISE)
+    if where == "align_corners":
+        last = _number(c, canonical(axis.extent - 1), kind)
+        end = _number(c, canonical(axis.out - 1), kind)
+        if axis.rounded:  # of the scale as it is, which may be no whole number
+            end = g.map("sub", g.map("mul", scale, _number(c, axis.extent, kind)), 1)
         single = g.map("less_equal", end, 0.0)
-        step = g.map("div", g.map("mul", last, stop - start), g.map("select", single, 1.0, end))
-        many = g.map("add", g.map("mul", last, start), g.map("mul", own, step))
-        return g.map("select", single, g.map("mul", last, (start + stop) / 2), many)
+        line = g.map("div", g.map("mul", own, last), g.map("select", single, 1.0, end))
+        return g.cast(g.map("select", single, 0.0, line), PRECISE)
     raise c.bad(f"coordinate_transformation_mode {where!r} is unknown")
 
 
+def _cropped(c: Call, axis: Axis, start: float, stop: float) -> str:
+    """Places of a part of the image, in fp32 as others compute them: what lies on the image's last pixel is inside."""
+    g = c.g
+    own = g.add("iota", extent=axis.out, dtype=SINGLE)
+    last, end = (_number(c, canonical(one - 1), SINGLE) for one in (axis.extent, axis.out))
+    low, wide = np.float32(start), np.float32(stop) - np.float32(start)
+    single = g.map("less_equal", end, 0.0)
+    step = g.map("div", g.map("mul", g.map("mul", own, float(wide)), last), g.map("select", single, 1.0, end))
+    many = g.map("add", step, g.map("mul", last, float(low)))
+    middle = g.map("mul", last, float((low + np.float32(stop)) * np.float32(0.5)))
+    return g.cast(g.map("select", single, middle, many), PRECISE)
+
+
 def _clamped(c: Call, places: str, extent: Extent) -> str:
-    last = c.g.map("sub", _number(c, extent), 1)
+    last = _number(c, canonical(extent - 1))
     return c.g.add("cast", c.g.map("max", c.g.map("min", places, last), 0), dtype="int64")
 
 
-def _nearest(c: Call, x: str, axis: int, line: str, extent: Extent, how: str) -> str:
+def _nearest(c: Call, x: str, axis: Axis, line: str, how: str) -> str:
     g = c.g
     if how == "round_prefer_floor":
         places = g.map("ceil", g.map("sub", line, 0.5))
@@ -142,43 +247,64 @@ def _nearest(c: Call, x: str, axis: int, line: str, extent: Extent, how: str) ->
         places = g.map(how, line)
     else:
         raise c.bad(f"nearest_mode {how!r} is unknown")
-    return g.add("gather", x, _clamped(c, places, extent), axis=axis)
+    return g.add("gather", x, _clamped(c, places, axis.extent), axis=axis.place)
 
 
-def _weighted(c: Call, x: str, axis: int, line: str, extent: Extent, out: Extent, scale: Extent | float, mode: str) -> str:
+def _weighted(c: Call, x: str, axis: Axis, line: str, mode: str) -> str:
     """Sum of neighbours; with ``antialias`` the neighbours of a smaller image are spread wider."""
+    g, support = c.g, 2 if mode == "cubic" else 1
+    if not c.attribute("antialias", 0) or axis.ratio is not None and axis.ratio >= 1:
+        return _of_taps(c, x, axis, line, mode, None, support)
+    if axis.ratio is not None:
+        stretch = 1.0 / axis.ratio
+        return _of_taps(c, x, axis, line, mode, g.constant(stretch, PRECISE), ceil(support * stretch))
+    wider = g.map("max", g.map("div", g.constant(1.0, PRECISE), axis.scale), 1.0)
+    reach = largest([support, *(ceiling_division(canonical(support * a), b) for a, b in axis.shrinks)])
+    return _of_dimension(c, x, axis, line, mode, wider, reach)
+
+
+def _of_taps(c: Call, x: str, axis: Axis, line: str, mode: str, stretch: str | None, reach: int) -> str:
+    """A sum with one term a neighbour; ``reach``: neighbours on each side."""
     g, rank, dtype = c.g, c.g.types[x].rank, c.g.types[x].dtype
-    stretch = 1.0
-    if c.attribute("antialias", 0):
-        try:
-            stretch = max(1.0, 1.0 / float(scale))
-        except TypeError as error:
-            raise c.bad("antialias with a scale that depends on the request") from error
-    reach = ceil((2 if mode == "cubic" else 1) * stretch)
-    low = g.map("floor", line)
-    taps, weights = [], []
-    for tap in range(1 - reach, reach + 1):
-        place = g.map("add", low, float(tap))
-        away = g.map("div", g.map("abs", g.map("sub", line, place)), stretch)
-        weight = _linear(c, away) if mode == "linear" else keys_cubic(g, away, c.attribute("cubic_coeff_a", -0.75))
-        if c.attribute("exclude_outside", 0):
-            here = g.map("and", g.map("less_equal", g.constant(0.0, PRECISE), place),
-                         g.map("less", place, _number(c, extent)))  # fmt: skip
-            weight = g.map("select", here, weight, 0.0)
-        taps.append(_clamped(c, place, extent))
-        weights.append(weight)
-    if c.attribute("exclude_outside", 0) or stretch != 1:
+    low, outside = g.map("floor", line), bool(c.attribute("exclude_outside", 0))
+    places = [g.map("add", low, float(tap)) for tap in range(1 - reach, reach + 1)]
+    weights = [_weight(c, axis, line, place, mode, stretch) for place in places]
+    if outside or stretch is not None:
         total = weights[0]
         for weight in weights[1:]:
             total = g.map("add", total, weight)
         weights = [g.map("div", weight, total) for weight in weights]
-    found: str | None = None
-    for places, weight in zip(taps, weights, strict=True):
-        factor = reshaped(c, g.add("cast", weight, dtype=dtype), (out, *[1] * (rank - 1 - axis)))
-        part = g.map("mul", g.add("gather", x, places, axis=axis), factor)
-        found = part if found is None else g.map("add", found, part)
-    assert found is not None
-    return found
+    result = ""
+    for place, weight in zip(places, weights, strict=True):
+        factor = reshaped(c, g.cast(weight, dtype), (axis.out, *[1] * (rank - 1 - axis.place)))
+        part = g.map("mul", g.add("gather", x, _clamped(c, place, axis.extent), axis=axis.place), factor)
+        result = g.map("add", result, part) if result else part
+    return result
+
+
+def _of_dimension(c: Call, x: str, axis: Axis, line: str, mode: str, stretch: str, reach: Extent) -> str:
+    """A sum over neighbours whose number comes with the request."""
+    g, rank, dtype, count = c.g, c.g.types[x].rank, c.g.types[x].dtype, canonical(2 * reach)
+    line = reshaped(c, line, (axis.out, 1))
+    taps = g.map("sub", g.add("iota", extent=count, dtype=PRECISE), _number(c, canonical(reach - 1)))
+    place = g.map("add", g.map("floor", line), reshaped(c, taps, (1, count)))
+    weight = _weight(c, axis, line, place, mode, stretch)
+    weight = g.map("div", weight, g.add("reduce", weight, how="sum", axes=(1,), keepdims=True))
+    pixels = g.add("gather", x, _clamped(c, place, axis.extent), axis=axis.place)
+    factor = reshaped(c, g.cast(weight, dtype), (axis.out, count, *[1] * (rank - 1 - axis.place)))
+    return g.add("reduce", g.map("mul", pixels, factor), how="sum", axes=(axis.place + 1,), keepdims=False)
+
+
+def _weight(c: Call, axis: Axis, line: str, place: str, mode: str, stretch: str | None) -> str:
+    """What a pixel counts at a place; 0 outside of the image where the file says so."""
+    g = c.g
+    away = g.map("abs", g.map("sub", line, place))
+    away = away if stretch is None else g.map("div", away, stretch)
+    weight = _linear(c, away) if mode == "linear" else keys_cubic(g, away, c.attribute("cubic_coeff_a", -0.75))
+    if not c.attribute("exclude_outside", 0):
+        return weight
+    low = g.map("less_equal", g.constant(0.0, PRECISE), place)
+    return g.map("select", g.map("and", low, g.map("less", place, _number(c, axis.extent))), weight, 0.0)
 
 
 def _linear(c: Call, away: str) -> str:
@@ -192,12 +318,12 @@ def keys_cubic(g: Folding, s: str, a: float) -> str:
     return g.map("select", g.map("less_equal", s, 1.0), near, g.map("select", g.map("less", s, 2.0), far, 0.0))
 
 
-def _outside(c: Call, x: str, axis: int, line: str, extent: Extent) -> str:
+def _outside(c: Call, x: str, axis: Axis, line: str) -> str:
     """What lies outside the image is the value that the file gives."""
     g, rank = c.g, c.g.types[x].rank
-    last = g.map("sub", _number(c, extent), 1)
+    last = _number(c, canonical(axis.extent - 1))
     there = g.map("or", g.map("less", line, 0.0), g.map("greater", line, last))
-    there = reshaped(c, there, (c.g.types[x].shape[axis], *[1] * (rank - 1 - axis)))
+    there = reshaped(c, there, (axis.out, *[1] * (rank - 1 - axis.place)))
     return g.map("select", there, c.attribute("extrapolation_value", 0.0), x)
 
 

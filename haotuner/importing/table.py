@@ -9,6 +9,7 @@ from haotuner.importing.call import Rule
 from haotuner.importing.convolutions import CONVOLUTIONS
 from haotuner.importing.curves import CURVES
 from haotuner.importing.data import DATA
+from haotuner.importing.data_bounds import BOUNDS
 from haotuner.importing.deformed import DEFORMED
 from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.indexing import INDEXING
@@ -31,6 +32,7 @@ _RULES: Mapping[str, Rule] = {
     **CURVES,
     **REDUCTIONS,
     **LAYOUT,
+    **BOUNDS,  # in the place of the rules of layouts, which they call where bounds are known
     **PRODUCTS,
     **CONVOLUTIONS,
     **DEFORMED,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from haotuner.generate.expressions import (
+    INDEX,
     Apply,
     Expression,
     Fold,
@@ -20,6 +21,7 @@ from haotuner.generate.expressions import (
     Variable,
     arithmetic,
     children,
+    dtype_of,
     free_variables,
     index,
     parts,
@@ -131,6 +133,8 @@ def _guard(condition: Expression) -> _Guard | None:
     if not (isinstance(condition, Apply) and condition.function == "less_equal"):
         return None
     one, other = condition.arguments
+    if dtype_of(one) != INDEX or dtype_of(other) != INDEX:  # a model's own comparison
+        return None
     if one == index(0):
         return _Guard(other, None)
     return _Guard(one, other) if isinstance(other, (Size, Number)) and other not in (index(0),) else None

@@ -364,3 +364,14 @@ def test_functions_keep_their_digits_although_sums_may_be_taken_apart(arch: str,
 
 def _applied(library: ctypes.CDLL, name: str, x: Any, y: Any) -> None:
     getattr(library, f"of_{name}")(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.c_long(len(x)))
+
+
+def test_a_comparison_of_real_numbers_is_no_guard_of_a_pad() -> None:
+    """``w * 0.9 - 1 <= 0`` of a model looks as ``index <= last`` of a pad does, and holds for no row."""
+    g = GraphBuilder()
+    places = g.add("iota", extent=W, dtype="fp64")
+    end = g.map("sub", g.map("mul", g.add("size", extent=W, dtype="fp64"), 0.9), 1.0)
+    y = g.map("select", g.map("less_equal", end, 0.0), 0.0, places)
+    graph = g.finish(y)
+    elements = elements_of(graph)
+    assert inside(elements.value, elements.variables[-1], W) is None

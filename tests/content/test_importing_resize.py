@@ -1,0 +1,106 @@
+"""Resize of images of any size: to sizes of the file and of the request, by scales, with antialias, in proportion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.graph.extents import dimension, floor_division, same
+from haotuner.graph.interpret import interpret
+from haotuner.importing.folding import Folding
+from haotuner.importing.read import graph_of
+from haotuner.importing.scaled_lengths import LONGEST, fraction_of, scaled_length
+
+onnx = pytest.importorskip("onnx")
+from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip
+
+helper, FLOAT, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+SIZES = ((3, 5), (16, 9), (20, 30))
+SMALLER = np.array([1, 2, 4, 7])
+
+
+def model(fixed: dict[str, Any], fed: dict[str, int] | None = None, **attributes: Any) -> Any:
+    """``fixed``: roi, scales and sizes that the file gives; ``fed``: element types of those that come with the request."""
+    names = [name if name in {**fixed, **(fed or {})} else "" for name in ("roi", "scales", "sizes")]
+    node = helper.make_node("Resize", ["x", *names], ["y"], **attributes)
+    values = [("x", FLOAT, [1, 2, "h", "w"]), *((name, kind, [4]) for name, kind in (fed or {}).items())]
+    inputs = [helper.make_tensor_value_info(*one) for one in values]
+    held = [onnx.numpy_helper.from_array(value, name) for name, value in fixed.items()]
+    output = helper.make_tensor_value_info("y", FLOAT, [None] * 4)
+    graph = helper.make_graph([node], "g", inputs, [output], held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def image(h: int, w: int) -> Any:
+    return np.random.default_rng(h).standard_normal((1, 2, h, w)).astype(np.float32)
+
+
+def as_the_reference(made: Any, **fed: Any) -> None:
+    graph, reference = graph_of(made, None, {}), ReferenceEvaluator(made)
+    for h, w in SIZES:
+        given = {"x": image(h, w), **fed}
+        (expected,) = reference.run(None, given)
+        np.testing.assert_allclose(interpret(graph, given)["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "where", ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric"]
+)
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_any_image_becomes_one_of_a_size(mode: str, where: str) -> None:
+    as_the_reference(model({"sizes": SMALLER}, mode=mode, coordinate_transformation_mode=where))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("outside", [0, 1])
+def test_neighbours_spread_wider_are_as_many_as_the_request_says(mode: str, outside: int) -> None:
+    as_the_reference(model({"sizes": SMALLER}, mode=mode, antialias=1, exclude_outside=outside))
+
+
+@pytest.mark.parametrize("antialias", [0, 1])
+def test_sizes_and_scales_may_come_with_the_request(antialias: int) -> None:
+    settings = {"mode": "linear", "antialias": antialias}
+    as_the_reference(model({}, {"sizes": INT64}, **settings), sizes=SMALLER)
+    as_the_reference(model({}, {"scales": FLOAT}, **settings), scales=np.array([1, 1, 0.5, 2], np.float32))
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_images_keep_their_proportion(policy: str) -> None:
+    made = model({"sizes": np.array([6, 8])}, mode="linear", axes=[2, 3], keep_aspect_ratio_policy=policy)
+    as_the_reference(made)
+
+
+def test_the_last_pixel_of_a_cropped_image_is_inside() -> None:
+    roi = np.array([0, 0, 0.2, 0.4, 1, 1, 1, 1], np.float32)
+    made = model({"roi": roi, "sizes": np.array([1, 2, 5, 13])}, mode="linear", extrapolation_value=9.0,
+                 coordinate_transformation_mode="tf_crop_and_resize")  # fmt: skip
+    graph = graph_of(made, None, {})
+    for h, w in SIZES:
+        x = image(h, w)
+        np.testing.assert_allclose(interpret(graph, {"x": x})["y"][:, :, -1, -1], x[:, :, -1, -1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_weights_are_computed_as_tensors(mode: str) -> None:
+    """Not folded: hundreds of nodes for each row of the result take minutes to read."""
+    graph = graph_of(model({"sizes": np.array([1, 2, 224, 224])}, mode=mode), None, {})
+    assert len(graph.nodes) < 400
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.3, 0.7, 1 / 3, 1.1, 1.3, 2.3])
+def test_scaled_lengths_are_rounded_products(scale: float) -> None:
+    graph = graph_of(model({"scales": np.array([1, 1, scale, 1], np.float32)}), None, {})
+    for h in range(1, 100):
+        expected = int(np.float32(h) * np.float32(scale))
+        if expected:
+            assert interpret(graph, {"x": np.zeros((1, 2, h, 1), np.float32)})["y"].shape[2] == expected
+
+
+def test_a_fraction_stands_for_a_scale_where_all_its_products_are_rounded_alike() -> None:
+    assert str(fraction_of(0.7, "fp32")) == "7/10"
+    assert fraction_of(1.3, "fp32") is None  # 10 x 1.3 is 13, 90 x 1.3 is less than 117
+    h = dimension("h")
+    assert same(scaled_length(Folding(), h, 0.7, "fp32"), floor_division(7 * h, 10))
+    assert int(np.float32(LONGEST) * np.float32(0.7)) == LONGEST * 7 // 10
