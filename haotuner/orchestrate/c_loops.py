@@ -9,29 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from haotuner.errors import UsageError
 from haotuner.generate.beside import Beside
-from haotuner.generate.digits import merged
-from haotuner.generate.expressions import Apply, Expression, Fold, Load, Number, Size, Variable, dtype_of, free_variables
+from haotuner.generate.expressions import Expression, Fold, Variable
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
-from haotuner.graph.types import HALVES
 from haotuner.orchestrate.across import BLOCK, PART, ROWS, Turned, folds_across, turned_loads, wide
 from haotuner.orchestrate.c_math import (
-    C_TYPES,
     MEMORY_TYPES,
-    applied,
-    joined,
-    loaded,
-    neutral,
-    number,
-    rounded,
     stored,
 )
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
+from haotuner.orchestrate.c_values import ValueWriter
 from haotuner.orchestrate.elements import elements_of, rows_before
-from haotuner.orchestrate.inside import clipped, inside
-from haotuner.orchestrate.kept import Kept, kept_in_row
+from haotuner.orchestrate.inside import inside
+from haotuner.orchestrate.kept import kept_in_row
 from haotuner.orchestrate.pieces import pieces
 from haotuner.orchestrate.scopes import Group, Scope, text_of
 from haotuner.orchestrate.woven import strand, strands
@@ -48,18 +39,8 @@ def loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
     return LoopsWriter(graph, name, size).group()
 
 
-class LoopsWriter:
+class LoopsWriter(ValueWriter):
     """Writes one group; what a device does otherwise is in methods of its own."""
-
-    clips = True  # whether loops of a reduction leave out what a pad adds
-
-    def __init__(self, graph: Graph, name: str, size: Callable[[Extent], int]) -> None:
-        self.graph, self.name, self.size = graph, name, size
-        self.count = 0
-        self.top = Scope(frozenset())
-        self.used: list[str] = []
-        self.kept: list[Expression] = []
-        self.row: Kept | None = None  # what waits in the output's row
 
     def group(self) -> Group:
         """The whole function: first for whole rows, where something may wait in them."""
@@ -271,124 +252,3 @@ class LoopsWriter:
 
     def _lane(self, variable: str, block: str, count: str) -> Scope:
         return self._open(f"for (int64_t {variable} = {block}; {variable} < {block} + {count}; ++{variable})", variable)
-
-    def _open(self, head: str, variable: str) -> Scope:
-        scope = Scope(frozenset({variable}))
-        scope.lines.append(head)
-        return scope
-
-    def _close(self, stack: list[Scope], keep: int) -> None:
-        while len(stack) > keep:
-            inner = stack.pop()
-            stack[-1].lines.append(inner.lines)
-
-    def _pointer(self, tensor: str) -> str:
-        if tensor not in self.used:
-            self.used.append(tensor)
-        return f"p{self.used.index(tensor)}"
-
-    def _depth(self, e: Expression, stack: Sequence[Scope]) -> int:
-        free = free_variables(e)
-        return max((place for place, scope in enumerate(stack) if scope.bound & free), default=0)
-
-    def _value(self, e: Expression, stack: Sequence[Scope]) -> str:
-        if isinstance(e, Variable):
-            return e.name
-        if isinstance(e, Number):
-            return number(e.value, e.dtype)
-        depth = self._depth(e, stack)
-        scope = stack[depth]
-        if id(e) not in scope.by_identity:
-            scope.by_identity[id(e)] = self._made(e, stack[: depth + 1], scope)
-            self.kept.append(e)  # or another expression could get its identity
-        return scope.by_identity[id(e)]
-
-    def _made(self, e: Expression, stack: Sequence[Scope], scope: Scope) -> str:
-        if isinstance(e, Size):
-            return self._once(f"s[{self.size(e.extent)}]", "int64_t", scope)
-        if isinstance(e, Fold):
-            return self._fold(e, stack, scope)
-        if isinstance(e, Load):
-            digits = merged(list(zip(e.indices, self.graph.types[e.tensor].shape, strict=True)))
-            place = self._offset([extent for _, extent in digits], [self._value(one, stack) for one, _ in digits], stack)
-            found = loaded(f"{self._pointer(e.tensor)}[{place}]", e.dtype)
-            if e.held:
-                some = " && ".join(f"{self._wide(one, stack)} > 0" for one in e.held)
-                found = f"{some} ? {found} : {number(0, e.dtype)}"
-            return self._once(found, C_TYPES[e.dtype], scope)
-        assert isinstance(e, Apply)
-        arguments = [self._value(one, stack) for one in e.arguments]
-        try:
-            text = applied(e.function, arguments, e.dtype, dtype_of(e.arguments[-1]))
-        except KeyError as error:
-            raise UsageError(f"{e.function} of {dtype_of(e.arguments[-1])} has no plain loops") from error
-        return self._once(text, C_TYPES[e.dtype], scope)
-
-    def _once(self, text: str, kind: str, scope: Scope) -> str:
-        if text not in scope.by_text:
-            self.count += 1
-            scope.by_text[text] = f"v{self.count}"
-            scope.lines.append(f"const {kind} v{self.count} = {text};")
-        return scope.by_text[text]
-
-    def _offset(self, shape: Sequence[Extent], indices: Sequence[str], stack: Sequence[Scope]) -> str:
-        """The place of an element, row by row (Horner)."""
-        found = "0"
-        for extent, place in zip(shape, indices, strict=True):
-            wide = self._wide(extent, stack)
-            found = place if found == "0" else f"({found}) * {wide} + {place}"
-        return found
-
-    def _fold(self, e: Fold, stack: Sequence[Scope], scope: Scope) -> str:
-        self.count += 1
-        name, kind = f"v{self.count}", C_TYPES[e.dtype]
-        inner = list(stack)
-        kept = clipped(e) if self.clips else None
-        for place, (variable, extent) in enumerate(e.axes):
-            begin, step = self._share(stack) if place == len(e.axes) - 1 else ("0", "1")
-            end = self._wide(extent, stack)
-            if kept:
-                begin, end = (self._value(one, inner) for one in kept.bounds[variable.name])
-            inner.append(self._loop(variable.name, end, begin, step))
-        value = self._value(kept.value if kept else e.value, inner)
-        if e.how in ("max", "min") and kind == "float":
-            return self._extreme(e, name, value, inner, stack, scope)
-        summed = "fp32" if e.dtype in HALVES else e.dtype
-        if self.row is not None and e is self.row.fold:
-            out = self.graph.outputs[0]
-            target = self._offset(self.graph.types[out].shape, [*self.row.rows, e.axes[0][0].name], inner)
-            inner[-1].lines.append(f"{self._pointer(out)}[{target}] = {value};")
-        inner[-1].lines.append(f"{name} = {joined(e.how, name, value, summed)};")
-        scope.lines.append(f"{kind} {name} = {neutral(e.how, e.dtype)};")
-        self._close(inner, len(stack))
-        scope.lines += self._joined(name, e.how, summed, stack)
-        return self._once(rounded(name, e.dtype), kind, scope) if e.dtype in HALVES else name
-
-    def _share(self, stack: Sequence[Scope]) -> tuple[str, str]:
-        """Where a thread begins in the innermost axis of a reduction in this scope, and how far apart its terms are."""
-        return "0", "1"
-
-    def _joined(self, name: str, how: str, dtype: str, stack: Sequence[Scope]) -> list[str]:
-        """Lines that join what threads have of a reduction that they share."""
-        return []
-
-    def _loop(self, variable: str, end: str, begin: str = "0", step: str = "1") -> Scope:
-        return self._open(f"for (int64_t {variable} = {begin}; {variable} < {end}; {variable} += {step})", variable)
-
-    def _wide(self, extent: Extent, stack: Sequence[Scope]) -> str:
-        return f"{extent}LL" if isinstance(extent, int) else self._value(Size(extent), stack[:1])
-
-    def _extreme(self, e: Fold, name: str, value: str, inner: list[Scope], stack: Sequence[Scope], scope: Scope) -> str:
-        """A maximum or minimum of floats, as one of whole numbers; a NaN is the extreme."""
-        of_nan, sign = ("0x7fc00000", ">") if e.how == "max" else ("(int32_t)0x803fffff", "<")
-        self.count += 2
-        key, found = f"v{self.count - 1}", f"v{self.count}"
-        inner[-1].lines += [
-            f"const int32_t {key} = ordered({value}, {of_nan});",
-            f"{name} = {key} {sign} {name} ? {key} : {name};",
-        ]
-        scope.lines.append(f"int32_t {name} = ordered({neutral(e.how, e.dtype)}, 0);")
-        self._close(inner, len(stack))
-        scope.lines += self._joined(name, e.how, "int32", stack)
-        scope.lines.append(f"const float {found} = unordered({name});")
-        return found

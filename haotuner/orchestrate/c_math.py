@@ -21,6 +21,7 @@ from haotuner.microkernels.cpu.vector_math import (
     TO_WHOLE,
 )
 from haotuner.orchestrate.across import BLOCK
+from haotuner.orchestrate.c_sums import SUMS
 
 # What a value is computed in. Halves are floats, rounded after every step; in memory they are their bits.
 C_TYPES: Mapping[str, str] = {
@@ -36,7 +37,7 @@ MEMORY_TYPES: Mapping[str, str] = {**C_TYPES, **dict.fromkeys(HALVES, "uint16_t"
 def _polynomial(coefficients: Sequence[float], x: str) -> str:
     found = f"{coefficients[-1]!r}f"
     for one in reversed(coefficients[:-1]):
-        found = f"({found} * {x} + {one!r}f)"
+        found = f"ht_fused({found}, {x}, {one!r}f)"
     return found
 
 
@@ -70,22 +71,32 @@ INLINE float ht_modf(float a, float b) {{
 #if defined __FMA__ || defined __CUDACC__ || defined __CUDACC_RTC__
 #define FUSED
 #endif
+INLINE float ht_fused(float a, float b, float c) {{ /* a b + c, rounded once where the processor does it */
+#ifdef FUSED
+  return fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}}
 #define WHOLE 0x4b400000 /* the bits of {TO_WHOLE!r} */
 INLINE float power2(int32_t n) {{ return bits((int32_t)((uint32_t)(n + 127) << 23)); }}
-INLINE float ht_exp(float x) {{ /* 2^n e^r, the power in two factors; sums are such that taking them apart changes nothing */
-  float c = x < -104.5f ? -104.5f : x;
+INLINE int32_t ht_reduced(float x, float* e) {{ /* n and e^r of x = n ln 2 + r; the sums are exact as they stand */
+  float t = ht_fused(x, {LOG2_E!r}f, {TO_WHOLE!r}f), n = t - {TO_WHOLE!r}f;
+  float r = ht_fused(n, {-LN2_LOW!r}f, ht_fused(n, {-LN2_HIGH!r}f, x));
+  *e = {_polynomial((1.0, 1.0, *EXP), "r")};
+  return (int32_t)((uint32_t)whole(t) - WHOLE);
+}}
+INLINE float ht_exp_inside(float x) {{ /* of -87 to 87; of NaN any number */
+  float e;
+  int32_t i = ht_reduced(x, &e);
+  return bits((int32_t)((uint32_t)whole(e) + ((uint32_t)i << 23)));
+}}
+INLINE float ht_exp(float x) {{ /* 2^n e^r, the power in two factors */
+  float c = x < -104.5f ? -104.5f : x, e;
   c = c > 89.0f ? 89.0f : c;
-#ifdef FUSED
-  float t = fmaf(c, {LOG2_E!r}f, {TO_WHOLE!r}f), n = t - {TO_WHOLE!r}f;
-  float r = fmaf(n, {-LN2_LOW!r}f, fmaf(n, {-LN2_HIGH!r}f, c));
-#else
-  float t = c * {LOG2_E!r}f + {TO_WHOLE!r}f;
-  float n = (float)(int32_t)((uint32_t)whole(t) - WHOLE), most = c - n * {LN2_HIGH!r}f;
-  float r = bits(whole(most) + (whole(t) >> 31)) - n * {LN2_LOW!r}f; /* t is over 0, but compilers do not know it */
-#endif
-  float e = {_polynomial((1.0, 1.0, *EXP), "r")};
-  int32_t i = (int32_t)((uint32_t)whole(t) - WHOLE), h = i >> 1;
-  float p = i < -150 ? 0.0f : power2(i - h); /* of what masks leave: to underflow costs a vector of Intel's 150 cycles */
+  int32_t i = ht_reduced(c, &e), h = i >> 1;
+  /* 0 of what masks leave: to underflow costs a vector of Intel's 150 cycles */
+  float p = bits(whole(power2(i - h)) & ~((i + 150) >> 31));
   float y = bits((int32_t)((uint32_t)whole(e) + ((uint32_t)h << 23))) * p;
   return x == x ? y : x; /* asked last, or the loop becomes no vectors */
 }}
@@ -116,15 +127,15 @@ INLINE uint16_t to_fp16(float f) {{
 }}
 INLINE float ht_tanh(float x) {{
   float s = fabsf(x), q = x * x, t = s > {TANH_END!r}f ? {TANH_END!r}f : s;
-  float near = {_polynomial(TANH, "q")} * q * x + x;
-  float far = signed_as(1.0f - 2.0f / (ht_exp(t + t) + 1.0f), x);
+  float near = ht_fused({_polynomial(TANH, "q")} * q, x, x);
+  float far = signed_as(1.0f - 2.0f / (ht_exp_inside(t + t) + 1.0f), x);
   float y = s < {TANH_SPLIT!r}f ? near : far;
   return x == x ? y : x;
 }}
 INLINE float ht_erf(float x) {{
   float s = fabsf(x), t = s > {ERF_END!r}f ? {ERF_END!r}f : s, q = x * x;
-  float near = {_polynomial(ERF_SMALL, "q")} * x + x;
-  float far = signed_as(1.0f - ht_exp({_polynomial(ERF_LARGE, "t")} * t - t), x);
+  float near = ht_fused({_polynomial(ERF_SMALL, "q")}, x, x);
+  float far = signed_as(1.0f - ht_exp_inside(ht_fused({_polynomial(ERF_LARGE, "t")}, t, -t)), x);
   float y = t < {ERF_SPLIT!r}f ? near : far;
   return x == x ? y : x;
 }}
@@ -139,7 +150,7 @@ PRELUDE = f"""#include <math.h>
 #define INLINE static inline __attribute__((always_inline))
 INLINE float bits(int32_t i) {{ float f; memcpy(&f, &i, 4); return f; }}
 INLINE int32_t whole(float f) {{ int32_t i; memcpy(&i, &f, 4); return i; }}
-{FUNCTIONS}"""
+{FUNCTIONS}{SUMS}"""
 
 # Behind it, where a group turns what it reads.
 TURNING = f"""#include "kinds/turn.h"
@@ -217,7 +228,7 @@ def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
         "xor": "(!{0} != !{1})",
         "isnan": "({0} != {0})",
         "isinf": "(({0} == INFINITY) | ({0} == -INFINITY))",
-        "sign": "(({0} > 0) - ({0} < 0))",
+        "sign": "({0} != {0} ? {0} : ({0} > 0) - ({0} < 0))" if real else "(({0} > 0) - ({0} < 0))",
     }
     if function in simple:
         return simple[function].format(*a)

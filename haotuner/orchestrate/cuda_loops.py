@@ -126,6 +126,7 @@ class _Read:
 
 class _Writer(LoopsWriter):
     clips = False  # lanes share terms evenly
+    functions = False
 
     def __init__(self, graph: Graph, name: str, read: _Read) -> None:
         super().__init__(graph, name, read)

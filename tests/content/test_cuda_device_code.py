@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class Told:
     def builds_for(self, arch: str) -> bool:
         return arch != "sm_70"
 
-    def compile(self, source: str, arch: str) -> Compiled:
+    def compile(self, source: str, arch: str, flags: Sequence[str] = ()) -> Compiled:
         spill = self.spills[min(len(self.asked), len(self.spills) - 1)]
         self.asked.append(source)
         facts = {"registers": self.registers, "stack_bytes": spill, "spill_bytes": spill, "static_shared_bytes": 0}

@@ -10,6 +10,7 @@ import sys
 import tarfile
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ class Copying:
     def builds_for(self, arch: str) -> bool:
         return True
 
-    def compile(self, source: str, arch: str) -> Compiled:
+    def compile(self, source: str, arch: str, flags: Sequence[str] = ()) -> Compiled:
         self.calls += 1
         facts = {"registers": 32.0, "stack_bytes": 0.0, "spill_bytes": 0.0, "static_shared_bytes": 0.0}
         symbols = re.findall(r"(\w+)\(", source)

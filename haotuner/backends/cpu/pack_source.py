@@ -75,14 +75,13 @@ PACK_SOURCES = (
     *(f"kinds/{name}" for name in KINDS),
 )
 
-# Of generated loops. Sums may be taken apart into lanes; NaN and infinity stay what they are. Whole numbers wrap around:
+# Of generated loops: none that lets a compiler change what a node of a model computes. Every node rounds its own result,
+# -0, NaN and infinity stay what they are; sums are vectors where orchestrate/c_sums.py says so. Whole numbers wrap around:
 # what a compiler concludes from sums of data that do not could take away what keeps an index inside its tensor.
 GROUP_FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-fassociative-math",
-    "-fno-signed-zeros",
-    "-ffp-contract=fast",
+    "-ffp-contract=off",
     "-fwrapv",
     "-Wno-unused",
 )

@@ -13,6 +13,8 @@ from haotuner.errors import EnvironmentMissing
 
 # No fast math: it flushes denormals, which a dense layer must not.
 FLAGS = ("-std=c++17", "-w")  # -w: generated code leaves variables unused
+# Of groups: every node of a model rounds its own result. Sums of products fuse by name, see orchestrate/c_math.py.
+GROUP_FLAGS = ("-fmad=false",)
 HOW_TO_GET = 'install NVRTC with: pip install "haotuner[cuda]", or a CUDA 12.8 or later toolkit with nvcc on the PATH'
 
 
@@ -36,8 +38,8 @@ class Compiler(Protocol):
         """Whether machine code of an architecture like ``sm_90a`` can be made."""
         ...
 
-    def compile(self, source: str, arch: str) -> Compiled:
-        """Compile a self-contained unit. CompileFailed with the compiler's words."""
+    def compile(self, source: str, arch: str, flags: Sequence[str] = ()) -> Compiled:
+        """Compile a self-contained unit with ``FLAGS`` and these. CompileFailed with the compiler's words."""
         ...
 
 

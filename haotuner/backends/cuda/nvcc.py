@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +26,13 @@ class Nvcc:
         """Whether the toolkit makes machine code of this architecture."""
         return self.toolkit.builds_for(arch)
 
-    def compile(self, source: str, arch: str) -> Compiled:
+    def compile(self, source: str, arch: str, flags: Sequence[str] = ()) -> Compiled:
         """Compile a unit in a process of its own. CompileFailed with nvcc's words, or after ``COMPILE_SECONDS``."""
         with tempfile.TemporaryDirectory() as folder:
             unit, cubin = Path(folder, "unit.cu"), Path(folder, "unit.cubin")
             unit.write_text(source)
-            command = [str(self.toolkit.nvcc), "-cubin", "-Xptxas=-v", f"-arch={arch}", *FLAGS, str(unit), "-o", str(cubin)]
+            words = ["-cubin", "-Xptxas=-v", f"-arch={arch}", *FLAGS, *flags]
+            command = [str(self.toolkit.nvcc), *words, str(unit), "-o", str(cubin)]
             done = run_tool(command, seconds=COMPILE_SECONDS)
             return compiled(cubin.read_bytes(), done.stdout + done.stderr, arch)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,10 +40,10 @@ class Nvrtc:
         """Whether machine code of this architecture can be made."""
         return arch.rstrip("af") in self.archs
 
-    def compile(self, source: str, arch: str) -> Compiled:
+    def compile(self, source: str, arch: str, flags: Sequence[str] = ()) -> Compiled:
         """Compile a unit in this process. CompileFailed with NVRTC's words."""
         program = ctypes.c_void_p()
-        options = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in OPTIONS)]
+        options = [option.encode() for option in (f"--gpu-architecture={arch}", *OPTIONS, *flags)]
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"unit.cu", 0, None, None)
         try:
             done = self.library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))

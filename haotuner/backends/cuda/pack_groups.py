@@ -8,7 +8,7 @@ from pathlib import Path
 
 from haotuner.backends.backend import GroupLaunch
 from haotuner.backends.cuda.code_cache import CodeCache, Entry
-from haotuner.backends.cuda.compiler import FLAGS
+from haotuner.backends.cuda.compiler import FLAGS, GROUP_FLAGS
 from haotuner.backends.cuda.device_code import find_compiler
 from haotuner.files import written_aside
 
@@ -18,12 +18,12 @@ def build_groups(source: str, out: Path, *, arch: str, cache: Path | None) -> No
 
     ``cache``: the folder of units by content that kernels are kept in, too.
     """
-    content = json.dumps([source, arch, FLAGS])
+    content = json.dumps([source, arch, FLAGS, GROUP_FLAGS])
     kept = None if cache is None else CodeCache(cache)
     entry = None if kept is None else kept.find(content, None)
     if entry is None:
         compiler = find_compiler(arch)
-        done = compiler.compile(source, arch)
+        done = compiler.compile(source, arch, GROUP_FLAGS)
         facts = {"compiler": compiler.name, "arch": arch, "resources": done.resources}
         entry = Entry(unit=source, cubin=done.cubin, facts=facts)
         if kept is not None:
