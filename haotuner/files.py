@@ -11,6 +11,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 
 _KINDS = {
@@ -35,23 +36,72 @@ def kind_of(path: Path, *, follow: bool = True) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "")
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file of at most ``most_bytes``.
+def open_regular(path: Path | str, most_bytes: int, *, follow: bool = True, folder: int | None = None) -> BufferedReader:
+    """A regular file of at most ``most_bytes``, open for reading; the caller closes it.
 
     A pipe would be waited for without end, and a device such as /dev/zero never stops.
 
+    Args:
+        path: the file.
+        most_bytes: the largest size; the file may grow afterwards, so that readers bound what they take, too.
+        follow: whether a link stands for what it points to; otherwise it is refused (ELOOP).
+        folder: descriptor of the folder that ``path`` is relative to; None: the current one.
+
     Raises:
-        OSError: it cannot be read, is no regular file, or is larger.
+        OSError: it cannot be opened, is no regular file, or is larger.
         ValueError: a zero byte in the path.
     """
-    _only_regular(kind_of(path))
+    # Looked at before it is opened, since the opening alone makes some devices act.
+    _only_regular(os.stat(path, dir_fd=folder, follow_symlinks=follow).st_mode)
     # Without waiting: what was a file a moment ago may be a pipe now.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        _only_regular(_KINDS.get(stat.S_IFMT(os.fstat(file.fileno()).st_mode), ""))
-        data = file.read(most_bytes + 1) if os.fstat(file.fileno()).st_size <= most_bytes else None
-    if data is None or len(data) > most_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {_size(most_bytes)}, which no such file has")
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    file = os.fdopen(os.open(path, flags, dir_fd=folder), "rb")
+    try:
+        facts = os.fstat(file.fileno())
+        _only_regular(facts.st_mode)
+        if facts.st_size > most_bytes:  # a sparse file takes no disk and would take the memory
+            raise _too_large(most_bytes)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def read_regular(path: Path | str, most_bytes: int, *, follow: bool = True, folder: int | None = None) -> bytes:
+    """The content of a regular file of at most ``most_bytes``; arguments and errors as of ``open_regular``."""
+    with open_regular(path, most_bytes, follow=follow, folder=folder) as file:
+        data = file.read(most_bytes + 1)  # of files in /proc no size is known
+    if len(data) > most_bytes:
+        raise _too_large(most_bytes)
     return data
+
+
+def open_beneath(folder: Path, name: str, most_bytes: int) -> BufferedReader:
+    """A regular file in or below a folder, open for reading. Links are followed as long as they stay below the folder.
+
+    No part of the path is trusted twice: it is resolved, and then walked without following any link that came since.
+
+    Raises:
+        PermissionError: the path leads out of the folder.
+        OSError: as of ``open_regular``.
+        ValueError: a zero byte in the name.
+    """
+    root = os.path.realpath(folder, strict=True)
+    path = os.path.realpath(Path(root) / name, strict=True)
+    if os.path.commonpath((root, path)) != root:
+        raise PermissionError(errno.EACCES, "it leads out of the folder")
+    *folders, last = Path(path).relative_to(root).parts or (".",)
+    with contextlib.ExitStack() as opened:
+        inner = _open_folder(root, None, opened)
+        for part in folders:
+            inner = _open_folder(part, inner, opened)
+        return open_regular(last, most_bytes, follow=False, folder=inner)
+
+
+def _open_folder(name: str, outer: int | None, opened: contextlib.ExitStack) -> int:
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=outer)
+    opened.callback(os.close, descriptor)
+    return descriptor
 
 
 @contextlib.contextmanager
@@ -64,10 +114,10 @@ def written_aside(path: Path) -> Iterator[Path]:
         OSError: the folder is missing, full or read-only, or a pipe, device, link or folder is at ``path``: a rename would
             put a file where it was.
     """
-    _only_regular(kind_of(path, follow=False))
+    _nothing_else(path)
     with new_file_beside(path) as aside:
         yield aside
-        _only_regular(kind_of(path, follow=False))
+        _nothing_else(path)
         aside.replace(path)
 
 
@@ -83,10 +133,24 @@ def new_file_beside(path: Path) -> Iterator[Path]:
             aside.unlink()
 
 
-def _only_regular(kind: str) -> None:
-    if kind:
-        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file")
+def _nothing_else(path: Path) -> None:
+    """OSError unless a regular file or nothing is at ``path``."""
+    with contextlib.suppress(FileNotFoundError):
+        _only_regular(path.lstat().st_mode)
+
+
+def _only_regular(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        code = errno.ELOOP if stat.S_ISLNK(mode) else errno.EINVAL
+        raise OSError(code, f"it is {kind}, not a regular file")
+
+
+def _too_large(most_bytes: int) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {_size(most_bytes)}, which no such file has")
 
 
 def _size(count: int) -> str:
+    if count < 1 << 20:
+        return f"{count:,} bytes"
     return f"{count >> 30} GiB" if count >= 1 << 30 else f"{count >> 20} MiB"

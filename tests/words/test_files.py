@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from haotuner.files import kind_of, read_regular, written_aside
+from haotuner.files import kind_of, open_beneath, open_regular, read_regular, written_aside
 
 
 def make(what: str, path: Path) -> Path:
@@ -95,3 +96,74 @@ def test_a_new_file_follows_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "it").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "socket", "device"])
+def test_only_a_regular_file_is_opened_relative_to_a_folder(tmp_path: Path, what: str) -> None:
+    path = make(what, tmp_path / "it")
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match=f"it is a {what}, not a regular file"):
+            open_regular(path.name, 100, folder=folder)
+    finally:
+        os.close(folder)
+
+
+def test_a_link_is_refused_where_links_are_not_allowed(tmp_path: Path) -> None:
+    link = make("link", tmp_path / "it")
+    with pytest.raises(OSError, match="it is a link") as refused:
+        read_regular(link, 100, follow=False)
+    assert refused.value.errno == errno.ELOOP
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(OSError, match="symbolic links"):
+        read_regular(tmp_path / "round", 100)
+
+
+def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "it")
+    (tmp_path / "file").write_bytes(b"")
+    as_before = (tmp_path / "file").stat()
+    monkeypatch.setattr("haotuner.files.os.stat", lambda *_, **__: as_before)
+    with pytest.raises(OSError, match="it is a pipe"):
+        open_regular(tmp_path / "it", 100)
+
+
+def test_a_file_beneath_a_folder_is_opened_through_links_that_stay_there(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    (model / "data").mkdir(parents=True)
+    (model / "data" / "w.bin").write_bytes(b"inside")
+    (tmp_path / "secret").write_bytes(b"outside")
+    (model / "link").symlink_to("data/w.bin")
+    (model / "folder").symlink_to("data")
+    for name in ("data/w.bin", "link", "folder/w.bin", "./data/../data/w.bin"):
+        with open_beneath(model, name, 100) as file:
+            assert file.read() == b"inside"
+    (model / "out").symlink_to("../secret")
+    (model / "up").symlink_to("..")
+    for name in ("out", "up/secret", "../secret", str(tmp_path / "secret")):
+        with pytest.raises(PermissionError, match="leads out of the folder"):
+            open_beneath(model, name, 100)
+    os.mkfifo(model / "pipe")
+    (model / "itself").symlink_to("itself")
+    for name, why in (
+        ("pipe", "a pipe"),
+        ("itself", "symbolic links"),
+        (".", "a folder"),
+        ("data", "a folder"),
+        ("no", "No such"),
+    ):
+        with pytest.raises(OSError, match=why):
+            open_beneath(model, name, 100)
+    with pytest.raises(OSError, match="more than 3 bytes"):
+        open_beneath(model, "link", 3)
+
+
+def test_a_link_that_comes_after_the_path_was_resolved_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "secret").write_bytes(b"outside")
+    (tmp_path / "model" / "w").symlink_to("../secret")
+    monkeypatch.setattr("haotuner.files.os.path.realpath", lambda path, **_: str(path))
+    with pytest.raises(OSError, match="it is a link"):
+        open_beneath(tmp_path / "model", "w", 100)
