@@ -12,12 +12,14 @@ from haotuner.graph.extents import Extent, canonical, largest, same, smallest
 from haotuner.graph.graph import Required
 from haotuner.graph.types import FLOATS
 from haotuner.importing import curves
+from haotuner.importing.aten_attention import ATTENTION
 from haotuner.importing.aten_bags import BAGS
 from haotuner.importing.aten_call import Aten, Rule
 from haotuner.importing.aten_indexing import INDEXING
 from haotuner.importing.aten_ordered import ORDERED
 from haotuner.importing.aten_places import PLACES
 from haotuner.importing.aten_pools import POOLS
+from haotuner.importing.aten_products import PRODUCTS
 from haotuner.importing.aten_random import RANDOM
 from haotuner.importing.aten_recurrent import RECURRENT
 from haotuner.importing.aten_resize import RESIZE
@@ -96,27 +98,6 @@ def _leaning(a: Aten) -> list[str]:
 
 def _same(a: Aten) -> str:
     return a.cast(a.at(0), a.dtype)
-
-
-def _product(a: Aten) -> str:
-    return a.onnx("MatMul", a.at(0), a.at(1))
-
-
-def _added_product(a: Aten) -> str:
-    found, more = a.onnx("MatMul", a.at(1), a.at(2)), a.at(0)
-    found = found if a.named.get("alpha", 1) == 1 else a.g.map("mul", found, a.named["alpha"])
-    if a.named.get("beta", 1) == 0:
-        return found
-    return a.g.map("add", found, more if a.named.get("beta", 1) == 1 else a.g.map("mul", more, a.named["beta"]))
-
-
-def _added_products(a: Aten) -> str:
-    """addbmm: the products of all matrices together."""
-    x, one, other = a.at(0), a.at(1), a.at(2)
-    total = a.onnx("ReduceSum", a.onnx("MatMul", one, other), a.whole(0), keepdims=0)
-    beta, alpha = a.named.get("beta", 1), a.named.get("alpha", 1)
-    total = total if alpha == 1 else a.g.map("mul", total, alpha)
-    return a.g.map("add", total, x if beta == 1 else a.g.map("mul", x, beta)) if beta else total
 
 
 def _transposed(a: Aten) -> str:
@@ -287,8 +268,6 @@ ATEN: Mapping[str, Rule] = {
     **{f"log{base}.default": _logarithm(base) for base in (2, 10)},
     "fill.Scalar": lambda a: a.g.add("broadcast", a.cast(a.at(1), a.dtype), shape=a.shape()),
     "hardtanh.default": _clamped, "clamp.default": _clamped, "clamp.Tensor": _clamped,
-    "mm.default": _product, "bmm.default": _product, "addmm.default": _added_product, "baddbmm.default": _added_product,
-    "addbmm.default": _added_products,
     "view.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
     "_unsafe_view.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
     "reshape.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
@@ -318,5 +297,6 @@ ATEN: Mapping[str, Rule] = {
     "arange.default": _counted, "arange.start": _counted, "arange.start_step": _counted,
     "empty.memory_format": _full(0), "empty_like.default": _full(0), "empty_permuted.default": _full(0),
     "constant_pad_nd.default": _padded, "where.self": _where,
-    **BAGS, **INDEXING, **ORDERED, **PLACES, **POOLS, **RANDOM, **RECURRENT, **RESIZE, **ROWS, **SCATTERED, **SPECIAL,
+    **ATTENTION, **BAGS, **INDEXING, **ORDERED, **PLACES, **POOLS, **PRODUCTS, **RANDOM, **RECURRENT, **RESIZE, **ROWS,
+    **SCATTERED, **SPECIAL,
 }  # fmt: skip

@@ -18,18 +18,21 @@ from haotuner.graph.extents import Extent, canonical, ceiling_division, dimensio
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
 from haotuner.importing.aten import ATEN
+from haotuner.importing.aten_attention import KEPT as ATTENTION_KEPT
 from haotuner.importing.aten_attention import attention_taken_apart
 from haotuner.importing.aten_call import Aten
 from haotuner.importing.aten_complex import COMPLEX, Complex, called, has_complex
 from haotuner.importing.aten_guards import required
 from haotuner.importing.aten_lengths import lengths_kept
+from haotuner.importing.aten_products import KEPT as PRODUCTS_KEPT
 from haotuner.importing.folding import Folding
 from haotuner.importing.read import finished
 from haotuner.importing.refusals import refuse
 
 SUFFIX = ".pt2"
 NAMES = "haotuner_dimensions.txt"  # beside the program in its file: a line for each symbol, with its name
-KEPT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "roll.default", "instance_norm.default",
+KEPT = (*PRODUCTS_KEPT, *ATTENTION_KEPT,
+        "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "roll.default", "instance_norm.default",
         "group_norm.default", "rms_norm.default", "pixel_shuffle.default", "unbind.int", "adaptive_avg_pool2d.default",
         "grid_sampler.default", "grid_sampler_2d.default", "grid_sampler_3d.default",
         *(f"{kind}_pad{rank}d.default" for kind in ("reflection", "replication") for rank in (1, 2, 3)),

@@ -91,37 +91,54 @@ class Following:
         value = self.graph.constants.get(tensor)
         return float(value.reshape(())) if value is not None and value.size == 1 else None
 
-    def carried(self, tensor: str, row_of: Callable[[str], Any], channels: int) -> Carried:
+    def carried(self, tensor: str, row_of: Callable[[str], Any], channels: int, *, regrouped: bool = False) -> Carried:
         """What may follow a product of so many channels: bias, function, residual, or bias, residual, function.
 
-        ``row_of`` gives a constant's row of channels, or None.
+        ``row_of`` gives a constant's row of channels, or None. ``regrouped``: also behind reshapes that keep the last axis,
+        which are views of the same rows.
         """
         steps: list[str] = []
         nodes: list[str] = []
         counts: list[int] = []
         constants: dict[str, Any] = {}
         passed: dict[str, str] = {}
+        views: list[str] = self._views(tensor) if regrouped else []
+        last = views[-1] if views else tensor
 
         def take(step: str, made: Sequence[str], rows: Mapping[str, Any] = NOTHING) -> None:
+            nonlocal last, views
             steps.append(step)
-            nodes.extend(made)
-            counts.append(len(made))
+            nodes.extend([*views, *made])
+            counts.append(len(views) + len(made))
             constants.update({name: np.full(channels, value, np.float32) for name, value in rows.items()})
+            views = self._views(made[-1]) if regrouped else []
+            last = views[-1] if views else made[-1]
 
-        found = self.after(tensor, "add")
+        found = self.after(last, "add")
         if found is not None and (row := row_of(found[1])) is not None:
             take("bias", [found[0]], {"bias": row})
-        function = self._function_of_one(nodes[-1] if nodes else tensor, row_of)
+        function = self._function_of_one(last, row_of)
         if function is not None:
             take(*function)
-        more = self.added(nodes[-1] if nodes else tensor)
-        if more is not None and self._alike(more[1], tensor):
+        more = self.added(last)
+        if more is not None and self._alike(more[1], last):
             passed["residual"] = more[1]
             take("residual", [more[0]])
-            function = self._function_of_one(more[0], row_of) if function is None else None
+            function = self._function_of_one(last, row_of) if function is None else None
             if function is not None:
                 take(*function)
         return Carried(tuple(steps), tuple(nodes), tuple(counts), constants, passed)
+
+    def _views(self, tensor: str) -> list[str]:
+        """Reshapes after a tensor, each the only reader of what is before it, that keep its last axis."""
+        found: list[str] = []
+        channels = self.graph.types[tensor].shape[-1:]
+        while (node := self.only_reader(found[-1] if found else tensor)) is not None and node.primitive == "reshape":
+            shape = self.graph.types[node.output].shape
+            if not channels or not shape or not same(shape[-1], channels[0]):
+                break
+            found.append(node.output)
+        return found
 
     def _alike(self, tensor: str, other: str) -> bool:
         """Whether a tensor that comes with the call has the shape of another one."""

@@ -95,7 +95,10 @@ class Finder:
         rows = Rows(
             features, lambda one: self._row(one, features, behind), lambda one: self._told_row(one, features, behind)
         )
-        after = of_bytes(self.follow, last, rows) if whole else self.follow.carried(last, rows.of, features).prefixes()
+        if whole:
+            after = of_bytes(self.follow, last, rows)
+        else:
+            after = self.follow.carried(last, rows.of, features, regrouped=plain.startswith("dense:")).prefixes()
         if self.serves is not None:  # a device's model binds what is read of a channel with the weight
             after = (one for one in after if not one.rows)
         return next((one for one in after if self.serves is None or self.serves(Op.parse(f"{plain}{one.epilogue}"))), None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,9 @@ def export(
     named = dict(kwargs or {})
     with lengths_kept(torch), _plain_outputs(module):
         program = torch.export.export(module.eval(), args, named or None, dynamic_shapes=_without_names(dynamic_shapes))
-    names = _names(program, dynamic_shapes)
+    if isinstance(dynamic_shapes, torch.export.ShapesCollection):
+        dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, named or None)
+    names = _names(program, _by_tensor(module, args, named, dynamic_shapes))
     graph = graph_of_program(program, names)
     if out is not None:
         place = Path(out)
@@ -71,16 +74,36 @@ def _without_names(asked: Any) -> Any:
     return type(asked)(map(_without_names, asked)) if isinstance(asked, (list, tuple)) else asked
 
 
-def _names(program: Any, dynamic_shapes: Any) -> dict[str, str]:
+def _by_tensor(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], asked: Any) -> list[Any]:
+    """What was asked of each tensor among the inputs, in their order; None where nothing was."""
+    signature = inspect.signature(module.forward)
+    every = signature.bind(*args, **kwargs).arguments
+    by_name = dict(asked if isinstance(asked, Mapping) else zip(every, asked or (), strict=False))
+    for name, one in signature.parameters.items():
+        if one.kind is inspect.Parameter.VAR_KEYWORD:
+            by_name.update(by_name.pop(name, None) or {})
+    given = {**signature.bind_partial(*args).arguments, **kwargs}  # torch has tensors in this order, not in the signature's
+    return [one for name, value in given.items() for one in _leaves(value, by_name.get(name))]
+
+
+def _leaves(value: Any, asked: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield asked
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _leaves(one, (asked or {}).get(key))
+    elif isinstance(value, (list, tuple)):
+        for place, one in enumerate(value):
+            yield from _leaves(one, asked[place] if asked else None)
+
+
+def _names(program: Any, asked: Sequence[Any]) -> dict[str, str]:
     """The name that the caller gave to each symbol that is a whole dimension of an input."""
-    sizes = symbols_of(program)
-    asked = dynamic_shapes or {}
-    pairs = [(one, asked.get(one)) for one in sizes] if isinstance(asked, Mapping) else list(zip(sizes, asked, strict=False))
     found: dict[str, str] = {}
-    for name, axes in pairs:
+    for sizes, axes in zip(symbols_of(program).values(), asked, strict=False):
         named: Mapping[int, Any] = axes if isinstance(axes, Mapping) else dict(enumerate(axes or ()))
         for axis, one in named.items():
-            size = sizes[name][axis]
+            size = sizes[axis]
             label = one if isinstance(one, str) else getattr(one, "__name__", "")
             if label and hasattr(size, "node") and getattr(size.node.expr, "is_Symbol", False):
                 found.setdefault(str(size.node.expr), label)

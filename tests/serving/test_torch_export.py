@@ -97,6 +97,31 @@ def test_dimensions_may_only_be_named_and_inputs_be_given_by_name():
     assert set(graph.dimensions) == {"people", "words"} and graph.inputs == ("ids", "mask")
 
 
+def test_dimensions_of_nested_inputs_and_of_inputs_in_another_order_are_named():
+    from haotuner.torch import export
+
+    class Cached(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, cache: Any, *more: Any, scale: Any = None, shift: Any = None) -> Any:
+            return (x + cache["k"][0] + cache["k"][1] + more[0] * more[1]) * scale.sum() + shift.sum()
+
+    def rows(count: int) -> Any:
+        return torch.randn(count, 3)
+
+    shapes = {"x": {0: "m"}, "cache": {"k": ({0: "m"}, {0: "m"})}, "more": ({0: "m"}, {0: "m"}), "scale": {0: "a"},
+              "shift": {0: "b"}}  # fmt: skip
+    given = (rows(4), {"k": (rows(4), rows(4))}, rows(4), rows(4))
+    graph = export(Cached(), given, shapes, kwargs={"scale": rows(5), "shift": rows(6)})
+    first = {name: str(graph.types[name].shape[0]) for name in graph.inputs}
+    assert first == {"x": "m", "cache_k_0": "m", "cache_k_1": "m", "more_0": "m", "more_1": "m", "scale": "a", "shift": "b"}
+
+    class Named(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, a: Any = None, b: Any = None) -> Any:
+            return a.sum() + b.sum()
+
+    graph = export(Named(), (), {"a": {0: "A"}, "b": {0: "B"}}, kwargs={"b": rows(3), "a": rows(4)})
+    assert {name: str(graph.types[name].shape[0]) for name in graph.inputs} == {"a": "A", "b": "B"}
+
+
 def test_a_tensor_returned_twice_has_two_names():
     from haotuner.torch import export
 
