@@ -41,7 +41,8 @@ class Node:
 class Graph:
     """``types`` of every tensor by name; ``constants`` are known now; ``inputs`` and ``outputs`` in the order of a call.
 
-    ``guards`` of the tensors that one side of a branch makes; ``required`` of requests.
+    ``guards`` of the tensors that one side of a branch makes; ``required`` of requests; ``defaults``: arrays of inputs
+    that a call may leave out.
     """
 
     inputs: tuple[str, ...]
@@ -51,6 +52,7 @@ class Graph:
     constants: Mapping[str, Any]
     guards: Mapping[str, Guard] = field(default_factory=dict)
     required: tuple[Required, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -147,6 +149,7 @@ def renamed(graph: Graph, of: Callable[[str], str]) -> Graph:
         constants={of(name): value for name, value in graph.constants.items()},
         guards={of(name): guard for name, guard in graph.guards.items()},
         required=graph.required,
+        defaults={of(name): value for name, value in graph.defaults.items()},
     )
 
 
@@ -199,6 +202,7 @@ class GraphBuilder:
     guards: dict[str, Guard] = field(default_factory=dict)
     required: list[Required] = field(default_factory=list)
     guard: Guard = ()  # of what is added now
+    defaults: dict[str, Any] = field(default_factory=dict)  # of inputs
 
     def input(self, name: str, shape: Sequence[Extent], dtype: str = "fp32") -> str:
         """A tensor that comes with the call."""
@@ -259,6 +263,7 @@ class GraphBuilder:
             constants={name: one for name, one in self.constants.items() if name in needed},
             guards={name: one for name, one in self.guards.items() if name in used},
             required=tuple(self.required),
+            defaults=dict(self.defaults),
         )
 
     def _free(self, stem: str) -> str:

@@ -17,9 +17,10 @@ from haotuner.graph.dequantised import dequantised_by_rows
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
 from haotuner.graph.scaled import scaled_weights
-from haotuner.graph.types import TensorType
+from haotuner.graph.types import TensorType, numpy_dtype
 from haotuner.importing.branches import Rest, branched
 from haotuner.importing.call import Call
+from haotuner.importing.defaults import with_defaults
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
@@ -43,13 +44,16 @@ _CONSTANTS = ("value", "value_float", "value_floats", "value_int", "value_ints")
 Ranges: TypeAlias = Callable[[Mapping[str, TensorType]], Mapping[str, Span]]
 
 
-def read(path: str | Path, fixed: Mapping[str, Any] | None = None, ranges: Ranges | None = None) -> Graph:
+def read(
+    path: str | Path, fixed: Mapping[str, Any] | None = None, ranges: Ranges | None = None, defaults: bool = True
+) -> Graph:
     """The graph of an ONNX file.
 
     Args:
         path: the file; external data lie beside it.
         fixed: inputs whose contents are known now and no input of the graph (a shape, for instance).
         ranges: sizes that requests may have, by dimension, once it knows the inputs; they settle branches.
+        defaults: whether initializers that the file lists as inputs, too, may be given by a request.
 
     Raises:
         UsageError: not a model, damaged, or with operators or settings that have no rule; all unknown ones are listed.
@@ -58,7 +62,7 @@ def read(path: str | Path, fixed: Mapping[str, Any] | None = None, ranges: Range
     place = Path(path)
     model = open_model(place)
     try:
-        return graph_of(model, place.parent, fixed or {}, ranges)
+        return graph_of(model, place.parent, fixed or {}, ranges, defaults)
     except (
         TypeError,
         ValueError,
@@ -72,8 +76,21 @@ def read(path: str | Path, fixed: Mapping[str, Any] | None = None, ranges: Range
         raise UsageError(f"{place} is damaged: {type(error).__name__}: {error}") from error
 
 
-def graph_of(model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: Ranges | None = None) -> Graph:
-    """The graph of a ModelProto; errors as of ``read``."""
+def graph_of(
+    model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: Ranges | None = None, defaults: bool = True
+) -> Graph:
+    """The graph of a ModelProto; arguments and errors as of ``read``."""
+
+    def with_inputs(chosen: Mapping[str, Any]) -> Graph:
+        return _graph_with(model, folder, fixed, ranges, chosen)
+
+    return with_defaults(model, fixed, with_inputs) if defaults else with_inputs({})
+
+
+def _graph_with(
+    model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: Ranges | None, defaults: Mapping[str, Any]
+) -> Graph:
+    """``defaults``: initializers that are inputs of the graph."""
     own = {(one.domain, one.name): one for one in model.functions}
     opset = opset_of(model.opset_import, "model")
     _refuse_unknown(model.graph, opset, own)
@@ -85,8 +102,10 @@ def graph_of(model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: 
     for name, value in fixed.items():
         names[name] = reader.g.constant(np.asarray(value), name=name)
     for one in model.graph.input:
-        if one.name not in fixed and one.name not in weights:
+        if one.name not in fixed and (one.name not in weights or one.name in defaults):
             names[one.name] = _input(reader.g, one)
+    for name, value in defaults.items():
+        reader.g.defaults[name] = _default(reader.g, name, array_of(value, folder))
     if ranges is not None:
         reader.ranges = ranges({name: reader.g.types[name] for name in reader.g.inputs})
     reader.run(model.graph, names, opset, 0)
@@ -110,6 +129,17 @@ def _input(g: Folding, one: Any) -> str:
         raise UsageError(f"input {one.name}: {len(tensor.shape.dim)} axes; at most {LARGEST_RANK} are read")
     shape = [_extent(one.name, place, dim) for place, dim in enumerate(tensor.shape.dim)]
     return g.input(one.name, shape, dtype_of_onnx(tensor.elem_type, f"input {one.name}"))
+
+
+def _default(g: Folding, name: str, value: Any) -> Any:
+    """The value of an input that a request may leave out. UsageError where the input's type is another one."""
+    kind = g.types[name]
+    fits = value.ndim == kind.rank and all(
+        one == size or not isinstance(one, int) for one, size in zip(kind.shape, value.shape, strict=False)
+    )
+    if not fits or numpy_dtype(kind.dtype) != value.dtype:
+        raise UsageError(f"input {name} is {kind}, and its initializer {value.dtype}{list(value.shape)}")
+    return value
 
 
 def _extent(tensor: str, place: int, dim: Any) -> Extent:
@@ -266,8 +296,8 @@ def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
     chosen: list[tuple[str, str]] = []
     for name, tensor in outputs:
         plain = g._nodes_of(tensor)
-        taken = plain in g.inputs or plain in g.constants or plain in [one for _, one in chosen]
-        if taken and plain != name:
+        taken = plain in g.inputs or plain in [one for _, one in chosen]
+        if plain in g.constants or (taken and plain != name):
             plain = g.plain("reshape", plain, shape=g.types[plain].shape)
         chosen.append((name, plain))
     new: dict[str, str] = {tensor: name for name, tensor in chosen}

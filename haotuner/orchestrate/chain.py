@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph, Node, bodies
 from haotuner.graph.types import NUMPY_NAMES
@@ -22,7 +24,7 @@ def chain_document(name: str, graph: Graph, segments: Iterable[Segment], models:
     table = SizeTable()
     steps = _steps(segments, models, table)
     every = {
-        kind: [{"name": one, **_kind(graph, one)} for one in names]
+        kind: [{"name": one, **_kind(graph, one), **default_of(graph, one)} for one in names]
         for kind, names in (("inputs", graph.inputs), ("outputs", graph.outputs))
     }
     dims = dict.fromkeys((*graph.dimensions, *data_dimensions(graph), *branches(graph)))
@@ -148,6 +150,14 @@ def _tensors(graph: Graph, steps: Sequence[Mapping[str, Any]], table: SizeTable)
         for one in dict.fromkeys((*graph.inputs, *_made(steps)))
     }
     return {"tensors": tensors, "sizes": table.lines} if all(one in tensors for one in graph.outputs) else {}
+
+
+def default_of(graph: Graph, tensor: str) -> dict[str, Any]:
+    """What a document says of an input that a call may leave out; nothing of other tensors."""
+    if tensor not in graph.defaults:
+        return {}
+    array = np.ascontiguousarray(graph.defaults[tensor])
+    return {"default": {"shape": list(np.shape(graph.defaults[tensor])), "bytes": array.tobytes().hex()}}
 
 
 def _kind(graph: Graph, tensor: str) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def _segment(graph: Graph, levels: _Levels, level: int, guard: Guard, host: tupl
     types = {one: kind for one, kind in graph.types.items() if one in inside or one in needed or one in inputs}
     constants = {one: value for one, value in graph.constants.items() if one in needed}
     part = replace(graph, inputs=tuple(inputs), outputs=outputs, nodes=tuple(reversed(nodes)), types=types,
-                   constants=constants, guards={}, required=())  # fmt: skip
+                   constants=constants, guards={}, required=(), defaults={})  # fmt: skip
     return Segment(host, part if nodes else None, guard, tuple(levels.required.get((level, guard), ())))
 
 

@@ -19,6 +19,8 @@
  *                        rank or -1, lines, axes reordered or 0, [order]
  *   indices: [left out where none] count, each: an input of whole numbers, the first of its elements that is an index and the step
  *            to the next, the line of how many rows they may choose from, name of the tensor that asks it
+ *   defaults: [left out where none; behind the counts of indices and of what is required and the checks, of a chain behind its way] count, each: an
+ *            input that a call may leave out, rank, extents, bytes, then as many words as hold its elements
  *   required: [left out where none, behind the count of indices] count, each: a line that is not 0 at any request that is served,
  *            what to tell the others
  *   checks:  [left out where there are no weights, behind the counts of indices and of what is required] count, CRC-32 of each
