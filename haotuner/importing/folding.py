@@ -16,6 +16,7 @@ from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import FLOATS, TensorType, numpy_dtype
 from haotuner.importing.known import LARGEST, Undecided, applied
 from haotuner.importing.lengths import lengths_of
+from haotuner.importing.narrow import Narrow
 
 _HELD = (
     "types",
@@ -27,6 +28,7 @@ _HELD = (
     "written",
     "stored",
     "joined",
+    "narrow",
 )  # of a builder, by name
 # What files make weights by: numbers of fewer bits times a scale, most of all. A walk back ends after so many steps.
 WEIGHTS_MADE_BY, MOST_STEPS = frozenset({"broadcast", "cast", "concat", "map", "reshape", "slice", "transpose"}), 64
@@ -52,6 +54,7 @@ class Folding(GraphBuilder):
     clamped: dict[str, str] = field(default_factory=dict)  # of a number that may be negative: the node that counts to it
     written: dict[str, str] = field(default_factory=dict)  # the nodes' tensor of such a one
     stored: dict[str, Stored] = field(default_factory=dict)  # of tensors that DequantizeLinear made
+    narrow: dict[str, Narrow] = field(default_factory=dict)  # of tensors that the file holds in a type which graphs lack
     joined: dict[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)  # of concatenations: parts, and the axis
 
     def known(self, tensor: str) -> Any:

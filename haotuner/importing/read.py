@@ -25,6 +25,7 @@ from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
 from haotuner.importing.loops import loop_results
+from haotuner.importing.narrow import NARROW
 from haotuner.importing.refusals import refuse
 from haotuner.importing.scan import scan_results
 from haotuner.importing.squeezed import by_sizes
@@ -112,6 +113,12 @@ def _graph_with(
     missing = [one.name for one in model.graph.output if one.name not in names]
     if missing:
         raise UsageError(f"outputs {', '.join(missing)} are made by no node")
+    for one in model.graph.output:
+        if one.type.tensor_type.elem_type in NARROW:
+            raise UsageError(
+                f"output {one.name} is of type {NARROW[one.type.tensor_type.elem_type].name}, which no array has; "
+                "export the model with a Cast or DequantizeLinear behind it"
+            )
     outputs = [one.name for one in model.graph.output]
     if len(set(outputs)) < len(outputs):
         raise UsageError(f"output {next(one for one in outputs if outputs.count(one) > 1)} is listed twice")
@@ -192,7 +199,7 @@ class Reader:
         """All nodes of a graph; ``names``: tensors of the file -> of the builder."""
         for one in graph.initializer:
             if one.name not in names:
-                names[one.name] = self.g.constant(array_of(one, self.folder), name=one.name)
+                names[one.name] = self._held(one, one.name)
         self.walk(graph.node, names, [one.name for one in graph.output], opset, depth)
 
     def walk(
@@ -275,9 +282,18 @@ class Reader:
         found = next((one for one in node.attribute if one.name in _CONSTANTS), None)
         if found is None:
             raise UsageError(f"a constant given by {', '.join(one.name for one in node.attribute)}; expected a dense tensor")
+        if found.HasField("t"):
+            return self._held(found.t, node.output[0])
         value = self._attribute(found)
         kind = None if found.name == "value" else np.float32 if "float" in found.name else np.int64
         return self.g.constant(np.asarray(value, kind), name=node.output[0])
+
+    def _held(self, tensor: Any, name: str) -> str:
+        """A tensor of the file."""
+        made = self.g.constant(array_of(tensor, self.folder), name=name)
+        if tensor.data_type in NARROW:
+            self.g.narrow[made] = NARROW[tensor.data_type]
+        return made
 
     def _attribute(self, one: Any) -> Any:
         value = onnx_library().helper.get_attribute_value(one)
