@@ -98,8 +98,15 @@ def body_of_loop(node: Any) -> Any:
 
 def turned_results(t: Turned) -> list[str]:
     """Final states, then stacks of rows. UsageError as of ``loop_results``."""
-    count = _known_turns(t)
-    if count is not None and 0 < count <= UNROLLED and t.asked is None and t.reader.turns * count <= UNROLLED_INSIDE:
+    count, lists = _known_turns(t), [one for one in t.states if one in t.g.sequences]
+    most = UNROLLED_INSIDE if lists else UNROLLED
+    if (
+        count is not None
+        and (lists or count > 0)
+        and count <= most
+        and t.asked is None
+        and t.reader.turns * count <= UNROLLED_INSIDE
+    ):
         t.reader.turns *= count
         try:
             found = _written_out(t, count)
@@ -107,6 +114,11 @@ def turned_results(t: Turned) -> list[str]:
             t.reader.turns //= count
         if found is not None:
             return found
+    if lists:
+        raise UsageError(
+            f"it carries a sequence, whose length must be known when the file is read: at most {UNROLLED_INSIDE} turns of "
+            f"{UNROLLED_NODES} nodes in all, of a number that the file gives; export the model with a tensor that grows"
+        )
     return _looped(t)
 
 

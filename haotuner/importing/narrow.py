@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """``name``: numpy's, with ml_dtypes; ``held``: the graph's element type; ``low`` and ``high``: the least and largest number.
+    """``name``: numpy's, with ml_dtypes; ``held``: the graph's type; ``low``, ``high``: the least and largest number.
 
     Of floats: ``digits`` behind the point of a normal number, ``least`` exponent of these; ``beyond``: what overflows to.
     """

@@ -31,6 +31,7 @@ from haotuner.importing.scan import scan_results
 from haotuner.importing.squeezed import by_sizes
 from haotuner.importing.table import MAIN, rule_of
 from haotuner.importing.tables import tables_of_bytes
+from haotuner.importing.tensor_sequences import mapped_results, refuse_sequences
 from haotuner.importing.types import dtype_of_onnx
 from haotuner.words.shape import Span
 
@@ -38,7 +39,7 @@ DEEPEST = 16  # bodies inside bodies
 MOST_NODES = 200_000
 LARGEST_RANK = 12
 MOST_ELEMENTS = 1 << 36  # of a tensor whose extents are fixed: a minute of a core, and no machine's memory
-_LOOPS: Mapping[str, Any] = {"Loop": loop_results, "Scan": scan_results}
+_LOOPS: Mapping[str, Any] = {"Loop": loop_results, "Scan": scan_results, "SequenceMap": mapped_results}
 _CONSTANTS = ("value", "value_float", "value_floats", "value_int", "value_ints")
 
 
@@ -227,6 +228,7 @@ class Reader:
             raise UsageError(f"{what} makes {twice[0]!r}, which is made already")
         inputs = tuple(names[one] if one else None for one in node.input)
         try:
+            refuse_sequences(self.g, node.op_type, inputs)
             if node.domain in MAIN and node.op_type == "If":
                 branches = branched(self, node, inputs, names, rest, opset, depth)
                 if branches is None:
@@ -311,6 +313,11 @@ def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
     tables_of_bytes(g)
     chosen: list[tuple[str, str]] = []
     for name, tensor in outputs:
+        if tensor in g.sequences:
+            raise UsageError(
+                f"output {name} is a sequence or an empty optional, which no array is; export the model with its tensors "
+                "as outputs, or with ConcatFromSequence behind it"
+            )
         plain = g._nodes_of(tensor)
         taken = plain in g.inputs or plain in [one for _, one in chosen]
         if plain in g.constants or (taken and plain != name):
