@@ -99,7 +99,8 @@ class Body:
 
     ``turn``: which turn it is, int64; ``carried``: values before and after a turn; ``rows``: what it gets of its own;
     ``shared``: what all turns read; ``made``: what becomes a row of a result; ``goes_on``: whether another turn follows,
-    None where this is always so. The graph's inputs are those of them that it reads.
+    None where this is always so; ``changing``: of carried values, by number, axes whose size may differ from turn to turn,
+    and the dimensions that a turn knows these sizes by. The graph's inputs are those of them that it reads.
     """
 
     graph: Graph
@@ -109,6 +110,7 @@ class Body:
     shared: tuple[str, ...]
     made: tuple[str, ...]
     goes_on: str | None
+    changing: tuple[tuple[int, int, Extent], ...] = ()
 
     @property
     def sizes(self) -> set[str]:
@@ -119,7 +121,7 @@ class Body:
         for name in (*self.graph.inputs, *self.rows, *(one for pair in self.carried for one in pair)):
             found |= set().union(*map(dimensions, self.graph.types[name].shape))
         made = (made_dimensions(one.primitive, one.attributes) for one in self.graph.nodes)
-        return found.difference(*made)
+        return found.difference(*made, {str(extent) for _, _, extent in self.changing})
 
     def renamed(self, of: Callable[[str], str]) -> Body:
         """The same with other names of tensors."""
@@ -131,6 +133,7 @@ class Body:
             shared=tuple(map(of, self.shared)),
             made=tuple(map(of, self.made)),
             goes_on=None if self.goes_on is None else of(self.goes_on),
+            changing=self.changing,
         )
 
 

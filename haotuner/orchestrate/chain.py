@@ -89,7 +89,8 @@ def _loop(node: Node, host: Iterable[Node], models: Iterator[str], table: SizeTa
     """A loop with the steps of its body.
 
     Of what it carries: the first value, that of a turn, what the turn makes of it, and the last one; of what it makes: a
-    row, and the stack of all. What nobody reads has no name.
+    row, and the stack of all. What nobody reads has no name. Of a size that changes: which carried value, the axis, the
+    dimension of a turn, and that of the last value where nothing else tells it.
     """
     body, given = node.attributes["body"], list(node.inputs)
     limit = given.pop(0) if node.attributes["limited"] else None
@@ -98,6 +99,12 @@ def _loop(node: Node, host: Iterable[Node], models: Iterator[str], table: SizeTa
         one.attributes["place"]: one.output
         for one in host
         if one.primitive == "loop_result" and one.inputs[0] == node.output
+    }
+    outside = {
+        (one.attributes["place"], axis): str(extent)
+        for one in host
+        if one.primitive == "loop_result" and one.inputs[0] == node.output
+        for axis, extent in one.attributes.get("told", ())
     }
     turns = next((one for one in host if one.primitive == "turns" and one.inputs[0] == node.output), None)
     first = len(body.carried)
@@ -112,6 +119,7 @@ def _loop(node: Node, host: Iterable[Node], models: Iterator[str], table: SizeTa
         "carried": [[given[at], *pair, read.get(at)] for at, pair in enumerate(body.carried)],
         "rows": [list(pair) for pair in zip(given[first:], body.rows, strict=False)],
         "made": [[one, read[first + at]] for at, one in enumerate(body.made) if first + at in read],
+        "changes": [[at, axis, str(extent), outside.get((at, axis))] for at, axis, extent in body.changing],
         "kinds": [_kind(body.graph, one) for at, one in enumerate(body.made) if first + at in read],
         "steps": _steps(cut(body.graph), models, table),
     }

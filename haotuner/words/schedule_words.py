@@ -157,6 +157,9 @@ def _of_loop(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[s
     words += [-1, -1] if step["dim"] is None else [dims[step["dim"]], at(step["turns"])]
     for kind in ("carried", "rows", "made"):
         words += [len(step[kind]), *(at(one) for ends in step[kind] for one in ends)]
+    words.append(len(step["changes"]))
+    for number, axis, *told in step["changes"]:
+        words += [number, axis, *(-1 if dim is None else dims[dim] for dim in told)]
     return [*words, len(step["steps"]), *(word for one in step["steps"] for word in _of_chain(one, places, dims))]
 
 
