@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.graph.types import numpy_dtype
-from haotuner.importing.narrow import NARROW, Narrow
+from haotuner.importing.narrow import NARROW, Narrow, numbers_of
 from haotuner.importing.types import dtype_of_onnx
 
 LARGEST_FILE = 1 << 31  # bytes; protobuf itself ends there
@@ -94,20 +94,8 @@ def _narrow(tensor: Any, folder: Path | None, kind: Narrow, count: int) -> Any:
         raise UsageError(f"tensor {tensor.name}: {list(tensor.dims)} has {count} elements, the file holds {len(raw)} bytes")
     if kind.bits < 8:
         raw = np.stack([(raw >> low) & ((1 << kind.bits) - 1) for low in range(0, 8, kind.bits)], -1).reshape(-1)[:count]
-    found = _numbers(kind)[raw] if len(raw) else np.zeros(0)
+    found = numbers_of(kind)[raw] if len(raw) else np.zeros(0)
     return found.astype(numpy_dtype(kind.held)).reshape(tuple(tensor.dims))
-
-
-def _numbers(kind: Narrow) -> Any:
-    """The number of each pattern of bits."""
-    patterns = np.arange(1 << kind.bits, dtype=np.uint8)
-    if kind.whole:
-        return np.where(patterns > kind.high, patterns.astype(np.int16) - (1 << kind.bits), patterns)
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise EnvironmentMissing(f"tensors of {kind.name} need the package ml_dtypes: pip install ml_dtypes") from error
-    return patterns.view(getattr(ml_dtypes, kind.name)).astype(np.float32)
 
 
 def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int, *, flat: bool = False) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,6 +55,23 @@ NARROW: Mapping[int, Narrow] = {
     25: Narrow("uint2", "uint8", 2, 0, 3),
     26: Narrow("int2", "int8", 2, -2, 1),
 }
+
+
+def numbers_of(kind: Narrow) -> Any:
+    """The number of each pattern of bits, in the order of these."""
+    patterns = np.arange(1 << kind.bits)
+    if kind.whole:
+        return np.where(patterns > kind.high, patterns - (1 << kind.bits), patterns)
+    sign, rest = patterns >> (kind.bits - 1), patterns & ((1 << (kind.bits - 1)) - 1)
+    power, fraction = rest >> kind.digits, rest & ((1 << kind.digits) - 1)
+    found = np.ldexp(
+        fraction + np.where(power > 0, 1 << kind.digits, 0.0), np.maximum(power, 1) - 1 + kind.least - kind.digits
+    )
+    beyond = np.where(fraction == 0, kind.beyond, math.nan) if math.isinf(kind.beyond) else math.nan
+    found = np.where(found > kind.high, beyond, found) * np.where(sign == 1, -1.0, 1.0)
+    if kind.name.endswith("fnuz"):  # what would be -0 is NaN
+        found[1 << (kind.bits - 1)] = math.nan
+    return found.astype(np.float32)
 
 
 def nearest(g: Folding, x: str, kind: Narrow, *, saturate: bool = True) -> str:

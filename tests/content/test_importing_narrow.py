@@ -11,6 +11,7 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
+from haotuner.importing.narrow import NARROW, numbers_of
 from haotuner.importing.read import graph_of, read
 
 onnx = pytest.importorskip("onnx")
@@ -75,6 +76,12 @@ def test_weights_of_small_floats(kind: str) -> None:
     held = [tensor("q", kind, normal(10, 7) * 3), tensor("s", "FLOAT", DRAW.random((2, 7)) + 0.1)]
     nodes = [n("DequantizeLinear", ["q", "s"], ["w"], axis=0, block_size=5), n("MatMul", ["x", "w"], ["y"])]
     judge(model(nodes, held), normal(3, 10))
+
+
+@pytest.mark.parametrize("kind", [one for one in NARROW.values() if not one.whole], ids=lambda one: one.name)
+def test_every_pattern_of_bits_is_the_number_that_ml_dtypes_has(kind: Any) -> None:
+    patterns = np.arange(1 << kind.bits, dtype=np.uint8).view(getattr(ml_dtypes, kind.name)).astype(np.float32)
+    np.testing.assert_array_equal(numbers_of(kind), patterns)
 
 
 @pytest.mark.parametrize("kind", ["FLOAT16", "BFLOAT16"])
