@@ -5,8 +5,8 @@ gates * hidden), ONNX's turned; ``b`` (gates * hidden), the bias of the state's 
 peepholes; the first states ``h`` and ``c`` (batch, hidden); lengths (batch). The result is (tokens, batch, 2 * hidden): h,
 then c (an LSTM's). An LSTM with ``bytes`` rounds each sequence's h to 256 steps of its own range before the state's products
 (com.microsoft's DynamicQuantizeLSTM): its ``r`` is whole numbers as ``packed_bytes`` lays them, and behind the lengths come
-of each column their sum, a number that is added to each of them (int32), and what they are multiplied by. ``lowest`` says
-whether -128 is among them.
+of each column their sum, a number that is added to each of them (int32), and what they are multiplied by. ``added`` says
+whether any such number is not 0.
 """
 
 from __future__ import annotations
@@ -97,11 +97,12 @@ def _infer(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> Tensor
 
 def _compute(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable[[Extent], int]) -> Any:
     x, r, b, p, h, c, lengths, *more = map(np.asarray, arrays)
+    weights: Any = r
     hidden, clip = attributes["hidden"], attributes.get("clip", np.inf)
     if more:
         _, added, scales = more
         whole = _unpacked(r, hidden, x.shape[2]).astype(np.int64) + added
-        r = _Bytes(whole, scales)
+        weights = _Bytes(whole, scales)
     activations = [
         lambda v, f=ACTIVATIONS[name], one=one, two=two: f(np.clip(v, -clip, clip), one, two)
         for name, one, two in attributes["activations"]
@@ -111,7 +112,7 @@ def _compute(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callab
     tokens = range(len(x))
     for t in reversed(tokens) if attributes.get("reverse", False) else tokens:
         with np.errstate(all="ignore"):
-            new_h, new_c = step(x[t], h, c, r, b, p, activations, attributes)
+            new_h, new_c = step(x[t], h, c, weights, b, p, activations, attributes)
         alive = (t < lengths)[:, None]  # of a shorter sequence the state stays, and what follows it is 0
         h, c = np.where(alive, new_h, h), np.where(alive, new_c, c)
         found[t] = np.where(alive, np.concatenate([new_h, new_c], axis=1), 0)

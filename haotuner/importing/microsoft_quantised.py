@@ -108,7 +108,7 @@ def _lstm(c: Call) -> list[str]:
         columns = held.shape[1]
         added = np.zeros(columns, np.int32) if found.rest is None else np.broadcast_to(found.rest, columns).astype(np.int32)
         more = (found.near.sum(axis=0, dtype=np.int32), added, np.broadcast_to(scale, columns).astype(np.float32))
-        options = {"bytes": True, "lowest": bool((found.near == -128).any()), "added": bool(added.any())}
+        options = {"bytes": True, "added": bool(added.any())}
         packed = call.g.constant(packed_bytes(found.near), "int8")
         return StateWeights(packed, held.shape[0], tuple(call.g.constant(one) for one in more), options)
 

@@ -310,6 +310,8 @@ class Reader:
 
 def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
     """The graph with the file's names for its outputs."""
+    if not outputs:
+        raise UsageError("the model has no outputs: nothing would be computed; export it with what it should answer")
     tables_of_bytes(g)
     chosen: list[tuple[str, str]] = []
     for name, tensor in outputs:

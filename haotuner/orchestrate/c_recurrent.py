@@ -113,6 +113,8 @@ def _byte_lines(attributes: Mapping[str, Any], block: int) -> list[str]:
             "  zero_of[q] = (int32_t)zero;",
             "  scale_of[q] = nan ? NAN : scale;",
             *([total] if attributes["added"] else []),
+            "  for (int64_t j = H; j < 4 * QUADS; ++j) state[j] = 0;",
+            "  below_of[q] = ht_state_parts(state, 4 * QUADS, signs_of[q]);",
             "} while (0)",
         ]
     return [sizes, *(f"{line} \\" for line in lines[:-1]), lines[-1]]
@@ -154,10 +156,10 @@ def _host_body(step: Sequence[str], real: str, order: str, sides: Sequence[int],
     lines = [f"  {real} sums_of[{sides[0]}][G * H];", "  int64_t n = lo[0];"]
     if rounds:  # what lies behind the last state is multiplied by weights that are 0
         lines += [
-            f"  uint8_t states_of[{sides[0]}][4 * QUADS] = {{{{0}}}};",
-            f"  int32_t whole_of[{sides[0]}][COLUMNS], zero_of[{sides[0]}], total_of[{sides[0]}];",
+            f"  uint8_t states_of[{sides[0]}][4 * QUADS], signs_of[{sides[0]}][4 * QUADS];",
+            f"  int32_t whole_of[{sides[0]}][COLUMNS], zero_of[{sides[0]}], below_of[{sides[0]}], total_of[{sides[0]}];",
             f"  float scale_of[{sides[0]}];",
-            "  (void)total_of;",
+            "  (void)total_of; (void)signs_of;",
         ]
     for side in sides:
         lines += [
@@ -208,15 +210,15 @@ def _phases(step: Sequence[str], real: str, side: int) -> list[str]:
 
 def _byte_sums(side: int, attributes: Mapping[str, Any]) -> list[str]:
     """``sums_of`` all gates: sums of whole numbers times the scales of the state and of the column, and the bias."""
-    added, lowest = " + x8[row] * total_of[q]" if attributes["added"] else "", int(attributes["lowest"])
+    added = " + x8[row] * total_of[q]" if attributes["added"] else ""
     lines = [
         "#define SUMS(first, end, of) do {",
-        f"  ht_byte_sums(x1, PANELS, QUADS, {side}, {lowest}, states_of[0], 4 * QUADS, whole_of[0], COLUMNS);",
+        f"  ht_byte_sums(x1, PANELS, QUADS, {side}, states_of[0], signs_of[0], 4 * QUADS, whole_of[0], COLUMNS);",
         f"  for (int q = 0; q < {side}; ++q) {{",
-        f"    const int32_t moved = zero_of[q] - HT_STATE_MIDDLE({lowest});",
+        "    const int32_t moved = zero_of[q] - HT_STATE_MIDDLE, below = below_of[q];",
         "    const float scale = scale_of[q];",
         "    UNITS(row, G * H)",
-        f"      sums_of[q][row] = (float)(whole_of[q][row] - moved * x7[row]{added}) * (scale * x9[row]) + x2[row];",
+        f"      sums_of[q][row] = (float)(whole_of[q][row] + below - moved * x7[row]{added}) * (scale * x9[row]) + x2[row];",
         "  }",
         "} while (0)",
     ]

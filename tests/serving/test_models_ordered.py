@@ -59,7 +59,7 @@ def recurrent(kind: str, names: tuple[str, ...], width: int = H, **options: Any)
     steady = numbers(width, gates * width) / np.float32(np.sqrt(width / H))  # else rounding grows from step to step
     weights, more = g.constant(steady), list[str]()
     if "added" in options:  # bytes, or the real numbers that they stand for
-        whole, added, scales = of_bytes(steady, options["lowest"], options["added"])
+        whole, added, scales = of_bytes(steady, options.pop("lowest"), options["added"])
         packed = packed_bytes(whole) if options["bytes"] else ((whole + added) * scales).astype(np.float32)
         weights = g.constant(packed)
         more = [g.constant(one) for one in (whole.sum(axis=0, dtype=np.int32), added, scales)] if options["bytes"] else []
