@@ -145,7 +145,7 @@ def ratio(
 
 def _call(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
     draw, inputs, alone = np.random.default_rng(SEED), {}, _alone(model)
-    for end in model.inputs:
+    for end in (one for one in model.inputs if one.default is None):
         shape = [dims[extent] if isinstance(extent, str) else extent for extent in end.shape]
         most = 0 if end.name in alone else 1
         drawn = draw.standard_normal(shape) if end.dtype.kind == "f" else draw.integers(0, most + 1, shape)

@@ -73,7 +73,7 @@ def model_of(
     from haotuner.orchestrate.tasks import asked_model  # with solvers and more, which a check can do without
 
     place = Path(path)
-    graph = graph_of(place, shapes)
+    graph = graph_of(place, shapes, defaults=serves is None)
     graph = in_singles(graph) if serves is None else graph
     every, pairs = requests(spans_of(graph, shapes)), demands(graph)
     told = [unmet(pairs, sizes) for sizes in every]
@@ -91,9 +91,14 @@ def name_of(file: Path) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:60].lstrip(".-") or "model"
 
 
-def graph_of(file: Path, shapes: str) -> Graph:
-    """The graph of a model's file, by the file's kind, for requests of these shapes; errors as of the readers."""
-    return read_exported(file) if file.suffix == SUFFIX else read(file, ranges=lambda inputs: ranges_of(inputs, shapes))
+def graph_of(file: Path, shapes: str, *, defaults: bool = True) -> Graph:
+    """The graph of a model's file, by the file's kind, for requests of these shapes; errors as of the readers.
+
+    ``defaults``: as of ``read``; packs of devices have none.
+    """
+    if file.suffix == SUFFIX:
+        return read_exported(file)
+    return read(file, ranges=lambda inputs: ranges_of(inputs, shapes), defaults=defaults)
 
 
 def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str]) -> None:
@@ -114,7 +119,7 @@ def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, s
 
 
 def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
-    """Inputs of a request: normal numbers; whole ones are 0 or 1, and 0 where they choose from one row."""
+    """Inputs of a request: defaults, else normal numbers; whole ones are 0 or 1, and 0 where they choose from one row."""
     draw = np.random.default_rng(seed)
     alone = {
         one.input for one in indexed(graph) if dimensions(one.extent) <= sizes.keys() and evaluate(one.extent, sizes) < 2
@@ -123,7 +128,10 @@ def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[
     for name in graph.inputs:
         kind = graph.types[name]
         shape = [evaluate(extent, sizes) for extent in kind.shape]
-        if kind.dtype in FLOATS:
+        default = graph.defaults.get(name)
+        if default is not None and list(np.shape(default)) == shape:
+            found[name] = default
+        elif kind.dtype in FLOATS:
             found[name] = draw.standard_normal(shape).astype(numpy_dtype(kind.dtype))
         else:
             found[name] = draw.integers(0, 1 if name in alone else 2, shape).astype(numpy_dtype(kind.dtype))
@@ -263,7 +271,7 @@ def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:
 def main(pack: str, file: str, shapes: str) -> int:
     """Check one pack's model; says what is wrong."""
     try:
-        graph = graph_of(Path(file), shapes)
+        graph = graph_of(Path(file), shapes, defaults=not read_manifest(Path(pack)).placed)
         check_model(Path(pack), name_of(Path(file)), graph, spans_of(graph, shapes))
     except HaotunerError as error:
         print(error, file=sys.stderr)

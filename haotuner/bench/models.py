@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,12 @@ def dims_of(model: Model | Chain) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for end in model.inputs for one in end.shape if isinstance(one, str)))
 
 
+def drawn_ends(model: Model | Chain, given: Collection[str]) -> list[dict[str, Any]]:
+    """What a request's inputs are drawn from, as ``feeds_of`` reads it; no input with a default that is not ``given``."""
+    every = (end for end in model.inputs if end.default is None or end.name in given)
+    return [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in every]
+
+
 def files_of(files: Sequence[Path], peers: Sequence[str]) -> dict[str, Path]:
     """The file that each peer reads; peers without one are not there. UsageError for two files of a kind."""
     programs = [one for one in files if one.suffix == PROGRAMS]
@@ -165,7 +171,7 @@ def contenders(
 
     Peers that cannot load are left out; HaotunerError with its words where ours cannot.
     """
-    inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
+    inputs = drawn_ends(model, given or {})
     told = {"pack": str(model.pack.path), "model": model.name, "inputs": inputs, "threads": threads,
             "requests": [dict(one) for one in requests], "given": dict(given or {})}  # fmt: skip
     read = {OURS: "", **{peer: str(file) for peer, file in files_of(files, peers).items()}}

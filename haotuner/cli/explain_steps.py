@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.bench.model_child import feeds_of
-from haotuner.bench.models import dims_of, given_of, requests_of
+from haotuner.bench.models import dims_of, drawn_ends, given_of, requests_of
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
 from haotuner.runtime.chain import Chain
@@ -43,8 +43,8 @@ def steps_document(pack: Path, name: str, shape: str, given: str, threads: int |
 def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> tuple[list[dict[str, Any]], float]:
     """The steps of a request that do something, each with the least time of some calls; and that of the least whole call."""
     dims = dims_of(model)
-    inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
-    feeds = feeds_of(inputs, sizes, 0, given_of(given, [end.name for end in model.inputs], dims))
+    told = given_of(given, [end.name for end in model.inputs], dims)
+    feeds = feeds_of(drawn_ends(model, told), sizes, 0, told)
     rows: list[dict[str, Any]] = []
     seed: dict[str, Any] = {"seed": 0} if isinstance(model, Chain) else {}
     whole = math.inf

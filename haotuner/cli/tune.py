@@ -180,6 +180,8 @@ def tune(
     if json_output:
         of_models = {} if asked is None else asked.document(report)
         say(json.dumps({**report.document, **of_models, "speed": None if speed is None else speed.document}, indent=1))
+    elif quiet:
+        say(str(report.pack))
     else:
         by_op = bool(report.tuned) and (asked is None or verbose)  # a model has dozens of ops
         if by_op:

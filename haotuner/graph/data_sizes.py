@@ -19,6 +19,7 @@ from haotuner.ops.host_steps import counted, holds, nonzero, random_numbers
 
 MAKING = ("nonzero", "counted", "turns")  # a dimension each
 BRANCHING = ("decided", "chosen")
+TELLING = ("chosen", "loop_result")  # by ``attributes["told"]``, pairs of an axis and the dimension that it tells
 HOST = (*MAKING, *BRANCHING, "random", "loop", "loop_result")
 LAWS = ("normal", "uniform")
 
@@ -56,7 +57,9 @@ def made_dimensions(primitive: str, attributes: Mapping[str, Any]) -> tuple[str,
     """Dimensions that a primitive's result tells: a size of the data, or an extent that two branches differ in."""
     if primitive in MAKING:
         return (str(attributes["extent"]),)
-    return tuple(str(extent) for _, extent in attributes["told"]) if primitive == "chosen" else ()
+    if primitive == "loop":  # sizes that its turns make anew
+        return tuple(dict.fromkeys(str(extent) for _, _, extent in attributes["body"].changing))
+    return tuple(str(extent) for _, extent in attributes.get("told", ())) if primitive in TELLING else ()
 
 
 def _infer_decided(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> TensorType:

@@ -41,7 +41,8 @@ class Node:
 class Graph:
     """``types`` of every tensor by name; ``constants`` are known now; ``inputs`` and ``outputs`` in the order of a call.
 
-    ``guards`` of the tensors that one side of a branch makes; ``required`` of requests.
+    ``guards`` of the tensors that one side of a branch makes; ``required`` of requests; ``defaults``: arrays of inputs
+    that a call may leave out.
     """
 
     inputs: tuple[str, ...]
@@ -51,6 +52,7 @@ class Graph:
     constants: Mapping[str, Any]
     guards: Mapping[str, Guard] = field(default_factory=dict)
     required: tuple[Required, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -97,7 +99,8 @@ class Body:
 
     ``turn``: which turn it is, int64; ``carried``: values before and after a turn; ``rows``: what it gets of its own;
     ``shared``: what all turns read; ``made``: what becomes a row of a result; ``goes_on``: whether another turn follows,
-    None where this is always so. The graph's inputs are those of them that it reads.
+    None where this is always so; ``changing``: of carried values, by number, axes whose size may differ from turn to turn,
+    and the dimensions that a turn knows these sizes by. The graph's inputs are those of them that it reads.
     """
 
     graph: Graph
@@ -107,6 +110,7 @@ class Body:
     shared: tuple[str, ...]
     made: tuple[str, ...]
     goes_on: str | None
+    changing: tuple[tuple[int, int, Extent], ...] = ()
 
     @property
     def sizes(self) -> set[str]:
@@ -117,7 +121,7 @@ class Body:
         for name in (*self.graph.inputs, *self.rows, *(one for pair in self.carried for one in pair)):
             found |= set().union(*map(dimensions, self.graph.types[name].shape))
         made = (made_dimensions(one.primitive, one.attributes) for one in self.graph.nodes)
-        return found.difference(*made)
+        return found.difference(*made, {str(extent) for _, _, extent in self.changing})
 
     def renamed(self, of: Callable[[str], str]) -> Body:
         """The same with other names of tensors."""
@@ -129,6 +133,7 @@ class Body:
             shared=tuple(map(of, self.shared)),
             made=tuple(map(of, self.made)),
             goes_on=None if self.goes_on is None else of(self.goes_on),
+            changing=self.changing,
         )
 
 
@@ -147,6 +152,7 @@ def renamed(graph: Graph, of: Callable[[str], str]) -> Graph:
         constants={of(name): value for name, value in graph.constants.items()},
         guards={of(name): guard for name, guard in graph.guards.items()},
         required=graph.required,
+        defaults={of(name): value for name, value in graph.defaults.items()},
     )
 
 
@@ -199,6 +205,7 @@ class GraphBuilder:
     guards: dict[str, Guard] = field(default_factory=dict)
     required: list[Required] = field(default_factory=list)
     guard: Guard = ()  # of what is added now
+    defaults: dict[str, Any] = field(default_factory=dict)  # of inputs
 
     def input(self, name: str, shape: Sequence[Extent], dtype: str = "fp32") -> str:
         """A tensor that comes with the call."""
@@ -259,6 +266,7 @@ class GraphBuilder:
             constants={name: one for name, one in self.constants.items() if name in needed},
             guards={name: one for name, one in self.guards.items() if name in used},
             required=tuple(self.required),
+            defaults=dict(self.defaults),
         )
 
     def _free(self, stem: str) -> str:

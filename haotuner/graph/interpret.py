@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_sizes import HOST, MAKING
+from haotuner.graph.data_sizes import HOST, MAKING, TELLING
 from haotuner.graph.extents import Extent, dimensions, evaluate
 from haotuner.graph.graph import Graph, taken
 from haotuner.graph.loops import run_loop
@@ -54,7 +54,7 @@ def interpret(
             branch = node.attributes["branch"]
             known[branch] = (branches or {}).get(branch, int(values[node.output]))
             values[node.output] = np.bool_(known[branch])
-        told = node.attributes["told"] if node.primitive == "chosen" else ()
+        told = node.attributes.get("told", ()) if node.primitive in TELLING else ()
         known |= {str(extent): values[node.output].shape[axis] for axis, extent in told}
         if node.primitive in MAKING:
             known[str(node.attributes["extent"])] = values[node.output].shape[-1]

@@ -1,9 +1,10 @@
 """Loops: a body that runs turn by turn, each on what the one before it made. A model is cut there; the host counts turns.
 
-``loop`` gives how many turns there were; ``loop_result`` what a carried value became or what the turns made, row upon row;
-``turns`` 0, 1, … up to the number of turns, where that is a dimension which data tell. Inputs of a loop: the most turns
-(attribute ``limited``), whether the first turn runs (``asked``), first carried values, what turns get a row each, and what
-all turns read.
+``loop`` gives how many turns there were; ``loop_result`` what a carried value became or what the turns made, row upon row,
+with ``told``, the axes whose sizes only the turns tell, and these dimensions; ``turns`` 0, 1, … up to the number of turns,
+where that is a dimension which data tell. Inputs of a loop: the most turns (attribute ``limited``), whether the first turn
+runs (``asked``), first carried values, what turns get a row each, and what all turns read. ``growth``, where known: by how
+much each turn enlarges a size.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _compute_turns(arrays: Sequence[Any], attributes: Attributes, sizes: Sizes) 
 def run_loop(
     attributes: Attributes, arrays: Sequence[Any], run: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
 ) -> Ran:
-    """All turns of a loop; ``run``: interprets a graph. UsageError where a carried value changes its shape."""
+    """All turns of a loop; ``run``: interprets a graph. UsageError where a carried value changes what its body keeps."""
     body, left = attributes["body"], list(arrays)
     limit = int(np.asarray(left.pop(0)).reshape(-1)[0]) if attributes["limited"] else None
     goes_on = bool(np.asarray(left.pop(0)).reshape(-1)[0]) if attributes["asked"] else True
@@ -77,7 +78,9 @@ def run_loop(
         given |= {name: one[turn] for name, one in zip(body.rows, rows, strict=True)}
         found = run(body.graph, {name: given[name] for name in body.graph.inputs})
         after = [found[name] for _, name in body.carried]
-        if any(np.shape(one) != np.shape(other) for one, other in zip(after, states, strict=True)):
+        if any(
+            _kept(body, *one) != _kept(body, *other) for one, other in zip(enumerate(after), enumerate(states), strict=True)
+        ):
             raise UsageError(f"a value that a loop carries changes its shape in turn {turn}")
         states = after
         for stack, name in zip(made, body.made, strict=True):
@@ -85,6 +88,12 @@ def run_loop(
         goes_on = bool(np.asarray(found[body.goes_on]).reshape(-1)[0]) if body.goes_on else True
         turn += 1
     return Ran(turn, (*states, *(np.stack(stack) if stack else None for stack in made)))
+
+
+def _kept(body: Any, number: int, value: Any) -> list[int | None]:
+    """The shape of a carried value, without the sizes that may differ from turn to turn."""
+    free = {axis for own, axis, _ in body.changing if own == number}
+    return [None if axis in free else size for axis, size in enumerate(np.shape(value))]
 
 
 LOOPS = (

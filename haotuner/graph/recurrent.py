@@ -4,12 +4,15 @@ Inputs: ``x`` (tokens, batch, gates * hidden), the products of the sequence with
 gates * hidden), ONNX's turned; ``b`` (gates * hidden), the bias of the state's products; ``p`` (3 * hidden), an LSTM's
 peepholes; the first states ``h`` and ``c`` (batch, hidden); lengths (batch). The result is (tokens, batch, 2 * hidden): h,
 then c (an LSTM's). An LSTM with ``bytes`` rounds each sequence's h to 256 steps of its own range before the state's products
-(com.microsoft's DynamicQuantizeLSTM).
+(com.microsoft's DynamicQuantizeLSTM): its ``r`` is whole numbers as ``packed_bytes`` lays them, and behind the lengths come
+of each column their sum, a number that is added to each of them (int32), and what they are multiplied by. ``added`` says
+whether any such number is not 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,23 +44,44 @@ ACTIVATIONS: Mapping[str, Callable[[Any, float, float], Any]] = {
 }
 
 
-def operands(batch: Extent, gates: int, hidden: int) -> list[tuple[str, tuple[Extent, ...]]]:
+PANEL = 64  # columns of weights that are bytes which lie together (runtime/native/kinds/byte_sums.h)
+
+
+def packed_bytes(weights: Any) -> Any:
+    """Whole numbers (hidden, columns) as int8 (panels, quads, PANEL, 4): four rows of a column together, zeros behind."""
+    rows, columns = weights.shape
+    quads, panels = -(-rows // 4), -(-columns // PANEL)
+    whole = np.zeros((4 * quads, panels * PANEL), np.int8)
+    whole[:rows, :columns] = weights
+    return np.ascontiguousarray(whole.reshape(quads, 4, panels, PANEL).transpose(2, 0, 3, 1))
+
+
+def _unpacked(packed: Any, rows: int, columns: int) -> Any:
+    panels, quads = packed.shape[:2]
+    return packed.transpose(1, 3, 0, 2).reshape(4 * quads, panels * PANEL)[:rows, :columns]
+
+
+def operands(batch: Extent, gates: int, hidden: int, *, of_bytes: bool = False) -> list[tuple[str, tuple[Extent, ...]]]:
     """What an operand behind ``x`` is, and its shape."""
+    columns = gates * hidden
+    more = ("sums of the weights", "what is added to the weights", "scales of the weights") if of_bytes else ()
     return [
-        ("weights of the state, turned", (hidden, gates * hidden)),
+        ("weights of the state, turned",
+         (-(-columns // PANEL), -(-hidden // 4), PANEL, 4) if of_bytes else (hidden, columns)),
         ("bias of the state's products", (gates * hidden,)),
         ("peepholes", (3 * hidden,)),
         ("the first h", (batch, hidden)),
         ("the first c", (batch, hidden)),
         ("lengths", (batch,)),
-    ]
+        *((name, (columns,)) for name in more),
+    ]  # fmt: skip
 
 
 def _infer(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> TensorType:
-    gates, hidden = GATES[attributes["kind"]], attributes["hidden"]
+    gates, hidden, of_bytes = GATES[attributes["kind"]], attributes["hidden"], bool(attributes.get("bytes", False))
     if types[0].rank != 3 or types[0].shape[2] != gates * hidden:
         raise UsageError(f"{attributes['kind']}: expected (tokens, batch, {gates * hidden}), got {types[0]}")
-    for one, (name, shape) in zip(types[1:], operands(types[0].shape[1], gates, hidden), strict=True):
+    for one, (name, shape) in zip(types[1:], operands(types[0].shape[1], gates, hidden, of_bytes=of_bytes), strict=True):
         fits = len(one.shape) == len(shape) and not any(
             isinstance(found, int) and isinstance(wanted, int) and found != wanted
             for found, wanted in zip(one.shape, shape, strict=True)
@@ -72,8 +96,13 @@ def _infer(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> Tensor
 
 
 def _compute(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable[[Extent], int]) -> Any:
-    x, r, b, p, h, c, lengths = map(np.asarray, arrays)
+    x, r, b, p, h, c, lengths, *more = map(np.asarray, arrays)
+    weights: Any = r
     hidden, clip = attributes["hidden"], attributes.get("clip", np.inf)
+    if more:
+        _, added, scales = more
+        whole = _unpacked(r, hidden, x.shape[2]).astype(np.int64) + added
+        weights = _Bytes(whole, scales)
     activations = [
         lambda v, f=ACTIVATIONS[name], one=one, two=two: f(np.clip(v, -clip, clip), one, two)
         for name, one, two in attributes["activations"]
@@ -83,25 +112,40 @@ def _compute(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callab
     tokens = range(len(x))
     for t in reversed(tokens) if attributes.get("reverse", False) else tokens:
         with np.errstate(all="ignore"):
-            new_h, new_c = step(x[t], h, c, r, b, p, activations, attributes)
+            new_h, new_c = step(x[t], h, c, weights, b, p, activations, attributes)
         alive = (t < lengths)[:, None]  # of a shorter sequence the state stays, and what follows it is 0
         h, c = np.where(alive, new_h, h), np.where(alive, new_c, c)
         found[t] = np.where(alive, np.concatenate([new_h, new_c], axis=1), 0)
     return found
 
 
-def as_bytes(rows: Any) -> Any:
-    """Each row as the real numbers that bytes of its own range stand for, 0 in the range: as DynamicQuantizeLinear."""
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Weights that are whole numbers times a scale of each column."""
+
+    whole: Any
+    scales: Any
+
+    def __rmatmul__(self, rows: Any) -> Any:
+        """Products of rows that are rounded to bytes: sums of whole numbers, then multiplied by both scales."""
+        moved, scale = as_bytes(rows)
+        return (moved @ self.whole).astype(rows.dtype) * (scale * self.scales)
+
+    __array_ufunc__ = None  # numpy asks this class
+
+
+def as_bytes(rows: Any) -> tuple[Any, Any]:
+    """Each row as bytes of its own range less their zero point, 0 in the range, and its scale: as DynamicQuantizeLinear."""
     low, high = (np.asarray(how(rows, axis=-1, keepdims=True, initial=0)) for how in (np.min, np.max))
     scale = (high - low) / rows.dtype.type(255)
     scale = np.where(scale == 0, rows.dtype.type(1), scale)
     zero = np.rint(np.clip(-low / scale, 0, 255))
-    return (np.clip(np.rint(rows / scale) + zero, 0, 255) - zero) * scale
+    moved = np.clip(np.rint(rows / scale) + zero, 0, 255) - zero
+    return np.nan_to_num(moved).astype(np.int64), scale
 
 
 def _lstm(x: Any, h: Any, c: Any, r: Any, b: Any, p: Any, act: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-    state = as_bytes(h) if attributes.get("bytes", False) else h
-    i, o, f, g = np.split(x + state @ r + b, 4, axis=1)
+    i, o, f, g = np.split(x + h @ r + b, 4, axis=1)
     pi, po, pf = np.split(p, 3)
     i, f = act[0](i + pi * c), act[0](f + pf * c)
     if attributes.get("coupled", False):

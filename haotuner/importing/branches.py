@@ -150,6 +150,8 @@ class _Branch:
             return self._alone(sides, before)
         for name, one, other in zip(wanted, sides[1], sides[0], strict=True):
             if not self._alike(one, other):
+                if one in self.g.sequences or other in self.g.sequences:
+                    raise UsageError(f"which side is taken decides how many tensors {name} has; {self._advice()}")
                 kinds = f"{self.g.types[one]} or {self.g.types[other]}"
                 raise UsageError(f"which side is taken decides the rank or type of {name}: {kinds}; {self._advice()}")
             self.names[name] = self._chosen(flag, branch, one, other)
@@ -221,17 +223,28 @@ class _Branch:
         return self.side(only.value)
 
     def _made(self, tensor: str) -> str:
-        """The tensor, of memory that segments hand on."""
+        """The tensor, of memory that segments hand on; of a sequence each."""
+        if tensor in self.g.sequences:
+            elements = self.g.sequences[tensor]
+            return tensor if elements is None else self.g.sequence([self._made(one) for one in elements])
         plain = self.g._nodes_of(tensor)
         return self.g.plain("reshape", plain, shape=self.g.types[plain].shape) if plain in self.g.constants else plain
 
     def _alike(self, one: str, other: str) -> bool:
+        if one in self.g.sequences or other in self.g.sequences:
+            first, second = self.g.sequences.get(one), self.g.sequences.get(other)
+            if first is None or second is None:
+                return one == other
+            return len(first) == len(second) and all(map(self._alike, first, second))
         kinds = self.g.types[one], self.g.types[other]
         return kinds[0].dtype == kinds[1].dtype and kinds[0].rank == kinds[1].rank
 
     def _chosen(self, flag: str, branch: str, one: str, other: str) -> str:
         if one == other:
             return one
+        first, second = self.g.sequences.get(one), self.g.sequences.get(other)
+        if first is not None and second is not None:
+            return self.g.sequence([self._chosen(flag, branch, *both) for both in zip(first, second, strict=True)])
         shape: list[Extent] = []
         told: list[tuple[int, Extent]] = []
         for axis, pair in enumerate(zip(self.g.types[one].shape, self.g.types[other].shape, strict=True)):

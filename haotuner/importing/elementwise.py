@@ -10,6 +10,7 @@ import numpy as np
 from haotuner.graph import composites
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.call import Call, Rule
+from haotuner.importing.narrow import NARROW, nearest, wrapped
 from haotuner.importing.types import dtype_of_onnx
 
 
@@ -130,8 +131,13 @@ def _where(c: Call) -> str:
 
 
 def _cast(c: Call) -> str:
-    to = c.type(1).dtype if c.op == "CastLike" else dtype_of_onnx(c.required("to"), c.op)
-    return c.g.cast(c.tensor(0), to)
+    like = c.op == "CastLike"
+    narrow = c.g.narrow.get(c.tensor(1)) if like else NARROW.get(int(c.required("to")))
+    if narrow is not None and narrow.whole:
+        return wrapped(c.g, c.tensor(0), narrow)
+    if narrow is not None:
+        return nearest(c.g, c.g.cast(c.tensor(0), "fp32"), narrow, saturate=bool(c.attribute("saturate", 1)))
+    return c.g.cast(c.tensor(0), c.type(1).dtype if like else dtype_of_onnx(c.required("to"), c.op))
 
 
 def _is_inf(c: Call) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.graph.types import numpy_dtype
+from haotuner.importing.narrow import NARROW, Narrow, numbers_of
 from haotuner.importing.types import dtype_of_onnx
 
 LARGEST_FILE = 1 << 31  # bytes; protobuf itself ends there
@@ -61,12 +62,15 @@ def array_of(tensor: Any, folder: Path | None) -> Any:
     """A tensor's elements. UsageError where the file says one size and holds another, or points outside its folder."""
     onnx = onnx_library()
     name = tensor.name or "a constant"
-    dtype = dtype_of_onnx(tensor.data_type, f"tensor {name}")
+    narrow = NARROW.get(tensor.data_type)
+    dtype = "uint8" if narrow is not None else dtype_of_onnx(tensor.data_type, f"tensor {name}")
     if any(extent < 0 for extent in tensor.dims):
         raise UsageError(f"tensor {name}: negative extents {list(tensor.dims)}")
     count = int(np.prod([int(extent) for extent in tensor.dims], dtype=object)) if tensor.dims else 1
     if count * numpy_dtype(dtype).itemsize > LARGEST_TENSOR:
         raise UsageError(f"tensor {name}: {list(tensor.dims)} is more than {LARGEST_TENSOR} bytes")
+    if narrow is not None:
+        return _narrow(tensor, folder, narrow, count)
     if tensor.data_location == EXTERNAL:
         return _external(tensor, folder, numpy_dtype(dtype), count)
     held = len(tensor.raw_data) // numpy_dtype(dtype).itemsize if tensor.HasField("raw_data") else None
@@ -78,7 +82,23 @@ def array_of(tensor: Any, folder: Path | None) -> Any:
         raise UsageError(f"tensor {name}: the file does not hold what it declares ({error})") from error
 
 
-def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int) -> Any:
+def _narrow(tensor: Any, folder: Path | None, kind: Narrow, count: int) -> Any:
+    """The numbers in the wider type that holds them; elements of less than a byte lie the first in the low bits."""
+    if tensor.data_location == EXTERNAL:
+        raw = _external(tensor, folder, np.dtype(np.uint8), -(-count * kind.bits // 8), flat=True)
+    elif tensor.HasField("raw_data"):
+        raw = np.frombuffer(tensor.raw_data, np.uint8)
+    else:  # some elements, or bytes of them, in each
+        raw = np.array(tensor.int32_data, np.int64).astype(np.uint8)
+    if len(raw) != -(-count * kind.bits // 8):
+        raise UsageError(f"tensor {tensor.name}: {list(tensor.dims)} has {count} elements, the file holds {len(raw)} bytes")
+    if kind.bits < 8:
+        raw = np.stack([(raw >> low) & ((1 << kind.bits) - 1) for low in range(0, 8, kind.bits)], -1).reshape(-1)[:count]
+    found = numbers_of(kind)[raw] if len(raw) else np.zeros(0)
+    return found.astype(numpy_dtype(kind.held)).reshape(tuple(tensor.dims))
+
+
+def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int, *, flat: bool = False) -> Any:
     said = {one.key: one.value for one in tensor.external_data}
     where = said.get("location", "")
     if folder is None or not where or Path(where).is_absolute() or ".." in Path(where).parts:
@@ -94,7 +114,7 @@ def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int
             if start < 0 or length != bytes_ or start + bytes_ > held:
                 raise UsageError(f"tensor {tensor.name}: {bytes_} bytes at {start} of {where!r}, which has {held}")
             file.seek(start)
-            return np.frombuffer(file.read(bytes_), dtype).reshape(tuple(tensor.dims))
+            return np.frombuffer(file.read(bytes_), dtype).reshape((count,) if flat else tuple(tensor.dims))
     except OSError as error:
         raise UsageError(f"tensor {tensor.name}: external data {where!r} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -11,23 +11,16 @@ import sympy
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, canonical, text
-from haotuner.graph.graph import GraphBuilder, Node, sizes_of
+from haotuner.graph.graph import GraphBuilder, Node, free_name, sizes_of
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import FLOATS, TensorType, numpy_dtype
 from haotuner.importing.known import LARGEST, Undecided, applied
 from haotuner.importing.lengths import lengths_of
+from haotuner.importing.narrow import Narrow
 
-_HELD = (
-    "types",
-    "constants",
-    "guards",
-    "extents",
-    "lengths",
-    "clamped",
-    "written",
-    "stored",
-    "joined",
-)  # of a builder, by name
+_HELD = (  # of a builder, by name
+    "types", "constants", "guards", "extents", "lengths", "clamped", "written", "stored", "joined", "narrow", "sequences",
+)  # fmt: skip
 # What files make weights by: numbers of fewer bits times a scale, most of all. A walk back ends after so many steps.
 WEIGHTS_MADE_BY, MOST_STEPS = frozenset({"broadcast", "cast", "concat", "map", "reshape", "slice", "transpose"}), 64
 FOLDED_BYTES = 1 << 20  # a larger result is computed now only where it is no larger than what it is made of
@@ -52,6 +45,8 @@ class Folding(GraphBuilder):
     clamped: dict[str, str] = field(default_factory=dict)  # of a number that may be negative: the node that counts to it
     written: dict[str, str] = field(default_factory=dict)  # the nodes' tensor of such a one
     stored: dict[str, Stored] = field(default_factory=dict)  # of tensors that DequantizeLinear made
+    sequences: dict[str, tuple[str, ...] | None] = field(default_factory=dict)  # tensors of each; None: an empty optional
+    narrow: dict[str, Narrow] = field(default_factory=dict)  # of tensors that the file holds in a type which graphs lack
     joined: dict[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)  # of concatenations: parts, and the axis
 
     def known(self, tensor: str) -> Any:
@@ -92,6 +87,12 @@ class Folding(GraphBuilder):
             if folded is not None:
                 return folded
         return self.plain(primitive, *inputs, name=name, **attributes)
+
+    def sequence(self, elements: Sequence[str] | None) -> str:
+        """The name of a list of tensors; None: of an empty optional."""
+        name = free_name("sequence", {**self.types, **self.sequences})
+        self.sequences[name] = None if elements is None else tuple(elements)
+        return name
 
     def cast(self, x: str, dtype: str) -> str:
         """A tensor in an element type; itself where it has that type."""

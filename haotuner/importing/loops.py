@@ -13,22 +13,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_sizes import HOST, MAKING
-from haotuner.graph.extents import Extent, dimensions, same, smallest
+from haotuner.graph.data_sizes import HOST, made_dimensions
+from haotuner.graph.extents import Extent, dimensions, smallest
 from haotuner.graph.graph import Body, GraphBuilder, Node, Required, sizes_of
 from haotuner.importing.call import Call
 from haotuner.importing.folding import Before, Folding
-from haotuner.importing.layout import cut, reshaped
+from haotuner.importing.growth import Growth, changing_sizes, growth_of, named_anew, settles
+from haotuner.importing.layout import cut, joined, reshaped
 from haotuner.importing.lengths import new_dimension
 from haotuner.importing.sequences import Sequences, of_turns
 from haotuner.importing.turns import always, counted, counters
+from haotuner.importing.written_out import UNROLLED_NODES, known_turns, turns_once, written_out
 
 if TYPE_CHECKING:
     from haotuner.importing.read import Reader
 
 UNROLLED = 16  # turns that are written out; more make a model that takes long to compile for a gain of a microsecond a turn
 UNROLLED_INSIDE = 64  # turns of loops in loops that are written out, or reading them would never end
-UNROLLED_NODES = 512  # that they may come to
+MOST_TURNS = 1 << 24  # of any request: seconds, if a turn takes a microsecond
 
 
 @dataclass(slots=True)
@@ -46,16 +48,28 @@ class Turned:
     limit: str | None = None
     asked: str | None = None
     fixed: dict[int, str] = field(default_factory=dict)  # states that no turn changes
+    first: int = 0  # turns that were written out before
+    changing: dict[tuple[int, int], Extent] = field(default_factory=dict)  # of a state and its axis: the size in a turn
 
     @property
     def g(self) -> Folding:
         """The builder of the graph."""
         return self.reader.g
 
+    def shape_of(self, place: int) -> list[Extent]:
+        """Of a state as a turn has it."""
+        shape = self.g.types[self.states[place]].shape
+        return [self.changing.get((place, axis), extent) for axis, extent in enumerate(shape)]
+
+    def said(self, place: int) -> str:
+        """What the file calls a state behind a turn."""
+        return str(self.graph.output[place + self.counts].name)
+
     def turn(self, turn: str, states: Sequence[str], rows: Sequence[str]) -> list[str]:
         """The body's outputs, one turn added to the graph."""
         inner, given = dict(self.names), [*states, *rows]
         if self.counts:
+            turn = self.g.map("add", turn, self.first) if self.first else turn
             given = [turn, self.g.constant(True, "bool"), *given]
         if len(given) != len(self.graph.input):
             raise UsageError(f"its body takes {len(self.graph.input)} inputs, and {len(given)} are given")
@@ -77,7 +91,7 @@ class Turned:
 def loop_results(
     reader: Reader, node: Any, inputs: Sequence[str | None], names: Mapping[str, str], opset: int, depth: int
 ) -> list[str]:
-    """Results of a Loop. UsageError for carried values that change their shape."""
+    """Results of a Loop. UsageError for carried values that change their rank or type."""
     g = reader.g
     states = [one for one in inputs[2:] if one is not None]
     if len(states) != len(inputs[2:]):
@@ -98,44 +112,28 @@ def body_of_loop(node: Any) -> Any:
 
 def turned_results(t: Turned) -> list[str]:
     """Final states, then stacks of rows. UsageError as of ``loop_results``."""
-    count = _known_turns(t)
-    if count is not None and 0 < count <= UNROLLED and t.asked is None and t.reader.turns * count <= UNROLLED_INSIDE:
+    count, lists = known_turns(t), [one for one in t.states if one in t.g.sequences]
+    most = UNROLLED_INSIDE if lists else UNROLLED
+    if (
+        count is not None
+        and (lists or count > 0)
+        and count <= most
+        and t.asked is None
+        and t.reader.turns * count <= UNROLLED_INSIDE
+    ):
         t.reader.turns *= count
         try:
-            found = _written_out(t, count)
+            found = written_out(t, count)
         finally:
             t.reader.turns //= count
         if found is not None:
             return found
+    if lists:
+        raise UsageError(
+            f"it carries a sequence, whose length must be known when the file is read: at most {UNROLLED_INSIDE} turns of "
+            f"{UNROLLED_NODES} nodes in all, of a number that the file gives; export the model with a tensor that grows"
+        )
     return _looped(t)
-
-
-def _known_turns(t: Turned) -> int | None:
-    """Turns at most, where that is a number known now."""
-    found = t.g.numbers(t.limit) if t.limit is not None else None
-    most = [] if found is None else [int(np.asarray(found).reshape(-1)[0])]
-    most += [one for one in (t.g.types[row].shape[0] for row in t.rows) if isinstance(one, int)]
-    return min(most) if most and len(most) == len(t.rows) + (t.limit is not None) else None
-
-
-def _written_out(t: Turned, count: int) -> list[str] | None:
-    """Turn after turn; None where a condition depends on data, or where that would be too much."""
-    g, before = t.g, Before.of(t.g)
-    states, stacks = list(t.states), list[list[str]]()
-    c = Call(g, "Loop", (), {}, t.opset, 1)
-    for turn in range(count):
-        rows = [reshaped(c, cut(c, one, 0, turn, turn + 1), g.types[one].shape[1:]) for one in t.rows]
-        goes_on, states, made = t.parted(t.turn(g.constant(turn, "int64"), states, rows))
-        for place, one in enumerate(made):
-            stacks += [[]] if turn == 0 else []
-            stacks[place].append(reshaped(c, one, (1, *g.types[one].shape)))
-        known = True if goes_on is None else g.numbers(goes_on)
-        if known is None or (len(g.nodes) - before.nodes) * (count if turn == 0 else 1) > UNROLLED_NODES:
-            before.restore(g)
-            return None
-        if not np.asarray(known).reshape(-1)[0]:
-            break
-    return [*states, *(g.add("concat", *stack, axis=0) for stack in stacks)]
 
 
 def _variable(g: Folding, stem: str, shape: Sequence[Extent], dtype: str) -> str:
@@ -153,60 +151,77 @@ def _looped(t: Turned) -> list[str]:
         turn = _variable(g, "turn", (), "int64")
         rows = [_variable(g, "row", g.types[one].shape[1:], g.types[one].dtype) for one in t.rows]
         states = [
-            t.fixed.get(place) or _variable(g, "carried", g.types[one].shape, g.types[one].dtype)
+            t.fixed.get(place) or _variable(g, "carried", t.shape_of(place), g.types[one].dtype)
             for place, one in enumerate(t.states)
         ]
         goes_on, after, made = t.parted(t.turn(turn, states, rows))
         same_ones = {place: t.states[place] for place, one in enumerate(after) if one in (states[place], t.states[place])}
-        if same_ones.keys() <= t.fixed.keys():
+        moving = [place for place in range(len(states)) if place not in t.fixed]
+        outside = set().union(*(dimensions(one) for kind in before.held["types"].values() for one in kind.shape))
+        ends = [(place, states[place], after[place]) for place in moving]
+        if not t.first and settles(g, t.states, t.changing, ends, outside) and turns_once(t):
+            before.restore(g)
+            return _behind_first(t)
+        changing = changing_sizes(t.states, t.changing, ends, t.said, g)
+        if same_ones.keys() <= t.fixed.keys() and changing == t.changing:
             break
         t.fixed |= same_ones
         before.restore(g)
-    moving = [place for place in range(len(states)) if place not in t.fixed]
-    for place in moving:
-        _same_type(t, place, after[place])
+        t.changing = named_anew(g, changing)
     pairs = [(states[place], after[place]) for place in moving]
     firsts = [t.states[place] for place in moving]
     told = _turns(t, goes_on, pairs, firsts)
     asks = None if goes_on is None or always(g, goes_on) else goes_on
     if told is not None:
-        sequences = Sequences(
-            g, before.nodes, told, (turn, *counters(g, pairs, firsts)), dict(zip(rows, t.rows, strict=True))
-        )
+        every, sizes = (turn, *counters(g, pairs, firsts)), set(map(str, t.changing.values()))
+        sequences = Sequences(g, before.nodes, told, every, dict(zip(rows, t.rows, strict=True)), sizes)
         kept = [*after, *made, *([asks] if asks else [])]
         for stack, row in sequences.rows((turn, *(one for one, _ in pairs), *rows), kept):
             t.rows.append(stack)
             rows.append(row)
-    loop = _Loop(g, before.nodes, turn, pairs, firsts, rows, made, asks)
+    growth = growth_of(t.states, t.changing, dict(enumerate(after)), outside, g)
+    loop = _Loop(g, before.nodes, turn, pairs, firsts, rows, made, asks, growth)
     return loop.results(t, told, moving)
 
 
-def _same_type(t: Turned, place: int, after: str) -> None:
-    one, other = t.g.types[t.states[place]], t.g.types[after]
-    if one.dtype != other.dtype or one.rank != other.rank or not all(map(same, one.shape, other.shape)):
-        said = t.graph.output[place + t.counts].name
-        raise UsageError(
-            f"{said!r} is {one} before the first turn and {other} behind it; values that a loop carries keep their shape: "
-            "have the model make it of its last size before the loop, and write into it"
-        )
+def _behind_first(t: Turned) -> list[str]:
+    """The first turn written out, then the loop of the others, whose carried values are as that turn made them."""
+    g, c = t.g, Call(t.g, "Loop", (), {}, t.opset, 1)
+    rows = [reshaped(c, cut(c, one, 0, 0, 1), g.types[one].shape[1:]) for one in t.rows]
+    goes_on, states, made = t.parted(t.turn(g.constant(0, "int64"), t.states, rows))
+    rest = replace(
+        t,
+        states=states,
+        rows=[cut(c, one, 0, 1, g.types[one].shape[0]) for one in t.rows],
+        limit=None if t.limit is None else g.map("sub", t.limit, 1),
+        asked=None if goes_on is None or always(g, goes_on) else goes_on,
+        first=1,
+        fixed={},
+        changing={},
+    )
+    found = turned_results(rest)
+    firsts = [reshaped(c, one, (1, *g.types[one].shape)) for one in made]
+    stacks = [joined(c, list(both), 0) for both in zip(firsts, found[len(states) :], strict=True)]
+    return [*found[: len(states)], *stacks]
 
 
 def _same_rows(g: Folding, body: Body) -> None:
     """UsageError for rows whose sizes each turn tells anew."""
-    own = {str(node.attributes["extent"]) for node in body.graph.nodes if node.primitive in MAKING}
+    own = set().union(*(made_dimensions(node.primitive, node.attributes) for node in body.graph.nodes))
+    own |= {str(extent) for _, _, extent in body.changing}
     for one in body.made:
         if own & set().union(*map(dimensions, g.types[one].shape)):
             raise UsageError(
-                f"a turn makes {one} {g.types[one]}, of a size that its data tell; rows of one result are alike"
+                f"a turn makes {one} {g.types[one]}, of a size that its data tell, or the turns before it; rows of one "
+                "result are alike: have the model carry what grows, and give it behind the last turn"
             )
 
 
 def _turns(t: Turned, goes_on: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> Extent | None:
     """How many turns there are, whatever the data are; None: they tell."""
     g, most = t.g, [t.g.types[row].shape[0] for row in t.rows]
-    if t.limit is not None and (known := g.known(t.limit)) is not None:
-        (limit,) = (one if not isinstance(one, np.generic) else int(one) for one in np.asarray(known).reshape(-1))
-        most.append(limit if not isinstance(limit, int) else max(limit, 0))
+    if t.limit is not None and g.known(t.limit) is not None:
+        most.append(_turns_at_most(g, t.limit))
     elif t.limit is not None:
         return None
     if goes_on is not None and not always(g, goes_on):
@@ -218,7 +233,16 @@ def _turns(t: Turned, goes_on: str | None, pairs: Sequence[tuple[str, str]], fir
         return None
     if not most:
         raise UsageError("it never ends: there is no limit, and its condition is always true")
-    return smallest(most) if len(most) > 1 else most[0]
+    found = smallest(most) if len(most) > 1 else most[0]
+    if isinstance(found, int) and found > MOST_TURNS:
+        raise UsageError(f"it makes {found} turns whatever the request is; at most {MOST_TURNS} are read")
+    return found
+
+
+def _turns_at_most(g: Folding, limit: str) -> Extent:
+    """The known limit of turns, an extent; none below 0."""
+    (found,) = (one if not isinstance(one, np.generic) else int(one) for one in np.asarray(g.known(limit)).reshape(-1))
+    return found if not isinstance(found, int) else max(found, 0)
 
 
 @dataclass(slots=True)
@@ -233,24 +257,38 @@ class _Loop:
     rows: list[str]
     made: list[str]
     goes_on: str | None
+    growth: Growth
 
     def results(self, t: Turned, told: Extent | None, moving: Sequence[int]) -> list[str]:
         """The loop's node and what it gives."""
         g, body = self.g, self._body()
+        changing = [(moving.index(place), axis, extent) for (place, axis), extent in t.changing.items()]
+        body = replace(body, changing=tuple(changing))
         _same_rows(g, body)
         ends: dict[str, Any] = {"limited": t.limit is not None, "asked": t.asked is not None, "body": body}
         given = [*([t.limit] if t.limit else []), *([t.asked] if t.asked else []), *self.firsts, *t.rows, *body.shared]
         extent = told if told is not None else new_dimension(g, "turns")
         if told is not None:
             ends["turns"] = told
+        elif t.limit is not None and g.known(t.limit) is not None:
+            ends["most"] = _turns_at_most(g, t.limit)
+        if self.growth.steps:
+            ends["growth"] = self.growth.told()
         token = GraphBuilder.add(g, "loop", *(self._outside(one) for one in given), name="loop", **ends)
         if told is None:
             GraphBuilder.add(g, "turns", token, extent=extent)
         found: list[str] = []
+        telling: dict[int, Any] = {}
         kinds = [g.types[one] for one in self.firsts]
+        for number, place in enumerate(moving):
+            shape, changed = self.growth.last_shape(g, place, kinds[number].shape, extent)
+            kinds[number] = replace(kinds[number], shape=shape)
+            if changed:
+                telling[number] = changed
         kinds += [replace(g.types[one], shape=(extent, *g.types[one].shape)) for one in body.made]
         for place, kind in enumerate(kinds):
-            found.append(GraphBuilder.add(g, "loop_result", token, place=place, shape=kind.shape, dtype=kind.dtype))
+            more = {"told": telling[place]} if place in telling else {}
+            found.append(GraphBuilder.add(g, "loop_result", token, place=place, shape=kind.shape, dtype=kind.dtype, **more))
         after = iter(found)
         every = {place: next(after) for place in moving} | t.fixed
         return [*(every[place] for place in range(len(t.states))), *after]
@@ -270,7 +308,7 @@ class _Loop:
         own = {self.turn, *(pair[0] for pair in self.pairs), *self.rows}
         if any(node.primitive == "random" for node in g.nodes[self.start :]):
             raise UsageError("random numbers in the body of a loop are not read; draw them before it")
-        turned, branches = of_turns(g, g.nodes[self.start :], own)
+        turned, branches = of_turns(g, g.nodes[self.start :], own, map(str, self.growth.changing.values()))
         inside = [node for node in g.nodes[self.start :] if node.output in turned]
         g.nodes[self.start :] = [node for node in g.nodes[self.start :] if node.output not in turned]
         ends: list[str] = []
@@ -299,7 +337,9 @@ class _Loop:
         read -= {node.output for node in graph.nodes}
         own = {self.turn, *(pair[0] for pair in pairs), *self.rows}
         shared = [one for one in g.types if one in read - own]
-        named = [one for one in (self.turn, *(pair[0] for pair in pairs), *self.rows) if one in read]
+        wanted = set().union(*(sizes_of(node, g.types) for node in graph.nodes))
+        sized = {one for one, _ in pairs if any(str(extent) in wanted for extent in g.types[one].shape)}
+        named = [one for one in (self.turn, *(pair[0] for pair in pairs), *self.rows) if one in read or one in sized]
         shared += self._tellers(graph.nodes, (*named, *shared))
         types = {**graph.types, **{one: g.types[one] for one in (*own, *shared)}}
         graph = replace(graph, inputs=(*named, *shared), types=types)
@@ -310,10 +350,11 @@ class _Loop:
         g = self.g
         wanted = set().union(*(sizes_of(node, g.types) for node in nodes))
         wanted |= {str(one) for name in inputs for extent in g.types[name].shape for one in dimensions(extent)}
-        wanted -= {str(node.attributes["extent"]) for node in nodes if node.primitive in MAKING}
+        wanted = wanted.difference(*(made_dimensions(node.primitive, node.attributes) for node in nodes))
         wanted -= {str(extent) for name in inputs for extent in g.types[name].shape if getattr(extent, "is_Symbol", False)}
         found: list[str] = []
-        for name in (*g.inputs, *(node.output for node in g.nodes if node.primitive in MAKING)):
+        makers = (one for one in g.nodes if one.primitive != "loop" and made_dimensions(one.primitive, one.attributes))
+        for name in (*g.inputs, *(node.output for node in makers)):
             told = {str(extent) for extent in g.types[name].shape if getattr(extent, "is_Symbol", False)}
             if told & wanted:
                 found.append(name)

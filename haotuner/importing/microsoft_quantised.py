@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.graph.recurrent import packed_bytes
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.elementwise import ELEMENTWISE
-from haotuner.importing.integers import INTEGERS, product
+from haotuner.importing.integers import INTEGERS, product, weight_of
 from haotuner.importing.layout import joined
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
 from haotuner.importing.quantised import dequantised, dynamic, quantised
-from haotuner.importing.recurrent import layer
+from haotuner.importing.recurrent import StateWeights, layer
 
 
 def _real(c: Call, place: int, axis: int = 0) -> str:
@@ -93,19 +94,28 @@ def _lstm(c: Call) -> list[str]:
     ONNX Runtime takes one range for the states of all sequences that a thread has: here each has its own, so that answers
     depend neither on threads nor on what lies beside a sequence.
     """
-    weights, (held, scales, zeros) = _stored(c, 1, 8, 9), _stored(c, 2, 10, 11)
-    wide = (len(scales), 1, -1)
-    real = (held.astype(np.float32) - zeros.astype(np.float32).reshape(wide)) * scales.reshape(wide)
-    state = c.g.constant(np.ascontiguousarray(real.transpose(0, 2, 1), np.float32))
+    inputs, states = _stored(c, 1, 8, 9), _stored(c, 2, 10, 11)
 
     def multiplied(call: Call, x: str, number: int) -> str:
-        w, scale, zero = (call.g.constant(np.ascontiguousarray(one[number])) for one in weights)
+        w, scale, zero = (call.g.constant(np.ascontiguousarray(one[number])) for one in inputs)
         return product(call, x, dequantised(call, w, scale, zero, 1))
+
+    def state_weights(call: Call, number: int) -> StateWeights:
+        held, scale, zero = (np.ascontiguousarray(one[number]) for one in states)
+        found = weight_of(call, call.g.constant(held), call.g.constant(zero), 1)
+        if found is None:
+            raise call.bad(f"weights of the state of {held.dtype}; bytes are known")
+        columns = held.shape[1]
+        added = np.zeros(columns, np.int32) if found.rest is None else np.broadcast_to(found.rest, columns).astype(np.int32)
+        more = (found.near.sum(axis=0, dtype=np.int32), added, np.broadcast_to(scale, columns).astype(np.float32))
+        options = {"bytes": True, "added": bool(added.any())}
+        packed = call.g.constant(packed_bytes(found.near), "int8")
+        return StateWeights(packed, held.shape[0], tuple(call.g.constant(one) for one in more), options)
 
     rounded, scale, zero = dynamic(replace(c, inputs=(c.tensor(0),)))
     x = dequantised(c, rounded, scale, zero, 0)
-    rule = layer("lstm", multiplied, rounds=True)
-    return list(rule(replace(c, op="LSTM", inputs=(x, c.inputs[1], state, *c.inputs[3:8]))))
+    rule = layer("lstm", multiplied, state_weights)
+    return list(rule(replace(c, op="LSTM", inputs=(x, *c.inputs[1:8]))))
 
 
 def _stored(c: Call, place: int, scale: int, zero: int) -> tuple[Any, Any, Any]:

@@ -5,18 +5,21 @@ Sums with a weight are exact, in 32 bits (``integers.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from haotuner.graph.types import FLOATS, numpy_dtype
+from haotuner.graph.extents import Extent, canonical, ceiling_division, same
+from haotuner.graph.types import FLOATS, HALVES, numpy_dtype
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.convolutions import biased, convolved
 from haotuner.importing.folding import Stored
 from haotuner.importing.integers import image_sums, is_zero, matrix_sums, single, weight_of
-from haotuner.importing.layout import reshaped
+from haotuner.importing.layout import cut, reshaped
 from haotuner.importing.moved_bytes import alike
+from haotuner.importing.narrow import NARROW, Narrow, nearest
 from haotuner.importing.products import matmul
 from haotuner.importing.signs import never_negative
 from haotuner.importing.types import dtype_of_onnx
@@ -29,11 +32,13 @@ def _axis(c: Call) -> int:
     return min(asked + rank if asked < 0 else asked, max(rank - 1, 0))
 
 
-def _spread(c: Call, x: str, rank: int, axis: int) -> str:
-    """One number for all, or one for each place along an axis."""
-    if c.attribute("block_size", 0):
-        raise c.bad("blocks with scales of their own")
-    count = c.g.types[x].shape
+def _spread(c: Call, x: str, shape: Sequence[Extent], axis: int) -> str:
+    """One number for all, one for each place along an axis, or one for each block of them, for a tensor of this shape."""
+    count, block, rank = c.g.types[x].shape, int(c.attribute("block_size", 0)), len(shape)
+    if block and len(count) == rank > 0:
+        return _of_blocks(c, x, shape, axis, block)
+    if block:
+        raise c.bad(f"scales of shape {list(count)} for blocks of a tensor of {rank} axes; both have as many axes")
     if c.g.types[x].rank > 1:
         raise c.bad(f"scales or zero points of shape {list(count)}")
     if not count or count[0] == 1:
@@ -41,33 +46,52 @@ def _spread(c: Call, x: str, rank: int, axis: int) -> str:
     return reshaped(c, x, (count[0], *[1] * (rank - 1 - axis)))
 
 
-def quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: int) -> str:
-    """Rounded to the nearest, to even where two are as near, and kept in the range of the bytes.
+def _of_blocks(c: Call, x: str, shape: Sequence[Extent], axis: int, block: int) -> str:
+    """Each number as often as its block has places, the last one as often as the tensor goes on."""
+    own = c.g.types[x].shape
+    other = [(one, size) for place, (one, size) in enumerate(zip(own, shape, strict=True)) if place != axis]
+    if not all(same(*pair) for pair in other) or not same(own[axis], ceiling_division(shape[axis], block)):
+        told = f"{list(own)} of blocks of {block} along axis {axis} of {list(shape)}"
+        raise c.bad(f"scales or zero points of shape {told}")
+    apart = reshaped(c, x, (*own[: axis + 1], 1, *own[axis + 1 :]))
+    wide = c.g.add("broadcast", apart, shape=(*own[: axis + 1], block, *own[axis + 1 :]))
+    whole = reshaped(c, wide, (*own[:axis], canonical(own[axis] * block), *own[axis + 1 :]))
+    return whole if same(own[axis] * block, shape[axis]) else cut(c, whole, axis, 0, shape[axis])
+
+
+def quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: int, narrow: Narrow | None = None) -> str:
+    """Rounded to the nearest, to even where two are as near, and kept in the range of the bytes, or of a ``narrow`` type.
 
     What was made of bytes of this scale is those bytes; of tensors behind one another each is rounded.
     """
-    g, rank = c.g, c.g.types[x].rank
+    g, shape = c.g, c.g.types[x].shape
     made = g.stored.get(x)
-    if made is not None and alike(c, made, scale, zero, dtype):
+    if made is not None and narrow is None and alike(c, made, scale, zero, dtype):
         return made.bytes
     if x in g.joined and single(c, scale) and single(c, zero):
         parts, along = g.joined[x]
-        return g.add("concat", *(quantised(c, one, scale, zero, dtype, axis) for one in parts), axis=along)
-    own = g.types[scale].dtype
-    found = g.map("round", g.map("div", g.cast(x, own), _spread(c, scale, rank, axis)))
+        return g.add("concat", *(quantised(c, one, scale, zero, dtype, axis, narrow) for one in parts), axis=along)
+    precision = int(c.attribute("precision", 0))
+    own = dtype_of_onnx(precision, c.op) if precision else g.types[scale].dtype
+    found = g.map("div", g.cast(x, own), g.cast(_spread(c, scale, shape, axis), own))
+    if narrow is not None and not narrow.whole:
+        return nearest(g, g.cast(found, "fp32"), narrow, saturate=bool(c.attribute("saturate", 1)))
+    found = g.map("round", found)
     if zero is not None and not is_zero(c, zero):
-        found = g.map("add", found, g.add("cast", _spread(c, zero, rank, axis), dtype=own))
+        found = g.map("add", found, g.add("cast", _spread(c, zero, shape, axis), dtype=own))
     bounds = np.iinfo(numpy_dtype(dtype))
-    return g.add("cast", g.map("min", g.map("max", found, float(bounds.min)), float(bounds.max)), dtype=dtype)
+    low, high = (bounds.min, bounds.max) if narrow is None else (narrow.low, narrow.high)
+    return g.add("cast", g.map("min", g.map("max", found, float(low)), float(high)), dtype=dtype)
 
 
 def _quantise(c: Call) -> str:
-    zero = c.maybe(2)
-    asked = c.attribute("output_dtype", 0)
-    dtype = c.type(2).dtype if zero is not None else dtype_of_onnx(asked, c.op) if asked else "uint8"
-    if dtype in FLOATS:
-        raise c.bad(f"to {dtype}; bytes and 16-bit whole numbers are known")
-    return quantised(c, c.tensor(0), c.tensor(1), zero, dtype, _axis(c))
+    zero, asked = c.maybe(2), int(c.attribute("output_dtype", 0))
+    narrow = c.g.narrow.get(zero) if zero is not None else NARROW.get(asked)
+    known = "uint8" if not asked else narrow.held if narrow is not None else dtype_of_onnx(asked, c.op)
+    dtype = c.type(2).dtype if zero is not None else known
+    if dtype in FLOATS and narrow is None:
+        raise c.bad(f"to {dtype}; whole numbers of 2 to 16 bits and floats of 4 and 8 bits are known")
+    return quantised(c, c.tensor(0), c.tensor(1), zero, dtype, _axis(c), narrow)
 
 
 def _moved(c: Call, x: str, zero: str | None, axis: int) -> str:
@@ -75,36 +99,60 @@ def _moved(c: Call, x: str, zero: str | None, axis: int) -> str:
     wide = c.g.add("cast", x, dtype="int32")
     if zero is None:
         return wide
-    return c.g.map("sub", wide, c.g.add("cast", _spread(c, zero, c.g.types[x].rank, axis), dtype="int32"))
+    return c.g.map("sub", wide, c.g.add("cast", _spread(c, zero, c.g.types[x].shape, axis), dtype="int32"))
 
 
 def _dequantise(c: Call) -> str:
-    return dequantised(c, c.tensor(0), c.tensor(1), c.maybe(2), _axis(c))
+    found = dequantised(c, c.tensor(0), c.tensor(1), c.maybe(2), _axis(c))
+    return c.g.cast(found, _real_type(c, c.tensor(1)))
+
+
+def _real_type(c: Call, scale: str) -> str:
+    """Of what bytes stand for: that of the scale, or the one asked for."""
+    asked = int(c.attribute("output_dtype", 0))
+    return dtype_of_onnx(asked, c.op) if asked else c.g.types[scale].dtype
 
 
 def dequantised(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str:
     """The real numbers that bytes stand for; of weights a constant. Products look at the bytes (``integers.py``)."""
     found = _real_of(c, x, scale, zero, axis)
+    if c.attribute("block_size", 0) or c.g.types[x].dtype in FLOATS or c.g.types[found].dtype != c.g.types[scale].dtype:
+        return found
     c.g.stored[found] = Stored(x, scale, zero, axis)
     return found
 
 
 def _real_of(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str:
-    g, rank = c.g, c.g.types[x].rank
+    g, shape = c.g, c.g.types[x].shape
     known = [g.numbers(one) for one in (x, scale, *([] if zero is None else [zero]))]
-    factor = _spread(c, scale, rank, axis)
     if all(one is not None for one in known):  # weights: as many bytes more as it may be
-        shapes = [x, factor, *([] if zero is None else [_spread(c, zero, rank, axis)])]
-        stored, scales, *moved_by = (np.asarray(g.known(one)) for one in shapes)
-        moved = stored.astype(np.int32) - (moved_by[0].astype(np.int32) if moved_by else 0)
-        return g.constant((moved * scales.astype(np.float32)).astype(numpy_dtype(g.types[scale].dtype)))
-    own = g.types[scale].dtype
+        values, *spread = (np.asarray(one) for one in known)
+        scales, *moved_by = (_spread_now(c, one, values.shape, axis) for one in spread)
+        if values.dtype.kind != "f":
+            values = values.astype(np.int32) - (moved_by[0].astype(np.int32) if moved_by else 0)
+        return g.constant((values * scales.astype(np.float32)).astype(numpy_dtype(_real_type(c, scale))))
+    if g.types[scale].dtype in HALVES or g.types[x].dtype in FLOATS:  # a product is rounded once, to the type asked for
+        factor = g.cast(_spread(c, scale, shape, axis), "fp32")
+        wide = x if zero is None or g.types[x].dtype in FLOATS else _moved(c, x, zero, axis)
+        return g.cast(g.map("mul", g.cast(wide, "fp32"), factor), _real_type(c, scale))
+    own, factor = g.types[scale].dtype, _spread(c, scale, shape, axis)
     if zero is None or is_zero(c, zero):
         return g.map("mul", g.add("cast", x, dtype=own), factor)
     if own != "fp32" or numpy_dtype(g.types[x].dtype).itemsize > 2:  # differences may have no number of the type
         return g.map("mul", g.add("cast", _moved(c, x, zero, axis), dtype=own), factor)
-    less = g.add("cast", _spread(c, zero, rank, axis), dtype=own)
+    less = g.add("cast", _spread(c, zero, shape, axis), dtype=own)
     return g.map("mul", g.map("sub", g.add("cast", x, dtype=own), less), factor)
+
+
+def _spread_now(c: Call, values: Any, shape: Sequence[int], axis: int) -> Any:
+    """As ``_spread``, of numbers that are known."""
+    block = int(c.attribute("block_size", 0))
+    if block and values.ndim == len(shape) > 0:
+        wide = (*shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :])
+        if values.shape != wide:
+            raise c.bad(f"scales or zero points of shape {list(values.shape)}; blocks of {block} ask for {list(wide)}")
+        return np.repeat(values, block, axis).take(range(shape[axis]), axis)
+    return np.asarray(c.g.known(_spread(c, c.g.constant(values), shape, axis)))
 
 
 def _sums(c: Call, x: int, w: int, x_zero: int, w_zero: int) -> str:
@@ -120,9 +168,9 @@ def _sums(c: Call, x: int, w: int, x_zero: int, w_zero: int) -> str:
 
 def _requantised(c: Call, sums: str, scales: tuple[int, int, int], zero: int, axis: int) -> str:
     """Sums times both scales, quantised by the third."""
-    g, rank = c.g, c.g.types[sums].rank
+    g, shape = c.g, c.g.types[sums].shape
     wide = [g.add("cast", c.tensor(place), dtype="fp32") for place in scales]
-    one, other = (_spread(c, tensor, rank, axis) for tensor in wide[:2])
+    one, other = (_spread(c, tensor, shape, axis) for tensor in wide[:2])
     real = g.map("mul", g.cast(sums, "fp32"), g.map("mul", one, other))
     return quantised(c, real, wide[2], c.tensor(zero), c.type(zero).dtype, axis)
 

@@ -17,18 +17,21 @@ from haotuner.graph.dequantised import dequantised_by_rows
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
 from haotuner.graph.scaled import scaled_weights
-from haotuner.graph.types import TensorType
+from haotuner.graph.types import TensorType, numpy_dtype
 from haotuner.importing.branches import Rest, branched
 from haotuner.importing.call import Call
+from haotuner.importing.defaults import with_defaults
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
 from haotuner.importing.loops import loop_results
+from haotuner.importing.narrow import NARROW
 from haotuner.importing.refusals import refuse
 from haotuner.importing.scan import scan_results
 from haotuner.importing.squeezed import by_sizes
 from haotuner.importing.table import MAIN, rule_of
 from haotuner.importing.tables import tables_of_bytes
+from haotuner.importing.tensor_sequences import mapped_results, refuse_sequences
 from haotuner.importing.types import dtype_of_onnx
 from haotuner.words.shape import Span
 
@@ -36,20 +39,23 @@ DEEPEST = 16  # bodies inside bodies
 MOST_NODES = 200_000
 LARGEST_RANK = 12
 MOST_ELEMENTS = 1 << 36  # of a tensor whose extents are fixed: a minute of a core, and no machine's memory
-_LOOPS: Mapping[str, Any] = {"Loop": loop_results, "Scan": scan_results}
+_LOOPS: Mapping[str, Any] = {"Loop": loop_results, "Scan": scan_results, "SequenceMap": mapped_results}
 _CONSTANTS = ("value", "value_float", "value_floats", "value_int", "value_ints")
 
 
 Ranges: TypeAlias = Callable[[Mapping[str, TensorType]], Mapping[str, Span]]
 
 
-def read(path: str | Path, fixed: Mapping[str, Any] | None = None, ranges: Ranges | None = None) -> Graph:
+def read(
+    path: str | Path, fixed: Mapping[str, Any] | None = None, ranges: Ranges | None = None, defaults: bool = True
+) -> Graph:
     """The graph of an ONNX file.
 
     Args:
         path: the file; external data lie beside it.
         fixed: inputs whose contents are known now and no input of the graph (a shape, for instance).
         ranges: sizes that requests may have, by dimension, once it knows the inputs; they settle branches.
+        defaults: whether initializers that the file lists as inputs, too, may be given by a request.
 
     Raises:
         UsageError: not a model, damaged, or with operators or settings that have no rule; all unknown ones are listed.
@@ -58,7 +64,7 @@ def read(path: str | Path, fixed: Mapping[str, Any] | None = None, ranges: Range
     place = Path(path)
     model = open_model(place)
     try:
-        return graph_of(model, place.parent, fixed or {}, ranges)
+        return graph_of(model, place.parent, fixed or {}, ranges, defaults)
     except (
         TypeError,
         ValueError,
@@ -72,8 +78,21 @@ def read(path: str | Path, fixed: Mapping[str, Any] | None = None, ranges: Range
         raise UsageError(f"{place} is damaged: {type(error).__name__}: {error}") from error
 
 
-def graph_of(model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: Ranges | None = None) -> Graph:
-    """The graph of a ModelProto; errors as of ``read``."""
+def graph_of(
+    model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: Ranges | None = None, defaults: bool = True
+) -> Graph:
+    """The graph of a ModelProto; arguments and errors as of ``read``."""
+
+    def with_inputs(chosen: Mapping[str, Any]) -> Graph:
+        return _graph_with(model, folder, fixed, ranges, chosen)
+
+    return with_defaults(model, fixed, with_inputs) if defaults else with_inputs({})
+
+
+def _graph_with(
+    model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: Ranges | None, defaults: Mapping[str, Any]
+) -> Graph:
+    """``defaults``: initializers that are inputs of the graph."""
     own = {(one.domain, one.name): one for one in model.functions}
     opset = opset_of(model.opset_import, "model")
     _refuse_unknown(model.graph, opset, own)
@@ -85,14 +104,22 @@ def graph_of(model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: 
     for name, value in fixed.items():
         names[name] = reader.g.constant(np.asarray(value), name=name)
     for one in model.graph.input:
-        if one.name not in fixed and one.name not in weights:
+        if one.name not in fixed and (one.name not in weights or one.name in defaults):
             names[one.name] = _input(reader.g, one)
+    for name, value in defaults.items():
+        reader.g.defaults[name] = _default(reader.g, name, array_of(value, folder))
     if ranges is not None:
         reader.ranges = ranges({name: reader.g.types[name] for name in reader.g.inputs})
     reader.run(model.graph, names, opset, 0)
     missing = [one.name for one in model.graph.output if one.name not in names]
     if missing:
         raise UsageError(f"outputs {', '.join(missing)} are made by no node")
+    for one in model.graph.output:
+        if one.type.tensor_type.elem_type in NARROW:
+            raise UsageError(
+                f"output {one.name} is of type {NARROW[one.type.tensor_type.elem_type].name}, which no array has; "
+                "export the model with a Cast or DequantizeLinear behind it"
+            )
     outputs = [one.name for one in model.graph.output]
     if len(set(outputs)) < len(outputs):
         raise UsageError(f"output {next(one for one in outputs if outputs.count(one) > 1)} is listed twice")
@@ -110,6 +137,17 @@ def _input(g: Folding, one: Any) -> str:
         raise UsageError(f"input {one.name}: {len(tensor.shape.dim)} axes; at most {LARGEST_RANK} are read")
     shape = [_extent(one.name, place, dim) for place, dim in enumerate(tensor.shape.dim)]
     return g.input(one.name, shape, dtype_of_onnx(tensor.elem_type, f"input {one.name}"))
+
+
+def _default(g: Folding, name: str, value: Any) -> Any:
+    """The value of an input that a request may leave out. UsageError where the input's type is another one."""
+    kind = g.types[name]
+    fits = value.ndim == kind.rank and all(
+        one == size or not isinstance(one, int) for one, size in zip(kind.shape, value.shape, strict=False)
+    )
+    if not fits or numpy_dtype(kind.dtype) != value.dtype:
+        raise UsageError(f"input {name} is {kind}, and its initializer {value.dtype}{list(value.shape)}")
+    return value
 
 
 def _extent(tensor: str, place: int, dim: Any) -> Extent:
@@ -162,7 +200,7 @@ class Reader:
         """All nodes of a graph; ``names``: tensors of the file -> of the builder."""
         for one in graph.initializer:
             if one.name not in names:
-                names[one.name] = self.g.constant(array_of(one, self.folder), name=one.name)
+                names[one.name] = self._held(one, one.name)
         self.walk(graph.node, names, [one.name for one in graph.output], opset, depth)
 
     def walk(
@@ -190,6 +228,7 @@ class Reader:
             raise UsageError(f"{what} makes {twice[0]!r}, which is made already")
         inputs = tuple(names[one] if one else None for one in node.input)
         try:
+            refuse_sequences(self.g, node.op_type, inputs)
             if node.domain in MAIN and node.op_type == "If":
                 branches = branched(self, node, inputs, names, rest, opset, depth)
                 if branches is None:
@@ -245,9 +284,18 @@ class Reader:
         found = next((one for one in node.attribute if one.name in _CONSTANTS), None)
         if found is None:
             raise UsageError(f"a constant given by {', '.join(one.name for one in node.attribute)}; expected a dense tensor")
+        if found.HasField("t"):
+            return self._held(found.t, node.output[0])
         value = self._attribute(found)
         kind = None if found.name == "value" else np.float32 if "float" in found.name else np.int64
         return self.g.constant(np.asarray(value, kind), name=node.output[0])
+
+    def _held(self, tensor: Any, name: str) -> str:
+        """A tensor of the file."""
+        made = self.g.constant(array_of(tensor, self.folder), name=name)
+        if tensor.data_type in NARROW:
+            self.g.narrow[made] = NARROW[tensor.data_type]
+        return made
 
     def _attribute(self, one: Any) -> Any:
         value = onnx_library().helper.get_attribute_value(one)
@@ -262,12 +310,19 @@ class Reader:
 
 def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
     """The graph with the file's names for its outputs."""
+    if not outputs:
+        raise UsageError("the model has no outputs: nothing would be computed; export it with what it should answer")
     tables_of_bytes(g)
     chosen: list[tuple[str, str]] = []
     for name, tensor in outputs:
+        if tensor in g.sequences:
+            raise UsageError(
+                f"output {name} is a sequence or an empty optional, which no array is; export the model with its tensors "
+                "as outputs, or with ConcatFromSequence behind it"
+            )
         plain = g._nodes_of(tensor)
-        taken = plain in g.inputs or plain in g.constants or plain in [one for _, one in chosen]
-        if taken and plain != name:
+        taken = plain in g.inputs or plain in [one for _, one in chosen]
+        if plain in g.constants or (taken and plain != name):
             plain = g.plain("reshape", plain, shape=g.types[plain].shape)
         chosen.append((name, plain))
     new: dict[str, str] = {tensor: name for name, tensor in chosen}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from haotuner.graph.recurrent import GATES
@@ -41,14 +42,28 @@ def _multiplied(c: Call, x: str, number: int) -> str:
     return c.g.add("contract", x, w, labels="tbi,gi->tbg")
 
 
-def _one_way(c: Call, kind: str, x: str, number: int, products: str, *, reverse: bool, rounds: bool) -> str:
-    """(tokens, batch, 2 hidden)."""
-    g, gates, dtype = c.g, GATES[kind], c.type().dtype
+@dataclass(frozen=True, slots=True)
+class StateWeights:
+    """One direction's weights of the state: turned, or bytes; ``more`` operands and ``options`` of the primitive."""
+
+    turned: str
+    hidden: int
+    more: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _state_weights(c: Call, number: int) -> StateWeights:
     r = _direction(c, 2, number)
     assert r is not None
-    hidden = g.types[r].shape[1]
+    hidden = c.g.types[r].shape[1]
     if not isinstance(hidden, int):
         raise c.bad(f"its number of units, {hidden}, depends on the request; give the weights fixed sizes")
+    return StateWeights(transposed(c, r, (1, 0)), hidden)
+
+
+def _one_way(c: Call, kind: str, x: str, number: int, products: str, state: StateWeights, *, reverse: bool) -> str:
+    """(tokens, batch, 2 hidden)."""
+    g, gates, dtype, hidden = c.g, GATES[kind], c.type().dtype, state.hidden
     tokens, batch = g.types[x].shape[:2]
     both = _direction(c, 3, number)
     inner = g.add("broadcast", g.constant(0, dtype), shape=(gates * hidden,))
@@ -62,39 +77,44 @@ def _one_way(c: Call, kind: str, x: str, number: int, products: str, *, reverse:
     lengths = c.maybe(4)
     if lengths is None:
         lengths = g.add("broadcast", g.of_extents([tokens], "int64"), shape=(batch,))
-    turned = transposed(c, r, (1, 0))
     options: dict[str, Any] = {"clip": c.attributes["clip"]} if "clip" in c.attributes else {}
-    if rounds:
-        options["bytes"] = True
+    options |= state.options
     return g.add(
-        "recurrent", products, turned, inner, peepholes, h, cell, lengths, kind=kind, hidden=hidden, reverse=reverse,
+        "recurrent", products, state.turned, inner, peepholes, h, cell, lengths, *state.more,
+        kind=kind, hidden=hidden, reverse=reverse,
         activations=tuple(_activations(c, kind, number)), coupled=bool(c.attribute("input_forget", 0)),
         linear_before_reset=bool(c.attribute("linear_before_reset", 0)),
         **options,
     )  # fmt: skip
 
 
-def layer(kind: str, multiplied: Callable[[Call, str, int], str] = _multiplied, *, rounds: bool = False) -> Rule:
-    """``multiplied``: the sequence times a direction's weight. ``rounds``: an LSTM's state is rounded to bytes."""
+def layer(
+    kind: str,
+    multiplied: Callable[[Call, str, int], str] = _multiplied,
+    state_weights: Callable[[Call, int], StateWeights] = _state_weights,
+) -> Rule:
+    """``multiplied``: the sequence times a direction's weight."""
 
     def rule(c: Call) -> list[str]:
         g, batch_first = c.g, bool(c.attribute("layout", 0))
         turn = (1, 0, 2)
         if batch_first:
-            states = {5: c.maybe(5), 6: c.maybe(6) if kind == "lstm" else None}
-            turned = [transposed(c, one, turn) if at in states and (one := states[at]) else kept
+            firsts = {5: c.maybe(5), 6: c.maybe(6) if kind == "lstm" else None}
+            turned = [transposed(c, one, turn) if at in firsts and (one := firsts[at]) else kept
                       for at, kept in enumerate(c.inputs)]  # fmt: skip
             c = Call(g, c.op, tuple(turned), c.attributes, c.opset, c.outputs)
         x = transposed(c, c.tensor(0), turn) if batch_first else c.tensor(0)
         tokens, batch = g.types[x].shape[:2]
-        hidden, way = g.types[c.tensor(2)].shape[2], c.attribute("direction", "forward")
+        way = c.attribute("direction", "forward")
         if way not in ("forward", "reverse", "bidirectional"):
             raise c.bad(f"direction {way!r} is unknown")
         backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[way]
+        states = [state_weights(c, number) for number in range(len(backwards))]
         ways = [
-            _one_way(c, kind, x, number, multiplied(c, x, number), reverse=reverse, rounds=rounds)
+            _one_way(c, kind, x, number, multiplied(c, x, number), states[number], reverse=reverse)
             for number, reverse in enumerate(backwards)
         ]
+        hidden = states[0].hidden
         every: list[str] = []
         last_h: list[str] = []
         last_c: list[str] = []

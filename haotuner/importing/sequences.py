@@ -19,9 +19,14 @@ from haotuner.importing.scalars import plain
 _LIFTED = ("map", "cast", "reshape", "transpose", "contract")
 
 
-def of_turns(g: Folding, nodes: Iterable[Node], variables: Iterable[str]) -> tuple[set[str], set[str]]:
-    """What differs from turn to turn: tensors that are made of a turn's ``variables``, and branches."""
-    given, found, sizes, branches = set(variables), set[str](), set[str](), set[str]()
+def of_turns(
+    g: Folding, nodes: Iterable[Node], variables: Iterable[str], changing: Iterable[str]
+) -> tuple[set[str], set[str]]:
+    """What differs from turn to turn: tensors that are made of a turn's ``variables``, and branches.
+
+    ``changing``: dimensions of the variables that differ from turn to turn.
+    """
+    given, found, sizes, branches = set(variables), set[str](), set(changing), set[str]()
     for node in nodes:
         sides = {name for name, _ in g.guards.get(node.output, ())}
         of_data = not sizes.isdisjoint(sizes_of(node, g.types)) or not branches.isdisjoint(sides)
@@ -34,13 +39,14 @@ def of_turns(g: Folding, nodes: Iterable[Node], variables: Iterable[str]) -> tup
 
 @dataclass(slots=True)
 class Sequences:
-    """``counters``: tensors that hold the number of the turn; ``turns``: how many there are."""
+    """``counters``: tensors that hold the number of the turn; ``turns``: how many; ``changing``: as of ``of_turns``."""
 
     g: Folding
     start: int
     turns: Extent
     counters: Collection[str]
     stacks: dict[str, str]  # of rows: the tensor outside
+    changing: Collection[str] = ()
     made: dict[str, Node] = field(default_factory=dict)
     inside: set[str] = field(default_factory=set)
     types: dict[str, TensorType] = field(default_factory=dict)
@@ -53,7 +59,7 @@ class Sequences:
         g = self.g
         nodes = g.nodes[self.start :]
         self.made = {node.output: node for node in nodes}
-        self.inside = {*variables, *of_turns(g, nodes, variables)[0]}
+        self.inside = {*variables, *of_turns(g, nodes, variables, self.changing)[0]}
         lifted = self._liftable(nodes)
         wanted = {one.output for one in nodes if one.output in lifted and one.primitive == "contract"}
         for node in reversed(nodes):

@@ -26,6 +26,7 @@ from haotuner.importing.reductions import REDUCTIONS
 from haotuner.importing.resize import RESIZE
 from haotuner.importing.sampled import SAMPLED
 from haotuner.importing.spectra import SPECTRA
+from haotuner.importing.tensor_sequences import TENSOR_SEQUENCES
 
 _RULES: Mapping[str, Rule] = {
     **ELEMENTWISE,
@@ -46,6 +47,7 @@ _RULES: Mapping[str, Rule] = {
     **DATA,
     **BOXES,
     **QUANTISED,
+    **TENSOR_SEQUENCES,
     **INTEGERS,  # in the place of the rules of real products, which they call where bytes do not fit
 }
 RULES: Mapping[str, Rule] = {**_RULES, **moving_bytes(_RULES)}

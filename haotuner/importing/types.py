@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from haotuner.errors import UsageError
+from haotuner.importing.narrow import NARROW
 
 # The numbers of TensorProto.DataType (onnx.proto).
 DTYPES = {
     1: "fp32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 11: "fp64",
     12: "uint32", 13: "uint64", 16: "bf16",
 }  # fmt: skip
-OTHERS = {8: "text", 14: "complex64", 15: "complex128", 17: "float8", 18: "float8", 19: "float8", 20: "float8", 21: "uint4",
-          22: "int4", 23: "float4"}  # fmt: skip
+OTHERS = {8: "text", 14: "complex64", 15: "complex128", 24: "float8_e8m0fnu"} | {at: one.name for at, one in NARROW.items()}
 
 
 def dtype_of_onnx(number: int, what: str) -> str:

@@ -68,7 +68,8 @@ def _pairs(graph: Graph, node: Node) -> Iterator[tuple[Extent, Extent]]:
             for pad in (one for one in pads if one != 0 and not never_negative(canonical(extent - one - 1))):
                 yield largest([canonical(pad + 1), extent]), extent
     elif node.primitive == "recurrent":
-        wanted = operands(out[1], GATES[node.attributes["kind"]], node.attributes["hidden"])
+        own = node.attributes
+        wanted = operands(out[1], GATES[own["kind"]], own["hidden"], of_bytes=bool(own.get("bytes", False)))
         for shape, (_, asked) in zip(shapes[1:], wanted, strict=True):
             yield from (pair if pair[0] != 1 else pair[::-1] for pair in zip(asked, shape, strict=True))
     elif node.primitive == "reshape":

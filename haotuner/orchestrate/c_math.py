@@ -172,7 +172,9 @@ INLINE void ht_turned(const float* from, int64_t right, int64_t columns, int64_t
 
 def head_of(sources: Iterable[str]) -> str:
     """What the C of these groups begins with."""
-    return PRELUDE + (TURNING if any("ht_turned(" in one for one in sources) else "")
+    every = list(sources)
+    bytes_of = '#include "kinds/byte_sums.h"\n' if any("ht_byte_sums(" in one for one in every) else ""
+    return PRELUDE + bytes_of + (TURNING if any("ht_turned(" in one for one in every) else "")
 
 
 _BINARY = {"add": "+", "sub": "-", "mul": "*", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from haotuner.graph.recurrent import GATES
+from haotuner.graph.recurrent import GATES, PANEL
 
 SIDE_BY_SIDE = (4, 2, 1)  # sequences of a host's thread
 SUMS_BYTES = 256 << 10  # of sequences side by side: they lie on a thread's stack
@@ -65,40 +65,66 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
     ]
     step = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[kind](attributes, act, real)
     order = f"{tokens} - 1 - k" if attributes.get("reverse", False) else "k"
-    sums_bytes = GATES[kind] * hidden * (4 if single else 8)
-    sides = [one for one in SIDE_BY_SIDE if one == 1 or one * sums_bytes <= SUMS_BYTES]
     rounds = bool(attributes.get("bytes", False))
+    sums_bytes = GATES[kind] * hidden * (4 if single else 8) * (2 if rounds else 1)
+    sides = [one for one in SIDE_BY_SIDE if one == 1 or one * sums_bytes <= SUMS_BYTES]
     return [
         f"  enum {{ H = {hidden}, G = {GATES[kind]} }};",
         f"  const int64_t tokens = {tokens}, batch = {batch};",
         *(acts if block else ()),
         *_units(block),
-        *(_as_bytes(real, f) if rounds else ()),
-        *(_block_body(step, real, order, block, rounds) if block else _host_body(step, real, order, sides, rounds)),
+        *(_byte_lines(attributes, block) if rounds else ()),
+        *(_block_body(step, real, order, block, rounds) if block else _host_body(step, real, order, sides, attributes)),
         *(["#undef AS_BYTES"] if rounds else ()),
         "#undef UNITS",
     ]
 
 
-def _as_bytes(real: str, f: str) -> list[str]:
-    """A sequence's state as the real numbers that bytes of its own range stand for."""
-    lines = [
-        "#define AS_BYTES(from, to) do {",
-        f"  {real} low = 0, high = 0;",
-        f"  for (int64_t i = 0; i < H; ++i) {{ low = fmin{f}(low, (from)[i]); high = fmax{f}(high, (from)[i]); }}",
-        f"  const {real} width = (high - low) / 255, scale = width == 0 ? 1 : width;",
-        f"  const {real} zero = rint{f}(fmin{f}(fmax{f}(-low / scale, 0), 255));",
-        f"  UNITS(j, H) (to)[j] = (fmin{f}(fmax{f}(rint{f}((from)[j] / scale) + zero, 0), 255) - zero) * scale;",
-        "} while (0)",
-    ]
-    return [f"{line} \\" for line in lines[:-1]] + [lines[-1]]
+def _byte_lines(attributes: Mapping[str, Any], block: int) -> list[str]:
+    """Of weights that are bytes: their sizes, and a sequence's state as bytes of its own range with what they stand for."""
+    hidden = attributes["hidden"]
+    columns = GATES[attributes["kind"]] * hidden
+    sizes = f"  enum {{ QUADS = {-(-hidden // 4)}, PANELS = {-(-columns // PANEL)}, COLUMNS = PANELS * {PANEL} }};"
+    if block:
+        lines = [
+            "#define AS_BYTES(from, to) do {",
+            "  float low = 0, high = 0;",
+            "  for (int64_t i = 0; i < H; ++i) { low = fminf(low, (from)[i]); high = fmaxf(high, (from)[i]); }",
+            "  const float width = (high - low) / 255;",
+            "  scale = width == 0 ? 1 : width;",
+            "  const float zero = rintf(fminf(fmaxf(-low / scale, 0), 255));",
+            "  UNITS(j, H) (to)[j] = fminf(fmaxf(rintf((from)[j] / scale) + zero, 0), 255) - zero;",
+            "} while (0)",
+        ]
+    else:
+        total = "  total_of[q] = -H * zero_of[q]; for (int64_t j = 0; j < H; ++j) total_of[q] += state[j];"
+        lines = [
+            "#define AS_BYTES(q, from, state) do {",
+            "  float low = 0, high = 0;",
+            "  int nan = 0;",
+            "  ht_state_range(from, H, &low, &high, &nan);",
+            "  const float width = (high - low) / 255, scale = width == 0 ? 1 : width, middle = rintf(-low / scale);",
+            "  const float zero = middle > 255 ? 255 : middle;",
+            "  UNITS(j, H) {",
+            "    float v = rintf((from)[j] / scale) + zero;",
+            "    v = v > 0 ? v : 0;",
+            "    state[j] = (uint8_t)(int32_t)(v < 255 ? v : 255);",
+            "  }",
+            "  zero_of[q] = (int32_t)zero;",
+            "  scale_of[q] = nan ? NAN : scale;",
+            *([total] if attributes["added"] else []),
+            "  for (int64_t j = H; j < 4 * QUADS; ++j) state[j] = 0;",
+            "  below_of[q] = ht_state_parts(state, 4 * QUADS, signs_of[q]);",
+            "} while (0)",
+        ]
+    return [sizes, *(f"{line} \\" for line in lines[:-1]), lines[-1]]
 
 
 def _block_body(step: Sequence[str], real: str, order: str, block: int, rounds: bool) -> list[str]:
     """A sequence after the other."""
     return [
-        *_block_sums(real, block),
-        *([f"  __shared__ {real} rounded[H];"] if rounds else ()),
+        *_block_sums(real, block, rounds),
+        *([f"  __shared__ {real} rounded[H];", f"  {real} scale = 1;"] if rounds else ()),
         "  for (int64_t n = lo[0]; n < hi[0]; ++n) {",
         f"    const {real} *h = x4 + n * H, *c = x5 + n * H;",
         "    (void)c;",
@@ -120,17 +146,24 @@ def _block_body(step: Sequence[str], real: str, order: str, block: int, rounds: 
     ]
 
 
-def _host_body(step: Sequence[str], real: str, order: str, sides: Sequence[int], rounds: bool) -> list[str]:
+def _host_body(step: Sequence[str], real: str, order: str, sides: Sequence[int], attributes: Mapping[str, Any]) -> list[str]:
     """Some sequences side by side, then fewer: they share what is read of ``x1``, which is most of what a token reads.
 
     The sums of a sequence are the same, however many lie beside it. One that has ended is summed, and what comes of it
     is left alone.
     """
+    rounds = bool(attributes.get("bytes", False))
     lines = [f"  {real} sums_of[{sides[0]}][G * H];", "  int64_t n = lo[0];"]
-    lines += [f"  {real} rounded_of[{sides[0]}][H];"] if rounds else []
+    if rounds:  # what lies behind the last state is multiplied by weights that are 0
+        lines += [
+            f"  uint8_t states_of[{sides[0]}][4 * QUADS], signs_of[{sides[0]}][4 * QUADS];",
+            f"  int32_t whole_of[{sides[0]}][COLUMNS], zero_of[{sides[0]}], below_of[{sides[0]}], total_of[{sides[0]}];",
+            f"  float scale_of[{sides[0]}];",
+            "  (void)total_of; (void)signs_of;",
+        ]
     for side in sides:
         lines += [
-            *_sums(real, side, rounds),
+            *(_byte_sums(side, attributes) if rounds else _sums(real, side)),
             f"  for (; n + {side} <= hi[0]; n += {side}) {{",
             f"    const {real} *hs[{side}], *cs[{side}];",
             f"    for (int q = 0; q < {side}; ++q) {{ hs[q] = x4 + (n + q) * H; cs[q] = x5 + (n + q) * H; }}",
@@ -143,7 +176,7 @@ def _host_body(step: Sequence[str], real: str, order: str, sides: Sequence[int],
             "        else UNITS(j, 2 * H) to[j] = 0;",
             "      }",
             "      if (!some) continue;",
-            *([f"      for (int q = 0; q < {side}; ++q) AS_BYTES(hs[q], rounded_of[q]);"] if rounds else ()),
+            *([f"      for (int q = 0; q < {side}; ++q) AS_BYTES(q, hs[q], states_of[q]);"] if rounds else ()),
             *_phases(step, real, side),
             f"      for (int q = 0; q < {side}; ++q) if (token < (int64_t)x6[n + q]) {{",
             "        hs[q] = y + (token * batch + n + q) * 2 * H;",
@@ -175,14 +208,30 @@ def _phases(step: Sequence[str], real: str, side: int) -> list[str]:
     return [*lines, "      }"]
 
 
-def _sums(real: str, side: int, rounds: bool) -> list[str]:
+def _byte_sums(side: int, attributes: Mapping[str, Any]) -> list[str]:
+    """``sums_of`` all gates: sums of whole numbers times the scales of the state and of the column, and the bias."""
+    added = " + x8[row] * total_of[q]" if attributes["added"] else ""
+    lines = [
+        "#define SUMS(first, end, of) do {",
+        f"  ht_byte_sums(x1, PANELS, QUADS, {side}, states_of[0], signs_of[0], 4 * QUADS, whole_of[0], COLUMNS);",
+        f"  for (int q = 0; q < {side}; ++q) {{",
+        "    const int32_t moved = zero_of[q] - HT_STATE_MIDDLE, below = below_of[q];",
+        "    const float scale = scale_of[q];",
+        "    UNITS(row, G * H)",
+        f"      sums_of[q][row] = (float)(whole_of[q][row] + below - moved * x7[row]{added}) * (scale * x9[row]) + x2[row];",
+        "  }",
+        "} while (0)",
+    ]
+    return [f"{line} \\" for line in lines[:-1]] + [lines[-1]]
+
+
+def _sums(real: str, side: int) -> list[str]:
     """``sums_of`` some gates: states times ``x1`` and the bias, all gates side by side, four terms at a time.
 
-    ``of``: the state by a sequence's own ``h``, ``to`` and, of bytes, ``rounded``.
+    ``of``: the state by a sequence's own ``h`` and ``to``.
     """
     every = range(side)
     own = f"const {real} *h = hs[{{q}}], *to = y + (token * batch + n + {{q}}) * 2 * H; (void)h; (void)to;"
-    own += f" const {real}* rounded = rounded_of[{{q}}];" if rounds else ""
     first = ", ".join(f"a{q}{n} = of{q}[i + {n}]" for q in every for n in range(4))
     terms = " ".join(
         f"sums_of[{q}][row] = sums_of[{q}][row] + " + " + ".join(f"a{q}{n} * w{n}" for n in range(4)) + ";" for q in every
@@ -207,15 +256,25 @@ def _sums(real: str, side: int, rounds: bool) -> list[str]:
     return [f"{line} \\" for line in lines[:-1]] + [lines[-1]]
 
 
-def _block_sums(real: str, block: int) -> list[str]:
+def _block_sums(real: str, block: int, rounds: bool) -> list[str]:
     """The same, each thread its own gates: what was written before is there for all, and so are the sums behind it."""
+    summed = [
+        f"    {real} sum = x2[row];",
+        "    for (int64_t i = 0; i < H; ++i) sum += (of)[i] * x1[i * G * H + row];",
+        "    sums[row] = sum;",
+    ]
+    if rounds:
+        place = f"((row / {PANEL} * QUADS + i / 4) * {PANEL} + row % {PANEL}) * 4 + i % 4"
+        summed = [
+            "    int32_t whole = 0;",
+            f"    for (int64_t i = 0; i < H; ++i) whole += (int32_t)(of)[i] * (x1[{place}] + x8[row]);",
+            "    sums[row] = (float)whole * (scale * x9[row]) + x2[row];",
+        ]
     lines = [
         "#define SUMS(first, end, of) do {",
         "  __syncthreads();",
         f"  for (int64_t row = (first) + threadIdx.x; row < (end); row += {block}) {{",
-        f"    {real} sum = x2[row];",
-        "    for (int64_t i = 0; i < H; ++i) sum += (of)[i] * x1[i * G * H + row];",
-        "    sums[row] = sum;",
+        *summed,
         "  }",
         "  __syncthreads();",
         "} while (0)",

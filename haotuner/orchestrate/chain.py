@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph, Node, bodies
 from haotuner.graph.types import NUMPY_NAMES
@@ -22,7 +24,7 @@ def chain_document(name: str, graph: Graph, segments: Iterable[Segment], models:
     table = SizeTable()
     steps = _steps(segments, models, table)
     every = {
-        kind: [{"name": one, **_kind(graph, one)} for one in names]
+        kind: [{"name": one, **_kind(graph, one), **default_of(graph, one)} for one in names]
         for kind, names in (("inputs", graph.inputs), ("outputs", graph.outputs))
     }
     dims = dict.fromkeys((*graph.dimensions, *data_dimensions(graph), *branches(graph)))
@@ -87,7 +89,8 @@ def _loop(node: Node, host: Iterable[Node], models: Iterator[str], table: SizeTa
     """A loop with the steps of its body.
 
     Of what it carries: the first value, that of a turn, what the turn makes of it, and the last one; of what it makes: a
-    row, and the stack of all. What nobody reads has no name.
+    row, and the stack of all. What nobody reads has no name. Of a size that changes: which carried value, the axis, the
+    dimension of a turn, and that of the last value where nothing else tells it.
     """
     body, given = node.attributes["body"], list(node.inputs)
     limit = given.pop(0) if node.attributes["limited"] else None
@@ -96,6 +99,12 @@ def _loop(node: Node, host: Iterable[Node], models: Iterator[str], table: SizeTa
         one.attributes["place"]: one.output
         for one in host
         if one.primitive == "loop_result" and one.inputs[0] == node.output
+    }
+    outside = {
+        (one.attributes["place"], axis): str(extent)
+        for one in host
+        if one.primitive == "loop_result" and one.inputs[0] == node.output
+        for axis, extent in one.attributes.get("told", ())
     }
     turns = next((one for one in host if one.primitive == "turns" and one.inputs[0] == node.output), None)
     first = len(body.carried)
@@ -110,6 +119,7 @@ def _loop(node: Node, host: Iterable[Node], models: Iterator[str], table: SizeTa
         "carried": [[given[at], *pair, read.get(at)] for at, pair in enumerate(body.carried)],
         "rows": [list(pair) for pair in zip(given[first:], body.rows, strict=False)],
         "made": [[one, read[first + at]] for at, one in enumerate(body.made) if first + at in read],
+        "changes": [[at, axis, str(extent), outside.get((at, axis))] for at, axis, extent in body.changing],
         "kinds": [_kind(body.graph, one) for at, one in enumerate(body.made) if first + at in read],
         "steps": _steps(cut(body.graph), models, table),
     }
@@ -148,6 +158,14 @@ def _tensors(graph: Graph, steps: Sequence[Mapping[str, Any]], table: SizeTable)
         for one in dict.fromkeys((*graph.inputs, *_made(steps)))
     }
     return {"tensors": tensors, "sizes": table.lines} if all(one in tensors for one in graph.outputs) else {}
+
+
+def default_of(graph: Graph, tensor: str) -> dict[str, Any]:
+    """What a document says of an input that a call may leave out; nothing of other tensors."""
+    if tensor not in graph.defaults:
+        return {}
+    array = np.ascontiguousarray(graph.defaults[tensor])
+    return {"default": {"shape": list(np.shape(graph.defaults[tensor])), "bytes": array.tobytes().hex()}}
 
 
 def _kind(graph: Graph, tensor: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ The graph with its turns is then planned as any other, where groups may take tur
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from haotuner.graph.channels_last import convolved_images, images_of
@@ -91,7 +91,8 @@ class Layouts:
             return "turn"
 
         outputs = [(name, False) for name in self.graph.outputs]
-        return self.oriented.written(outputs, how, inputs=self.graph.inputs)
+        found = self.oriented.written(outputs, how, inputs=self.graph.inputs)
+        return replace(found, required=self.graph.required, defaults=self.graph.defaults)
 
     def planned(self, layouts: Mapping[int, set[Layout]]) -> Exact:
         """The plan of ``graph_of``; that with all channels first where nothing else is given."""

@@ -15,6 +15,8 @@ from haotuner.graph.data_sizes import BRANCHING, HOST, made_dimensions
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, product
 from haotuner.graph.graph import Graph, Guard, Node, Required, bodies, sizes_of
 
+MOST_COUNTED = 1 << 20  # what is more is no size that anybody asks for
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -103,7 +105,7 @@ class _Levels:
             before = [found.nodes.get(one, 0) for one in node.inputs] + [found.dims[branch] for branch, _ in guard]
             known = [found.dims.get(one, 0) for one in sizes_of(node, graph.types)]
             told = made_dimensions(node.primitive, node.attributes)
-            if node.primitive == "turns":  # known with the loop
+            if node.primitive in ("turns", "loop_result"):  # known with the loop
                 own = max(before)
             elif node.primitive == "loop":
                 own = max([*before, *known], default=0) + 1
@@ -150,7 +152,7 @@ def _segment(graph: Graph, levels: _Levels, level: int, guard: Guard, host: tupl
     types = {one: kind for one, kind in graph.types.items() if one in inside or one in needed or one in inputs}
     constants = {one: value for one, value in graph.constants.items() if one in needed}
     part = replace(graph, inputs=tuple(inputs), outputs=outputs, nodes=tuple(reversed(nodes)), types=types,
-                   constants=constants, guards={}, required=())  # fmt: skip
+                   constants=constants, guards={}, required=(), defaults={})  # fmt: skip
     return Segment(host, part if nodes else None, guard, tuple(levels.required.get((level, guard), ())))
 
 
@@ -183,8 +185,14 @@ def counts(graph: Graph, largest: Mapping[str, int]) -> Iterator[tuple[str, int]
     for node in graph.nodes:
         for name, extents in _bounds(graph, node):
             if all(dimensions(one) <= known.keys() for one in extents):
-                known[name] = max(1, *(evaluate(one, known) for one in extents))
-                yield name, known[name]
+                most = max(1, *(evaluate(one, known) for one in extents))
+                if most <= MOST_COUNTED:
+                    known.setdefault(name, most)
+                    yield name, known[name]
+        if node.primitive == "loop":
+            for name, most in counts(node.attributes["body"].graph, known):
+                known.setdefault(name, most)
+                yield name, most
 
 
 def _bounds(graph: Graph, node: Node) -> Iterator[tuple[str, list[Extent]]]:
@@ -195,6 +203,16 @@ def _bounds(graph: Graph, node: Node) -> Iterator[tuple[str, list[Extent]]]:
     if node.primitive == "chosen":
         for axis, extent in node.attributes["told"]:
             yield str(extent), [shape[axis] for shape in shapes[1:]]
+    if node.primitive == "loop":
+        turns: Extent | None = node.attributes.get("turns")
+        told = (one for one in graph.nodes if one.primitive == "turns" and one.inputs[0] == node.output)
+        for one in told:
+            turns = one.attributes["extent"]
+            if node.attributes.get("most") is not None:
+                yield str(turns), [node.attributes["most"]]
+        for extent, first, step in node.attributes.get("growth", ()):
+            if turns is not None:
+                yield extent, [first, canonical(first + step * turns)]
 
 
 def origins(graph: Graph, names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -211,6 +229,10 @@ def _origin(graph: Graph, node: Node) -> str:
     if node.primitive == "chosen":
         then, other = (graph.types[one] for one in node.inputs[1:])
         return f"which side of a branch makes {node.output}, {then} or {other}"
+    if node.primitive == "loop":
+        return "how large a value that a loop carries is before a turn"
+    if node.primitive == "loop_result":
+        return f"how large {node.output}, which a loop carries, is behind its last turn"
     if node.primitive == "turns":
         made = (one.output for one in graph.nodes if one.primitive == "loop_result" and one.inputs == node.inputs)
         return f"how many turns the loop makes whose results are {', '.join(made)}"

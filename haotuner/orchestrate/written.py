@@ -17,7 +17,7 @@ from haotuner.graph.types import dtype_named
 from haotuner.orchestrate.agreements import agreements
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
-from haotuner.orchestrate.chain import chain_document
+from haotuner.orchestrate.chain import chain_document, default_of
 from haotuner.orchestrate.cuda_loops import PRELUDE as CUDA_PRELUDE
 from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.flat import flat
@@ -136,7 +136,8 @@ class _Writer:
         """An input or output."""
         kind = self.graph.types[name]
         shape = self.sizes.places(kind.shape)
-        return {"name": name, "tensor": self.tensor(name), "dtype": kind.dtype, "shape": shape}
+        told = {"name": name, "tensor": self.tensor(name), "dtype": kind.dtype, "shape": shape}
+        return told | default_of(self.graph, name)
 
     def view(self, view: View) -> dict[str, Any]:
         """A tensor, reshaped and reordered."""

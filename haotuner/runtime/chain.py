@@ -36,11 +36,23 @@ def is_chain(raw: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ChainEnd:
-    """An input or output: ``shape`` has a number, the name of a dimension, or None for what follows from others."""
+    """An input or output: ``shape`` has a number, the name of a dimension, or None for what follows from others.
+
+    ``default``: what a call without this input computes with; None where it must be there.
+    """
 
     name: str
     dtype: Any
     shape: tuple[int | str | None, ...]
+    default: Any = None
+
+    @staticmethod
+    def of(told: Mapping[str, Any]) -> ChainEnd:
+        """As the document says it."""
+        dtype, default = np.dtype(told["dtype"]), told.get("default")
+        if default is not None:
+            default = np.frombuffer(bytes.fromhex(default["bytes"]), dtype).reshape(default["shape"])
+        return ChainEnd(told["name"], dtype, tuple(told["shape"]), default)
 
 
 class Chain:
@@ -58,10 +70,7 @@ class Chain:
             document = json.loads(raw)
             self.name, self.dims = str(document["name"]), tuple(document["dims"])
             self._steps: list[dict[str, Any]] = document["chain"]
-            self._inputs, self._outputs = (
-                [ChainEnd(one["name"], np.dtype(one["dtype"]), tuple(one["shape"])) for one in document[kind]]
-                for kind in ("inputs", "outputs")
-            )
+            self._inputs, self._outputs = ([ChainEnd.of(one) for one in document[kind]] for kind in ("inputs", "outputs"))
             self._guards = dict(_guards(self._steps))
             names = list(self._guards)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -133,7 +142,7 @@ class Chain:
 
     def _contiguous(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Inputs in order, as the library reads them; it says what is wrong with their shapes."""
-        self._check_names(inputs)
+        inputs = self._whole(inputs)
         found = []
         for end in self._inputs:
             array = inputs[end.name]
@@ -233,6 +242,13 @@ class Chain:
             self._native.trim()
         self._answers.clear()
 
+    def _whole(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Inputs with the defaults of those that are left out."""
+        defaults = {end.name: end.default for end in self._inputs if end.default is not None}
+        whole = {**defaults, **inputs} if defaults else inputs
+        self._check_names(whole)
+        return whole
+
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
         names = [end.name for end in self._inputs]
         if set(inputs) != set(names):
@@ -243,7 +259,7 @@ class Chain:
             )
 
     def _given(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        self._check_names(inputs)
+        inputs = self._whole(inputs)
         tensors, dims = dict(inputs), dict[str, int]()
         for end in self._inputs:
             shape = np.shape(inputs[end.name])  # of any array; the first segment checks its type

@@ -19,15 +19,18 @@ def turned(
     limits += [len(tensors[whole]) for whole, _ in step["rows"]]
     goes_on, turn = _holds(tensors, step["asked"]), 0
     own = {**tensors, **{value: tensors[first] for first, value, _, _ in step["carried"]}}
+    changes = [(step["carried"][number][1], axis, *told) for number, axis, *told in step.get("changes", [])]
     stacks: list[list[Any]] = [[] for _ in step["made"]]
     while goes_on and all(turn < most for most in limits):
         own[step["turn"]] = np.asarray(turn, np.int64)
+        dims.update((dim, own[value].shape[axis]) for value, axis, dim, _ in changes)
         own |= {row: np.ascontiguousarray(tensors[whole][turn]) for whole, row in step["rows"]}
         run(step["steps"], own)
         for stack, (row, _) in zip(stacks, step["made"], strict=True):
             stack.append(own[row])
         own |= {value: own[after] for _, value, after, _ in step["carried"]}
         goes_on, turn = _holds(own, step["goes_on"]), turn + 1
+    dims.update((outside, own[value].shape[axis]) for value, axis, _, outside in changes if outside is not None)
     tensors |= {last: own[value] for _, value, _, last in step["carried"] if last is not None}
     for stack, (_, whole), kind in zip(stacks, step["made"], step["kinds"], strict=True):
         shape = [0, *(one if isinstance(one, int) else dims.get(one, 0) for one in kind["shape"])]

@@ -88,6 +88,9 @@ class Mapped:
             self.segment: Any = library.ht_pack_model_segment
             self.placed.argtypes, self.placed.restype = (_P, _P, _P, PLACE, _P, _P, *_SAID), _I
             self.segment.argtypes, self.segment.restype = (_P, _I, _P), ctypes.c_char_p
+        self.default: Any = getattr(library, "ht_pack_model_default", None)  # packs made before it have none
+        if self.default is not None:
+            self.default.argtypes, self.default.restype = (_P, _I, _P), _P
         if self.door.version != _VERSION:
             raise PackInvalid(
                 f"{path} speaks version {self.door.version} of models, this haotuner {_VERSION}; tune again with it"
@@ -125,7 +128,12 @@ class Mapped:
 
 
 class NativeEnd:
-    """An input or output: ``shape`` has a number, the name of a dimension, or None for what follows from others."""
+    """An input or output: ``shape`` has a number, the name of a dimension, or None for what follows from others.
+
+    ``default``: what a call without this input computes with; None where it must be there.
+    """
+
+    default: Any = None
 
     def __init__(self, facts: _Facts) -> None:
         self.name = facts.name.decode()
@@ -175,6 +183,8 @@ class NativeModel:
         self.name: str = door.name(handle).decode()
         self.dims = tuple(one.decode() for one in _until_none(lambda i: door.dim(handle, i)))
         self.inputs, self.outputs = ([NativeEnd(one) for one in _until_none(self._facts(kind))] for kind in (0, 1))
+        for place, end in enumerate(self.inputs):
+            end.default = self._default(place, end)
         self._given, self._made = (Handed([end.dtype for end in ends]) for ends in (self.inputs, self.outputs))
 
     @property
@@ -189,6 +199,17 @@ class NativeModel:
             return found if found.name is not None else None
 
         return facts
+
+    def _default(self, place: int, end: NativeEnd) -> Any:
+        """A copy of the input's default; None where it has none."""
+        shape = ctypes.POINTER(ctypes.c_int64)()
+        default = self._mapped.default
+        at = None if default is None else default(self._handle, place, ctypes.addressof(shape))
+        if at is None:
+            return None
+        extents = tuple(shape[: end.rank])
+        raw = ctypes.string_at(at, int(np.prod(extents, dtype=np.int64)) * end.dtype.itemsize)
+        return np.frombuffer(raw, end.dtype).reshape(extents).copy()
 
     def _call(self, function: Callable[..., int], first: int | bytes, second: int | bytes) -> None:
         try:

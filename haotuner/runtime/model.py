@@ -199,25 +199,28 @@ class Model:
         return told
 
     def _given(self, inputs: Mapping[str, Any]) -> list[Any]:
-        found = []
+        found, left_out = [], 0
         for end in self._inputs:
             array: Any = inputs.get(end.name)
             if not isinstance(array, np.ndarray):
                 if end.name not in inputs:
-                    raise self._other_names(inputs)
+                    if end.default is None:
+                        raise self._other_names(inputs)
+                    array, left_out = end.default, left_out + 1
                 array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
             if getattr(array, "dtype", None) != end.dtype:
                 kind = getattr(array, "dtype", type(array).__name__)
                 raise UsageError(f"{self.name}: input {end.name} must be an array of {end.dtype}, got {kind}")
             flags = array.flags
             found.append(array if flags.c_contiguous and flags.aligned else np.array(array, end.dtype, order="C"))
-        if len(inputs) != len(found):
+        if len(inputs) != len(found) - left_out:
             raise self._other_names(inputs)
         return found
 
     def _other_names(self, inputs: Mapping[str, Any]) -> UsageError:
         names = [one.name for one in self._inputs]
-        lacking, unknown = [name for name in names if name not in inputs], [name for name in inputs if name not in names]
+        must = [one.name for one in self._inputs if one.default is None]
+        lacking, unknown = [name for name in must if name not in inputs], [name for name in inputs if name not in names]
         return UsageError(
             f"{self.name} takes the inputs {', '.join(names)}; "
             + "; ".join([f"{one} is missing" for one in lacking] + [f"there is no {one}" for one in unknown])
@@ -248,8 +251,12 @@ class Session:
         return [found[name] for name in names or found]
 
     def get_inputs(self) -> list[Argument]:
-        """Inputs with names, shapes and types."""
-        return [Argument(one) for one in self._model.inputs]
+        """Inputs with names, shapes and types, those without a default."""
+        return [Argument(one) for one in self._model.inputs if one.default is None]
+
+    def get_overridable_initializers(self) -> list[Argument]:
+        """Inputs that a request may leave out: the file has a value for them."""
+        return [Argument(one) for one in self._model.inputs if one.default is not None]
 
     def get_outputs(self) -> list[Argument]:
         """Outputs with names, shapes and types."""

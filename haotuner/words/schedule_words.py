@@ -50,6 +50,7 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     if "chain" in document:
         steps = [_of_chain(step, places, dims) for step in document["chain"]]
         words += [1, -1, 0, len(steps), *(word for step in steps for word in step)]
+        words += _defaults(document["inputs"])
         return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
     ways = document.get("ways") or [{"first": 0, "end": len(document["steps"]), "line": None, "most": 0}]
     words.append(len(ways))
@@ -59,17 +60,32 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
         words.append(way["end"] - way["first"])
         words += [word for step in document["steps"][way["first"] : way["end"]] for word in _step(step, places)]
     indices, required, checks = (document.get(name, []) for name in ("indices", "required", "weights_crc32"))
-    words += [len(indices)] if indices or required or checks else []
+    defaults = _defaults(document["inputs"])
+    words += [len(indices)] if indices or required or checks or defaults else []
     words += [word for *numbers, reader in indices for word in (*numbers, *_text(reader))]
-    words += [len(required)] if required or checks else []
+    words += [len(required)] if required or checks or defaults else []
     words += [word for line, told in required for word in (line, *_text(told))]
     words += _counted(checks) if checks else []
+    words += defaults
     return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
 
 
 def _text(text: str) -> list[int]:
     raw = text.encode()
     padded = raw + b"\0" * (8 - len(raw) % 8)
+    return [len(raw), *struct.unpack(f"<{len(padded) // 8}q", padded)]
+
+
+def _defaults(inputs: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Of inputs that a call may leave out: their places, shapes and elements; no word where there are none."""
+    own = [(place, one["default"]) for place, one in enumerate(inputs) if "default" in one]
+    words = [word for place, one in own for word in (place, *_counted(one["shape"]), *_bytes(bytes.fromhex(one["bytes"])))]
+    return [len(own), *words] if own else []
+
+
+def _bytes(raw: bytes) -> list[int]:
+    """How many, then as many words as hold them."""
+    padded = raw + b"\0" * (-len(raw) % 8)
     return [len(raw), *struct.unpack(f"<{len(padded) // 8}q", padded)]
 
 
@@ -141,6 +157,9 @@ def _of_loop(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[s
     words += [-1, -1] if step["dim"] is None else [dims[step["dim"]], at(step["turns"])]
     for kind in ("carried", "rows", "made"):
         words += [len(step[kind]), *(at(one) for ends in step[kind] for one in ends)]
+    words.append(len(step["changes"]))
+    for number, axis, *told in step["changes"]:
+        words += [number, axis, *(-1 if dim is None else dims[dim] for dim in told)]
     return [*words, len(step["steps"]), *(word for one in step["steps"] for word in _of_chain(one, places, dims))]
 
 

@@ -47,11 +47,14 @@ def test_few_turns_are_written_out():
     assert np.array_equal(found["out1"], np.stack([2 * x, 4 * x, 8 * x]))
 
 
-def test_values_that_grow_are_read_where_the_turns_are_written_out():
+def test_values_that_grow_are_read_whether_or_not_the_turns_are_written_out():
     grown = [node("Concat", ["state", "state"], ["next"], axis=0), node("Identity", ["go"], ["more"])]
     assert interpret(repeated(2, grown, ["more", "next"]), {"x": np.ones((1, 4), np.float32)})["out0"].shape == (4, 4)
-    with pytest.raises(UsageError, match=r"again \(Loop\): 'next' is fp32\[rows, 4\] before .* fp32\[2\*rows, 4\]"):
-        repeated(None, grown, ["more", "next"])
+    assert [str(one) for one in repeated(None, grown, ["more", "next"]).types["out0"].shape] == ["grown_0", "4"]
+    longer = [node("Unsqueeze", ["state", "zeros"], ["next"]), node("Identity", ["go"], ["more"])]
+    longer.insert(0, node("Constant", [], ["zeros"], value_ints=[0]))
+    with pytest.raises(UsageError, match=r"again \(Loop\): 'next' is fp32\[rows, 4\] before .* fp32\[1, rows, 4\]"):
+        repeated(None, longer, ["more", "next"])
 
 
 @pytest.mark.parametrize("turns", [0, -1, 1000])

@@ -17,7 +17,7 @@ from tests.bench.onnx_nodes import answer, cases_of  # noqa: E402, after the ski
 from tests.content.test_importing import model  # noqa: E402
 
 n = onnx.helper.make_node
-OTHERS = ("blocks with scales", "element type", "has no place", "are not supported")  # what is refused, in words
+OTHERS = ("element type", "has no place", "are not supported")  # what is refused, in words
 
 
 @pytest.mark.parametrize(

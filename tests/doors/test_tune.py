@@ -68,7 +68,7 @@ def test_its_own_pack_is_replaced(tuned: tuple[Path, Any], cache: Path, tmp_path
     shutil.copytree(folder / "pack", tmp_path / "pack")
     before = digest(tmp_path / "pack")
     answer = haotuner("tune", *TINY, "--budget", "1s", "--seed", "1", "-q", cache=cache, cwd=tmp_path)
-    assert answer.code == 0, answer.err
+    assert (answer.code, answer.out, answer.err) == (0, "pack\n", ""), answer.err
     assert digest(tmp_path / "pack") != before
     assert {p.name for p in tmp_path.iterdir() if not p.name.startswith("pack.records")} == {"pack"}
 

@@ -91,6 +91,31 @@ def branched() -> Graph:
     return g.finish(found, g.map("add", found, 1.0))
 
 
+def carried() -> Graph:
+    """For as many turns as the data say: rows of a layer appended each turn, and numbers, twice as many each turn."""
+    g = GraphBuilder()
+    x, long = g.input("x", (B, 8)), g.input("long", (2,), "int64")
+    limit = g.map("min", g.add("reduce", long, axes=(0,), how="max", keepdims=False), 9)
+    rows, many, last = dimension("carried_0"), dimension("carried_1"), dimension("grown_0")
+    turn = GraphBuilder()
+    state, values = turn.input("state", (rows, 8)), turn.input("values", (many,))
+    more, number = turn.input("more", (B, 8)), turn.input("turn", (), "int64")
+    layer = turn.map("add", product(turn, more), turn.add("cast", number, dtype="fp32"))
+    total = turn.add("reduce", state, axes=(0, 1), how="sum", keepdims=False)
+    after = turn.add("concat", state, turn.map("add", layer, turn.map("mul", total, 1e-3)), axis=0)
+    twice = turn.add("concat", values, turn.map("add", values, turn.add("size", extent=rows, dtype="fp32")), axis=0)
+    pairs, changing = ((state, after), (values, twice)), ((0, 0, rows), (1, 0, many))
+    body = Body(turn.finish(after, twice), number, pairs, (), (more,), (), None, changing)
+    firsts = (g.map("mul", x, 0.5), g.add("reshape", g.add("reduce", x, axes=(0, 1), how="sum", keepdims=False), shape=(1,)))
+    shared = g.map("mul", x, 2.0)
+    body = body.renamed(lambda name: shared if name == more else f"c_{name}")
+    every = g.add("loop", limit, *firsts, shared, body=body, limited=True, asked=False)
+    g.add("turns", every, extent=TURNS)
+    stack = g.add("loop_result", every, place=0, shape=(B + B * TURNS, 8), dtype="fp32")
+    numbers = g.add("loop_result", every, place=1, shape=(last,), dtype="fp32", told=((0, last),))
+    return g.finish(product(g, stack), g.map("mul", numbers, 2.0), numbers)
+
+
 def noisy() -> Graph:
     """Noise of a known shape: one segment, behind what the host draws."""
     g = GraphBuilder()
@@ -99,5 +124,5 @@ def noisy() -> Graph:
     return g.finish(g.map("add", noise, product(g, x)))
 
 
-GRAPHS = {"chosen": chosen(), "grown": grown(), "looped": looped(), "branched": branched()}
+GRAPHS = {"chosen": chosen(), "grown": grown(), "looped": looped(), "branched": branched(), "carried": carried()}
 ON_DEVICE = GRAPHS | {"noisy": noisy()}

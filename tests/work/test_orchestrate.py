@@ -34,7 +34,7 @@ from haotuner.orchestrate.tasks import arrivals_of_models, asked_model, ops_of
 from haotuner.orchestrate.written import written
 from haotuner.runtime.schedule import Schedule
 from haotuner.words.op import Op
-from tests.serving.test_models_ordered import recurrent
+from tests.serving.test_models_ordered import bytewise, recurrent
 
 B, T = dimension("batch"), dimension("seq")
 
@@ -306,7 +306,7 @@ def test_what_no_gpu_computes_is_named(monkeypatch):
     layer = Greedy(recurrent("lstm", ("sigmoid", "tanh", "tanh"), width=6, reverse=False)).steps
     monkeypatch.setattr(c_recurrent, "SHARED_BYTES", 4 * 6 * 4)
     check_steps("m", layer)
-    rounded = Greedy(recurrent("lstm", ("sigmoid", "tanh", "tanh"), width=6, reverse=False, bytes=True)).steps
+    rounded = Greedy(bytewise(width=6)).steps
     with pytest.raises(UsageError, match="of 6 states fit no block"):  # the state as bytes lies there, too
         check_steps("m", rounded)
     monkeypatch.setattr(c_recurrent, "SHARED_BYTES", 4 * 6 * 4 - 1)

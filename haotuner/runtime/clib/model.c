@@ -155,6 +155,18 @@ ht_status ht_model_input(const ht_model* model, int index, ht_model_end* out) { 
 
 ht_status ht_model_output(const ht_model* model, int index, ht_model_end* out) { return end_of(model, 1, index, out); }
 
+ht_status ht_model_input_default(const ht_model* model, int index, DLTensor* out) {
+  const void* (*default_of)(const struct ht_loaded_model*, int, const int64_t**);
+  ht_model_end end;
+  const int64_t* shape = NULL;
+  if (out == NULL || ht_model_input(model, index, &end) != HT_OK) return HT_BAD_VALUE;
+  *(void**)&default_of = dlsym(model->pack->library, HT_MODEL_DEFAULT_SYMBOL); /* packs made before it have none */
+  const void* elements = default_of == NULL ? NULL : default_of(model->loaded, index, &shape);
+  if (elements == NULL) return HT_BAD_VALUE;
+  *out = (DLTensor){(void*)elements, {kDLCPU, 0}, end.ndim, end.dtype, (int64_t*)shape, NULL, 0};
+  return HT_OK;
+}
+
 static ht_status usable(const ht_model* model, const void* one, const void* other, ht_error* error) {
   if (model == NULL || one == NULL || other == NULL) return ht_refuse(error, HT_BAD_VALUE, "model, or an array of the call, is NULL");
   if (atomic_load_explicit(&model->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");

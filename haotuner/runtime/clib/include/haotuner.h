@@ -141,6 +141,10 @@ const char* ht_model_dim(const ht_model* model, int index); /* NULL beyond the l
 ht_status ht_model_input(const ht_model* model, int index, ht_model_end* out); /* HT_BAD_VALUE beyond the last */
 ht_status ht_model_output(const ht_model* model, int index, ht_model_end* out);
 
+/* The default of an input that a call may leave out (an initializer that is also an input): pass *out in its place. *out is valid as
+ * long as the model is open. HT_BAD_VALUE: the input has no default, or is beyond the last. */
+ht_status ht_model_input_default(const ht_model* model, int index, DLTensor* out);
+
 /* Bytes of working memory that a call with these dimensions needs, in the order of ht_model_dim; known before it runs. */
 ht_status ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error);
 

@@ -329,7 +329,9 @@ static int loop_takes(const ht_model* m, const ht_model_step* step, const int64_
   int rc = 0;
   for (int32_t i = 0; i < loop.carried && rc == 0; ++i) {
     const int64_t* end = loop.carried_ends + (ptrdiff_t)4 * i;
-    rc = takes(m, (int32_t)end[1], sizes, bytes, error);
+    int64_t own = 0;
+    rc = takes(m, (int32_t)end[1], sizes, &own, error);
+    *bytes += loop.changes > 0 ? 4 * own : own; /* rooms of a value that grows */
     if (rc == 0 && end[3] >= 0) rc = takes(m, (int32_t)end[3], sizes, bytes, error);
   }
   for (int32_t i = 0; i < loop.made && rc == 0; ++i) {

@@ -9,7 +9,7 @@
 #define HT_CHAIN_PIECES 48     /* of a stack of unknown height */
 #define HT_CHAIN_UNKNOWN INT64_MIN /* a size whose dimension the data have not told yet, or that a side of a branch has which is not taken */
 
-typedef struct { /* `bytes` of a row, and where in the arena each piece lies */
+typedef struct { /* `bytes` of a row, and where in the arena each piece lies; of a carried value its room, and where it lies */
   int64_t bytes, pieces[HT_CHAIN_PIECES];
 } ht_chain_stack;
 
@@ -23,7 +23,7 @@ typedef struct {
   DLTensor *tensors, *given, *made; /* tensors: by their number */
   void** placed;                    /* of outputs */
   char* asked;
-  ht_chain_stack* stacks; /* of all loops */
+  ht_chain_stack* stacks; /* of all loops: their stacks, then the carried values whose sizes change */
   int64_t* shapes;
   int64_t used; /* bytes of the arena */
   uint64_t seed;
@@ -61,9 +61,10 @@ int ht_chain_required(ht_chain_call* k, const ht_model_step* step);
 /* turns.c: a loop's words, behind its kind. */
 typedef struct {
   int32_t limit, asked, turn, goes_on, dim, turns; /* tensors, -1: none; dim: a dimension */
-  int32_t carried, rows, made;                     /* how many */
+  int32_t carried, rows, made, changes;            /* how many */
   const int64_t* carried_ends;                     /* of each: the first value, that of a turn, what the turn makes of it, the last or -1 */
   const int64_t *row_ends, *made_ends;             /* a tensor and its row of a turn; a row that a turn makes and the stack of all */
+  const int64_t* changed;                          /* a carried value, its axis, the dimension of a turn, that of the last value or -1 */
 } ht_chain_loop;
 
 ht_chain_loop ht_chain_loop_of(const ht_model_step* step);

@@ -103,6 +103,13 @@ HT_EXPORT int ht_pack_model_queue_placed(ht_model* model, const DLTensor* inputs
 HT_EXPORT const char* ht_pack_model_segment(ht_model* model, int index, ht_model* given);
 HT_EXPORT const char* ht_pack_model_segment(ht_model* model, int index, ht_model* given) { return ht_chain_segment(model, index, given); }
 
+HT_EXPORT const void* ht_pack_model_default(const ht_model* model, int input, const int64_t** shape);
+HT_EXPORT const void* ht_pack_model_default(const ht_model* model, int input, const int64_t** shape) {
+  for (int32_t i = 0; i < model->default_count; ++i)
+    if (model->defaults[i].input == input) return *shape = model->defaults[i].shape, model->defaults[i].elements;
+  return NULL;
+}
+
 HT_EXPORT const ht_model_door* ht_pack_models(void);
 HT_EXPORT const ht_model_door* ht_pack_models(void) {
   static ht_model_door door = {HT_MODEL_DOOR_VERSION, 0, words, open_model, ht_model_close, name, dim, end, memory, shapes, run, ht_model_held,

@@ -45,6 +45,10 @@ typedef void* (*ht_model_placing)(void* arg, int output, const DLTensor* wanted)
  * which the chain then calls and which must outlive it. */
 #define HT_MODEL_SEGMENT_SYMBOL "ht_pack_model_segment"
 
+/* Elements of an input that a call may leave out, which the caller then passes, with its shape; NULL: the input must be there. They live
+ * as long as the library. */
+#define HT_MODEL_DEFAULT_SYMBOL "ht_pack_model_default"
+
 /* Of a pack on a device, symbols of their own, too. As `open`: `device` is its number, `threads` 1, or 2 where plans were made for
  * another device. As `run`: all is queued on `stream`, and nothing is waited for; tensors of the device. */
 #define HT_MODEL_OPEN_ON_SYMBOL "ht_pack_model_open_on"

@@ -102,6 +102,11 @@ typedef struct { /* what a request must be */
   const char* words;
 } ht_model_required;
 
+typedef struct { /* what a caller may pass where it leaves an input out */
+  int32_t input, rank;
+  const int64_t *shape, *elements;
+} ht_model_default;
+
 typedef struct ht_model_context ht_model_context;
 
 typedef struct ht_loaded_model {
@@ -109,7 +114,7 @@ typedef struct ht_loaded_model {
   int threads; /* on a device as a call's setting has it: 1, or 2 where plans were made for another one */
   int32_t device; /* its number, of those of where.h's kind */
   int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, way_count, step_count;
-  int32_t operand_count, loop_count, op_steps, fix_count, packed_count, index_count, required_count, check_count;
+  int32_t operand_count, loop_count, op_steps, fix_count, packed_count, index_count, required_count, check_count, default_count;
   int32_t chained, segment_count; /* whether it is a chain: steps are segments and what lies between */
   int32_t stack_count;               /* of all loops of a chain */
   struct ht_loaded_model** segments; /* the caller's, given once they are open */
@@ -123,6 +128,7 @@ typedef struct ht_loaded_model {
   int32_t* equal; /* pairs */
   ht_model_indices* indices;
   ht_model_required* required;
+  ht_model_default* defaults;
   ht_model_tensor* tensors;
   ht_model_end *inputs, *outputs; /* outputs: of the first way, then of the others */
   ht_model_way* ways;

@@ -291,6 +291,26 @@ static void read_checks(ht_reader* r, ht_model* m) {
   m->checks = many(r, m->check_count, 0, UINT32_MAX);
 }
 
+static void read_defaults(ht_reader* r, ht_model* m) {
+  m->default_count = r->at == r->end ? 0 : count_of(r, 3);
+  if ((m->defaults = table(r, m->default_count, sizeof *m->defaults)) == NULL) return;
+  for (int32_t i = 0; i < m->default_count && !r->bad; ++i) {
+    ht_model_default* own = &m->defaults[i];
+    own->input = below(r, m->input_count);
+    if (r->bad) return;
+    const ht_model_tensor* t = &m->tensors[m->inputs[own->input].tensor];
+    own->rank = (int32_t)word(r, t->rank, t->rank);
+    own->shape = many(r, own->rank, 0, HT_MODEL_EXTENT);
+    int64_t rest = (r->end - r->at) * 8, bytes = word(r, 0, rest), count = t->bits / 8;
+    for (int32_t a = 0; a < own->rank && !r->bad; ++a)
+      if (__builtin_mul_overflow(count, own->shape[a], &count)) fail(r, "a default is larger than any memory");
+    if (!r->bad && count != bytes) fail(r, "a default has other elements than its shape says");
+    own->elements = r->at;
+    if (!r->bad && (bytes + 7) / 8 > r->end - r->at) fail(r, "a default is cut");
+    if (!r->bad) r->at += (bytes + 7) / 8;
+  }
+}
+
 static uint64_t checksum(const int64_t* words, int64_t count) {
   uint64_t sum = 0xcbf29ce484222325u;
   for (int64_t i = 0; i < count; ++i) sum = (sum ^ (uint64_t)words[i]) * 0x100000001b3u;
@@ -315,6 +335,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
   if (!r.bad && !m->chained) read_indices(&r, m);
   if (!r.bad && !m->chained) read_required(&r, m);
   if (!r.bad && !m->chained) read_checks(&r, m);
+  if (!r.bad) read_defaults(&r, m);
   m->segments = table(&r, m->segment_count, sizeof *m->segments);
   if (!r.bad && m->chained && (m->way_count != 1 || m->weights_bytes != 0)) fail(&r, "a chain has one way and no weights");
   if (m->chained) m->slot_count = m->tensor_count; /* a context has an offset of each */
@@ -324,7 +345,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
 }
 
 void ht_model_clear(ht_model* m) {
-  void* const all[] = {m->dims, m->sizes, m->equal, m->indices, m->required, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
+  void* const all[] = {m->dims, m->sizes, m->equal, m->indices, m->required, m->defaults, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
                        m->fixes, m->packed, m->segments, m->slots, m->beside_at, m->beside, m->compared};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
 }

@@ -156,6 +156,16 @@ static void read_turned_ends(ht_reader* r, ht_model* m, const ht_chain_loop* loo
   host_makes(r, m, loop->turns, made);
 }
 
+static int sound_changes(const ht_model* m, const ht_chain_loop* loop) {
+  for (int32_t i = 0; i < loop->changes; ++i) {
+    const int64_t* one = loop->changed + (ptrdiff_t)4 * i;
+    if (one[0] < 0 || one[0] >= loop->carried || one[2] < 0 || one[2] >= m->dim_count || one[3] >= m->dim_count) return 0;
+    int64_t tensor = loop->carried_ends[4 * one[0] + 1];
+    if (tensor < 0 || one[1] < 0 || one[1] >= m->tensors[tensor].rank) return 0;
+  }
+  return 1;
+}
+
 static void read_loop(ht_reader* r, ht_model* m, int32_t own, char* made, int depth) {
   if (depth >= HT_CHAIN_DEEPEST) return (void)fail(r, "loops lie too deep in each other");
   m->steps[own].more = r->at;
@@ -169,9 +179,12 @@ static void read_loop(ht_reader* r, ht_model* m, int32_t own, char* made, int de
     int64_t count = count_of(r, kind == 0 ? 4 : 2);
     many(r, count * (kind == 0 ? 4 : 2), -1, (int64_t)m->tensor_count - 1);
   }
+  int64_t changes = count_of(r, 4);
+  many(r, changes * 4, -1, INT32_MAX);
   if (r->bad) return;
   const ht_chain_loop loop = ht_chain_loop_of(&m->steps[own]);
-  m->stack_count += loop.made;
+  m->stack_count += loop.made + (loop.changes > 0 ? loop.carried : 0);
+  if (!sound_changes(m, &loop)) return (void)fail(r, "what changes its size is no axis of a carried value");
   char* inside = table(r, m->tensor_count, 1);
   if (inside == NULL) return;
   memcpy(inside, made, (size_t)m->tensor_count);

@@ -1,6 +1,7 @@
 /* A loop of a chain: the steps of its body, turn by turn. What a turn makes lies in the arena behind what the loop keeps, where the
  * next turn's lies, too; carried values are copied to where the body reads them, rows to their stacks. A stack whose height nobody
- * knows before lies in pieces, each twice the one before it, until its place is known. */
+ * knows before lies in pieces, each twice the one before it, until its place is known. A carried value that outgrows its room gets
+ * one of twice its bytes, behind what the turn made: that is kept then, so all rooms together are at most some times the last one. */
 #include "model/chain.h"
 
 #define FIRST 4 /* rows of the first piece */
@@ -21,9 +22,9 @@ static int piece_of(int64_t row, int64_t* before) {
 static int64_t aligned(int64_t bytes) { return (bytes + HT_MODEL_ALIGNMENT - 1) / HT_MODEL_ALIGNMENT * HT_MODEL_ALIGNMENT; }
 
 ht_chain_loop ht_chain_loop_of(const ht_model_step* step) {
-  const int64_t *w = step->more, *carried = w + 6, *rows = carried + 1 + 4 * carried[0], *made = rows + 1 + 2 * rows[0];
-  return (ht_chain_loop){(int32_t)w[0], (int32_t)w[1],       (int32_t)w[2],    (int32_t)w[3],    (int32_t)w[4], (int32_t)w[5],
-                         (int32_t)carried[0], (int32_t)rows[0], (int32_t)made[0], carried + 1,      rows + 1,      made + 1};
+  const int64_t *w = step->more, *carried = w + 6, *rows = carried + 1 + 4 * carried[0], *made = rows + 1 + 2 * rows[0], *changed = made + 1 + 2 * made[0];
+  return (ht_chain_loop){(int32_t)w[0], (int32_t)w[1],       (int32_t)w[2],    (int32_t)w[3],       (int32_t)w[4], (int32_t)w[5], (int32_t)carried[0],
+                         (int32_t)rows[0], (int32_t)made[0], (int32_t)changed[0], carried + 1, rows + 1, made + 1, changed + 1};
 }
 
 /* Whether a tensor holds something other than 0 or false; 1 where there is none. */
@@ -52,6 +53,58 @@ static int copy(ht_chain_call* k, const DLTensor* to, const DLTensor* from) {
   return ht_chain_copy(k, to->data, from->data, ht_chain_bytes(from));
 }
 
+/* Sizes of the next turn, as those tensors have them of which the `end`-th of four is a carried value's; what is `last` has its own. */
+static int tell_changes(ht_chain_call* k, const loop* l, int end, int last) {
+  for (int32_t i = 0; i < l->is.changes; ++i) {
+    const int64_t* one = l->is.changed + (ptrdiff_t)4 * i;
+    int32_t tensor = (int32_t)l->is.carried_ends[4 * one[0] + end];
+    if (!ht_chain_there(k, tensor)) return ht_chain_damaged(k);
+    int64_t size = ht_chain_at(k, tensor)->shape[one[1]];
+    if (one[2 + last] >= 0 && ht_chain_told(k, (int32_t)one[2 + last], size) != 0) return -1;
+  }
+  return 0;
+}
+
+/* Whether a size of a carried value changes. */
+static int changes(const loop* l, int32_t number) {
+  for (int32_t i = 0; i < l->is.changes; ++i)
+    if (l->is.changed[4 * i] == number) return 1;
+  return 0;
+}
+
+/* A carried value of its new size: where it lies, or in a larger room. */
+static int resize(ht_chain_call* k, loop* l, int32_t number) {
+  ht_chain_stack* room = &l->stacks[l->is.made + number];
+  int32_t tensor = (int32_t)l->is.carried_ends[4 * number + 1];
+  int64_t used = k->used;
+  if (k->c->offsets[tensor] == HT_CHAIN_EXTERNAL) return ht_chain_damaged(k);
+  if (ht_chain_make(k, tensor) != 0) return -1;
+  int64_t bytes = k->used - used;
+  if (bytes > HT_MODEL_BYTES / 2) return ht_refuse(k->error, "ValueError", "%s: a value that a loop carries is larger than any memory", k->m->name);
+  if (bytes <= room->bytes) {
+    k->c->offsets[tensor] = room->pieces[0];
+    k->used = used;
+    return 0;
+  }
+  room->bytes = 2 * bytes;
+  room->pieces[0] = used;
+  k->used = used + room->bytes;
+  l->kept = k->used;
+  return ht_chain_grow(k);
+}
+
+/* Carried values for the next turn. */
+static int carry(ht_chain_call* k, loop* l) {
+  if (tell_changes(k, l, 2, 0) != 0) return -1;
+  for (int32_t i = 0; i < l->is.carried; ++i)
+    if (changes(l, i) && resize(k, l, i) != 0) return -1;
+  for (int32_t i = 0; i < l->is.carried; ++i) {
+    const int64_t* ends = l->is.carried_ends + (ptrdiff_t)4 * i;
+    if (copy(k, ht_chain_at(k, (int32_t)ends[1]), ht_chain_at(k, (int32_t)ends[2])) != 0) return -1;
+  }
+  return 0;
+}
+
 /* What is known of stacks of unknown height. */
 static int begin_stacks(ht_chain_call* k, loop* l) {
   for (int32_t i = 0; i < l->is.made; ++i) {
@@ -65,9 +118,13 @@ static int begin_stacks(ht_chain_call* k, loop* l) {
 
 /* Where the body reads the turn and carried values, and where what it makes is kept. */
 static int begin(ht_chain_call* k, loop* l) {
-  if (ht_chain_make(k, l->is.turn) != 0) return -1;
-  for (int32_t i = 0; i < l->is.carried; ++i)
-    if (ht_chain_make(k, (int32_t)l->is.carried_ends[4 * i + 1]) != 0) return -1;
+  if (ht_chain_make(k, l->is.turn) != 0 || tell_changes(k, l, 0, 0) != 0) return -1;
+  for (int32_t i = 0; i < l->is.carried; ++i) {
+    int32_t tensor = (int32_t)l->is.carried_ends[4 * i + 1];
+    int64_t used = k->used;
+    if (ht_chain_make(k, tensor) != 0) return -1;
+    if (l->is.changes > 0) l->stacks[l->is.made + i] = (ht_chain_stack){.bytes = k->used - used, .pieces = {used}};
+  }
   for (int32_t i = 0; i < l->is.made && l->is.dim < 0; ++i)
     if (ht_chain_make(k, (int32_t)l->is.made_ends[2 * i + 1]) != 0) return -1;
   if (ht_chain_grow(k) != 0 || (l->is.dim >= 0 && begin_stacks(k, l) != 0)) return -1;
@@ -133,11 +190,7 @@ static int turn_of(ht_chain_call* k, loop* l, int32_t first, int32_t end, int64_
   if (ht_chain_steps(k, first, end) != 0) return -1;
   for (int32_t i = 0; i < l->is.made; ++i)
     if (keep(k, l, i, turn) != 0) return -1;
-  for (int32_t i = 0; i < l->is.carried; ++i) {
-    const int64_t* ends = l->is.carried_ends + (ptrdiff_t)4 * i;
-    if (copy(k, ht_chain_at(k, (int32_t)ends[1]), ht_chain_at(k, (int32_t)ends[2])) != 0) return -1;
-  }
-  return 0;
+  return carry(k, l);
 }
 
 /* The pieces of a stack where it belongs. */
@@ -167,7 +220,7 @@ static int told(ht_chain_call* k, const loop* l, int64_t turns) {
 
 static int finish(ht_chain_call* k, const loop* l, int64_t turns) {
   k->used = l->kept;
-  if (l->is.dim >= 0 && told(k, l, turns) != 0) return -1;
+  if (tell_changes(k, l, 1, 1) != 0 || (l->is.dim >= 0 && told(k, l, turns) != 0)) return -1;
   for (int32_t i = 0; i < l->is.made && l->is.dim < 0; ++i)
     if (ht_chain_at(k, (int32_t)l->is.made_ends[2 * i + 1])->shape[0] != turns)
       return ht_refuse(k->error, "ValueError", "%s: a loop ends after %lld turns, and its sizes say others", k->m->name, (long long)turns);

@@ -19,6 +19,8 @@
  *                        rank or -1, lines, axes reordered or 0, [order]
  *   indices: [left out where none] count, each: an input of whole numbers, the first of its elements that is an index and the step
  *            to the next, the line of how many rows they may choose from, name of the tensor that asks it
+ *   defaults: [left out where none; behind the counts of indices and of what is required and the checks, of a chain behind its way] count, each: an
+ *            input that a call may leave out, rank, extents, bytes, then as many words as hold its elements
  *   required: [left out where none, behind the count of indices] count, each: a line that is not 0 at any request that is served,
  *            what to tell the others
  *   checks:  [left out where there are no weights, behind the counts of indices and of what is required] count, CRC-32 of each
@@ -33,7 +35,8 @@
  *                          follows, the dimension that is the number of turns, tensor of 0, 1, ... up to it (each -1: none but the
  *                          turn); count, of each carried value its first, that of a turn, what the turn makes of it, its last or -1;
  *                          count, tensor and the row of it that a turn gets; count, row that a turn makes and the stack of all;
- *                          count, the steps of a turn
+ *                          count, of each size of a carried value that may change: which value, the axis, the dimension of a turn,
+ *                          that of the last value or -1; count, the steps of a turn
  *            STEP_DECIDED: a condition, or -1, its line, or -1, the dimension that becomes 1 where it holds, else 0
  *            STEP_CHOSEN:  two tensors, the dimension that is 1 for the first, 0 for the other, tensor that is the one chosen, count,
  *                          its axes that tell a dimension, with these
@@ -46,7 +49,7 @@
 #include <stdint.h>
 
 #define HT_MODEL_MAGIC 0x4c45444f4d5448 /* "HTMODEL" */
-#define HT_MODEL_VERSION 3 /* of libraries that compare their weights with checksums; those of 2 do not */
+#define HT_MODEL_VERSION 3 /* those of 2 neither compare their weights with checksums nor let sizes of carried values change */
 #define HT_MODEL_CHUNK ((int64_t)1 << 20)
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 

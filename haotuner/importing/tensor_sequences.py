@@ -1,0 +1,197 @@
+"""Rules of ONNX's sequences and optionals. A sequence is a list of tensors whose length is known when the file is read.
+
+The builder knows it by a name (``Folding.sequences``); no primitive reads one. An optional that holds something is that
+tensor or sequence, an empty one a name without elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, canonical, same, shown, smallest
+from haotuner.importing.call import Call, Rule
+from haotuner.importing.folding import Folding
+from haotuner.importing.layout import cut, joined, reshaped
+
+if TYPE_CHECKING:
+    from haotuner.importing.read import Reader
+
+MOST = 1024  # elements of a sequence
+PASSED = ("Identity", "If", "Loop", "SequenceMap")  # operators of tensors that take sequences, too
+
+
+def _elements(c: Call, place: int = 0) -> tuple[str, ...]:
+    name = c.tensor(place)
+    found = c.g.sequences.get(name)
+    if found is None:
+        raise c.bad(f"input {place} is {'an empty optional' if name in c.g.sequences else 'a tensor'}; expected a sequence")
+    return found
+
+
+def _made(c: Call, elements: Sequence[str]) -> str:
+    if len(elements) > MOST:
+        raise c.bad(f"a sequence of {len(elements)} tensors; at most {MOST} are read")
+    kinds = {c.g.types[one].dtype for one in elements}
+    if len(kinds) > 1:
+        raise c.bad(f"a sequence of tensors of {' and '.join(sorted(kinds))}; ONNX's have one element type")
+    return c.g.sequence(elements)
+
+
+def _position(c: Call, place: int, low: int, high: int, default: int) -> int:
+    """Where in a sequence, from the front; ``low`` to ``high`` may be asked for."""
+    if not c.given(place):
+        return default
+    count = len(_elements(c))
+    (found,) = c.whole(place)
+    if not low <= found <= high:
+        raise c.bad(f"position {found} in a sequence of {count}; {low} to {high} are in it")
+    return found + count if found < 0 else found
+
+
+def _at(c: Call) -> str:
+    """An element; of a position that data tell where all elements are alike, for then they are rows of one tensor."""
+    elements = _elements(c)
+    known = c.g.known(c.tensor(1))
+    if known is not None and isinstance(np.asarray(known).reshape(-1)[0], (int, np.integer)):
+        return elements[_position(c, 1, -len(elements), len(elements) - 1, 0)]
+    shapes = [c.g.types[one].shape for one in elements]
+    if not elements or not all(len(one) == len(shapes[0]) and all(map(same, one, shapes[0])) for one in shapes):
+        told = ", ".join(str(c.g.types[one]) for one in elements)
+        raise c.bad(f"a position that the request tells, in a sequence of {told or 'nothing'}; elements have other shapes")
+    rows = joined(c, [reshaped(c, one, (1, *shapes[0])) for one in elements], 0)
+    return c.g.add("gather", rows, reshaped(c, c.tensor(1), ()), axis=0)
+
+
+def _insert(c: Call) -> str:
+    elements = list(_elements(c))
+    elements.insert(_position(c, 2, -len(elements), len(elements), len(elements)), c.tensor(1))
+    return _made(c, elements)
+
+
+def _erase(c: Call) -> str:
+    elements = list(_elements(c))
+    if not elements:
+        raise c.bad("the sequence is empty")
+    del elements[_position(c, 1, -len(elements), len(elements) - 1, len(elements) - 1)]
+    return _made(c, elements)
+
+
+def _split(c: Call) -> str:
+    axis = c.axis(c.attribute("axis", 0))
+    extent = c.shape()[axis]
+    sizes = _sizes(c, extent)
+    found: list[str] = []
+    start = canonical(0)
+    for size in sizes:
+        stop = canonical(start + size)
+        found.append(cut(c, c.tensor(0), axis, start, stop))
+        start = stop
+    if not c.given(1) and not c.attribute("keepdims", 1):
+        shape = c.shape()
+        found = [reshaped(c, one, (*shape[:axis], *shape[axis + 1 :])) for one in found]
+    return _made(c, found)
+
+
+def _sizes(c: Call, extent: Extent) -> Sequence[Extent]:
+    """Of each part along the axis."""
+    if c.given(1) and c.type(1).rank == 1:
+        return c.numbers(1)
+    (step,) = c.numbers(1) if c.given(1) else (1,)
+    if not isinstance(extent, int) or not isinstance(step, int):
+        raise c.bad(
+            f"parts of {shown(step)} of an axis of {shown(extent)}: how many there are depends on the request; "
+            "export the model with that axis fixed, or with the size of each part"
+        )
+    if step < 1:
+        raise c.bad(f"parts of {step}; a part has one place at least")
+    if -(-extent // step) > MOST:
+        raise c.bad(f"{-(-extent // step)} parts; at most {MOST} are read")
+    return [smallest([step, extent - start]) for start in range(0, extent, step)]
+
+
+def _concat(c: Call) -> str:
+    elements = _elements(c)
+    if not elements:
+        raise c.bad("the sequence is empty: nothing says what its result is like")
+    axis, new = int(c.required("axis")), bool(c.attribute("new_axis", 0))
+    rank = c.g.types[elements[0]].rank + new
+    if not -rank <= axis < rank:
+        raise c.bad(f"axis {axis} of a result with {rank} axes")
+    axis %= rank
+    if not new:
+        return joined(c, list(elements), axis)
+    shapes = [c.g.types[one].shape for one in elements]
+    parts = [reshaped(c, one, (*own[:axis], 1, *own[axis:])) for one, own in zip(elements, shapes, strict=True)]
+    return joined(c, parts, axis)
+
+
+def _optional(c: Call) -> str:
+    return c.tensor(0) if c.given(0) else c.g.sequence(None)
+
+
+def _empty(c: Call) -> bool:
+    """Whether there is nothing in an optional."""
+    name = c.maybe(0)
+    return name is None or (name in c.g.sequences and c.g.sequences[name] is None)
+
+
+def _element(c: Call) -> str:
+    if _empty(c):
+        raise c.bad("the optional is empty")
+    return c.tensor(0)
+
+
+def mapped_results(
+    reader: Reader,
+    node: Any,
+    inputs: Sequence[str | None],
+    names: MutableMapping[str, str],
+    opset: int,
+    depth: int,
+) -> list[str]:
+    """Results of a SequenceMap: its body read once for each element, of all sequences among its inputs the same."""
+    body = next((one.g for one in node.attribute if one.name == "body"), None)
+    given = [one for one in inputs if one is not None]
+    if body is None or not given or given[0] not in reader.g.sequences or len(body.input) != len(given):
+        raise UsageError("its body is missing, its first input is no sequence, or the body takes other inputs")
+    c = Call(reader.g, "SequenceMap", tuple(given), {}, opset, len(body.output))
+    lists = {place: _elements(c, place) for place, one in enumerate(given) if one in reader.g.sequences}
+    counts = {len(one) for one in lists.values()}
+    if len(counts) > 1:
+        raise UsageError(f"sequences of {' and '.join(map(str, sorted(counts)))} elements; all have as many")
+    made: list[list[str]] = [[] for _ in body.output]
+    for number in range(counts.pop()):
+        inner = dict(names)
+        inner |= {one.name: lists[place][number] if place in lists else given[place] for place, one in enumerate(body.input)}
+        reader.run(body, inner, opset, depth + 1)
+        for found, one in zip(made, body.output, strict=True):
+            found.append(inner[one.name])
+    return [_made(c, one) for one in made]
+
+
+def refuse_sequences(g: Folding, op: str, inputs: Sequence[str | None]) -> None:
+    """UsageError where an operator of tensors reads a sequence."""
+    if op in TENSOR_SEQUENCES or op in PASSED:
+        return
+    for place, one in enumerate(inputs):
+        if one in g.sequences:
+            raise UsageError(f"input {place} is a sequence or an empty optional; it takes tensors")
+
+
+TENSOR_SEQUENCES: Mapping[str, Rule] = {
+    "SequenceEmpty": lambda c: c.g.sequence(()),
+    "SequenceConstruct": lambda c: _made(c, [c.tensor(place) for place in range(len(c.inputs))]),
+    "SequenceAt": _at,
+    "SequenceInsert": _insert,
+    "SequenceErase": _erase,
+    "SequenceLength": lambda c: c.g.constant(len(_elements(c)), "int64"),
+    "SplitToSequence": _split,
+    "ConcatFromSequence": _concat,
+    "Optional": _optional,
+    "OptionalHasElement": lambda c: c.g.constant(not _empty(c), "bool"),
+    "OptionalGetElement": _element,
+}
