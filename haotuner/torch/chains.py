@@ -1,4 +1,4 @@
-"""The norm and the activation that follow a layer, as a ``Sequential`` or a method's source shows them. No forward is run."""
+"""The norm and the activation that follow a layer, as a ``Sequential`` or a method's source shows them; none is run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Sequential = torch.nn.Sequential
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What takes a layer's result where its caller calls both: a norm, and an activation of what that, or the layer, gives."""
+    """What takes a layer's result where its caller calls both: a norm, and an activation of what it, or the layer, gives."""
 
     norm: Any = None
     activation: Any = None

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-
 Undo = Callable[[Callable[[], Any]], Any]  # takes what undoes a change
 
 

@@ -1,7 +1,8 @@
-"""``PackedLinear``: an ``nn.Linear`` served from a pack, which torch's own code can still read, write, copy, cast and save."""
+"""``PackedLinear``: an ``nn.Linear`` served from a pack; torch's own code reads, writes, copies, casts and saves it."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -55,6 +56,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             self._numbers = {"weight": source.weight.detach().clone()}
             if self._biased:
                 self._numbers["bias"] = source.bias.detach().clone()
+        self._handles: list[weakref.ref[PackedWeight]] = []
         self._registered = registered  # the operator lives as long as this
         packet = None if registered is None else getattr(torch.ops.haotuner, linear.name, None)
         self._operator = None if packet is None else packet.default
@@ -94,6 +96,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("weight", "bias") and isinstance(value, torch.Tensor):
+            value = value.numbers() if isinstance(value, PackedWeight) else value
+            self._retire(name)
             self.serve_other(name, value)
         elif name in ("weight", "bias"):
             raise TypeError(
@@ -102,6 +106,19 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             )
         else:
             super().__setattr__(name, value)
+
+    def handed_out(self, tensor: PackedWeight) -> None:
+        """Note a tensor that shows the layer's numbers until another is assigned."""
+        self._handles = [*(one for one in self._handles if one() is not None), weakref.ref(tensor)]
+
+    def _retire(self, name: str) -> None:
+        """Tensors that were handed out keep the numbers that they show."""
+        handles = [one for reference in self._handles if (one := reference()) is not None and one.name_of() == name]
+        if handles:
+            with torch.inference_mode(False):
+                before, self._numbers[name] = self.numbers(name), self.numbers(name).clone()
+            for one in handles:
+                one.retire(before)
 
     def numbers(self, name: str) -> torch.Tensor:
         """Weight or bias as a plain tensor of the layer's type, kept from the first call on."""
@@ -124,8 +141,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         whole = {"weight": self.numbers("weight"), "bias": self.numbers("bias") if self._biased else None}
         self._replace(**{**whole, name: value})
 
-    def written(self, name: str) -> None:
-        """Serve what was written into the tensor that ``numbers`` gave."""
+    def written(self) -> None:
+        """Serve what was written into the tensors that ``numbers`` gave."""
         self._replace(self.numbers("weight"), self.numbers("bias") if self._biased else None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -79,7 +79,8 @@ def why_left(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
         return "its weight has no size yet: call the model once, then swap"
     if type(layer) not in LAYERS and not stored_by_input(layer):
         kind = type(layer)
-        return f"{kind.__module__}.{kind.__qualname__} is not served, only nn.Linear, and convolutions of one and two axes, themselves"
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return f"{name} is not served, only nn.Linear, and convolutions of one and two axes, themselves"
     return _why_special(layer) or _why_weight(layer, place)
 
 

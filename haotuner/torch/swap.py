@@ -77,7 +77,7 @@ def swap(model: torch.nn.Module, pack: Pack, *example: Any, registered: Register
         model: what is changed.
         pack: an open pack.
         example: arguments of one run of the model. It runs before and after; if the results differ, all is undone.
-        registered: ``register(pack)``, to compile the model with ``torch.compile``; without it the graph breaks at each layer.
+        registered: ``register(pack)``, to compile or export the model; without it a compiled graph breaks at each layer.
 
     Raises:
         WrongResult: results of ``example`` differ by more than the types explain. The model is as it was.

@@ -1,4 +1,4 @@
-"""``PackedWeight``: weight and bias of a served layer as tensors, unpacked when their numbers are read, served when written."""
+"""``PackedWeight``: weight and bias of a served layer as tensors, unpacked when read, served when written."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
     """The ``weight`` or ``bias`` of a served layer, or a view of it, of the layer's type on the CPU.
 
     Type and shape cost nothing. The first read of its numbers unpacks them, and the layer keeps them beside. What is written
-    in place, also through ``.data`` and views, is packed anew and served from the next call on.
+    in place, also through ``.data`` and views, is packed anew and served from the next call on. Once the layer was assigned
+    another, this one is a plain tensor with the numbers that it had.
     """
 
     _layer: PackedLinear
     _name: str
     _view: torch.Tensor | None
+    _served: bool
 
     @staticmethod
     def of(layer: PackedLinear, name: str, shape: Any, view: torch.Tensor | None = None) -> PackedWeight:
@@ -39,12 +41,21 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
             if view is not None:
                 like |= {"dtype": view.dtype, "strides": view.stride(), "storage_offset": view.storage_offset()}
             made = torch.Tensor._make_wrapper_subclass(PackedWeight, shape, **like)
-        made._layer, made._name, made._view = layer, name, view
+        made._layer, made._name, made._view, made._served = layer, name, view, True
+        layer.handed_out(made)
         return made  # type: ignore[no-any-return]
 
     def numbers(self) -> torch.Tensor:
         """The plain tensor that it stands for."""
         return self._layer.numbers(self._name) if self._view is None else self._view
+
+    def name_of(self) -> str:
+        """Which of the layer's tensors it is, or is a view of."""
+        return self._name
+
+    def retire(self, numbers: torch.Tensor) -> None:
+        """Stand for these ``numbers`` from now on; a view stays what it is. Writes are no longer served."""
+        self._view, self._served = numbers if self._view is None else self._view, False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         memo[id(self)] = copy = self.numbers().clone()
@@ -56,7 +67,7 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is _SET_DATA and isinstance(args[0], PackedWeight):
+        if func == _SET_DATA and isinstance(args[0], PackedWeight):
             return args[0]._layer.serve_other(args[0]._name, _plain(args[1]))
         if func in _READERS and "out" not in kwargs:
             return func(*map(_plain, args), **{key: _plain(one) for key, one in kwargs.items()})
@@ -80,7 +91,8 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         plain, named = torch.utils._pytree.tree_map(_plain, (args, kwargs))
         found = func(*plain, **named)
         for one in written:
-            one._layer.written(one._name)
+            if one._served:
+                one._layer.written()
         if written:
             return args[0] if isinstance(args[0], PackedWeight) and args[0] is written[0] else found
         if views is None:

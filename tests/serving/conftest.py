@@ -65,7 +65,7 @@ def chained_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pack whose ops serve layers alone and with a ReLU behind them, see ``torch_packs``."""
     from tests.serving.torch_packs import chain_pack
 
-    return chain_pack(tmp_path_factory.mktemp("chained") / "pack")
+    return chain_pack(tmp_path_factory.mktemp("chained"))
 
 
 @pytest.fixture

@@ -10,10 +10,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-import haotuner  # noqa: E402
 import haotuner.torch as adapter  # noqa: E402
-from tests.serving.conv_packs import conv_pack  # noqa: E402
-from tests.serving.packs import LANES, best_level  # noqa: E402
 from tests.serving.test_torch_chains import IMAGE, Head, X, close, twins  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -109,8 +106,11 @@ def test_parameters_of_a_call_and_tied_ones(chained):
         before = plain(X)
         assert close(torch.func.functional_call(served, fresh, (X,)), torch.func.functional_call(plain, fresh, (X,)))
         assert close(served(X), before)
+        handle, was = served[0].fc.weight, plain[0].fc.weight.detach().clone()
         words = nn.Embedding(24, 16)
         served[0].fc.weight = plain[0].fc.weight = words.weight  # as tie_weights does
+        assert close(served(X), plain(X)) and torch.equal(handle, was)
+        handle.zero_()
         assert close(served(X), plain(X))
     parameter = next(served.parameters())
     assert (parameter.dtype, parameter.device.type, parameter.requires_grad, parameter.numel()) == (
@@ -123,23 +123,21 @@ def test_parameters_of_a_call_and_tied_ones(chained):
     assert list(served.state_dict()) == list(plain.state_dict())
 
 
-def test_attributes_are_those_of_the_layer(tmp_path):
-    layers = [nn.Conv1d(8, 4, 3, stride=2, padding=1, dilation=2, groups=2), nn.Conv2d(8, 4, (3, 1), padding="same"),
-              nn.ConvTranspose2d(8, 4, 3, stride=2, output_padding=1), nn.Linear(16, 24)]  # fmt: skip
-    layers[0].tag = "first"
-    net = nn.Sequential(*layers).eval()
-    path = conv_pack(tmp_path / "pack", [spec for spec in adapter.ops_of(net) if "dense" not in spec], LANES[best_level()])
-    with haotuner.load(path, threads=1) as pack:
-        served = copy.deepcopy(net)
-        assert len(adapter.swap(served, pack).replaced) == 3
-        for one, other in zip(served, net, strict=True):
-            words = [*other.__constants__, *(word for word in vars(other) if not word.startswith("_"))]
-            assert {word: getattr(one, word) for word in words} == {word: getattr(other, word) for word in words}
-            back = pickle.loads(pickle.dumps(one))
-            assert (
-                type(back) is type(other) and repr(back) == repr(other) and vars(back).keys() >= {*words} - {"padding_mode"}
-            )
-        assert served[0].tag == "first" == copy.deepcopy(served)[0].tag
+def test_attributes_are_those_of_the_layer(chained):
+    net = nn.Sequential(
+        nn.Conv2d(8, 8, 3, padding=1), nn.Linear(16, 24), nn.Conv2d(8, 8, 3, padding="same", bias=False)
+    ).eval()
+    net[0].tag = "first"
+    plain, served, told = twins(net, chained)
+    assert len(told.replaced) == 3
+    for one, other in zip(served, plain, strict=True):
+        words = [*other.__constants__, *(word for word in vars(other) if not word.startswith("_"))]
+        assert {word: getattr(one, word) for word in words} == {word: getattr(other, word) for word in words}
+        back = pickle.loads(pickle.dumps(one))
+        assert type(back) is type(other) and repr(back) == repr(other) and vars(back).keys() >= vars(one).keys() & {*words}
+    assert served[0].tag == "first" == copy.deepcopy(served)[0].tag == pickle.loads(pickle.dumps(served))[0].tag
+    with torch.inference_mode():
+        assert close(pickle.loads(pickle.dumps(served))[2](IMAGE), plain[2](IMAGE))
 
 
 class Reading(Head):
