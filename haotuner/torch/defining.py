@@ -83,22 +83,17 @@ def _is_dual(tensor: torch.Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
-def recorded(name: str, x: torch.Tensor, operator: Any) -> bool:
-    """Whether torch records what runs, or transforms it, so that ``operator`` has to be called, outside ``torch.compile``.
+def is_recorded(x: torch.Tensor) -> bool:
+    """Whether torch records or transforms what runs on ``x``, outside ``torch.compile``.
 
-    UsageError where there is no operator: what is computed past torch would be a constant in the record.
+    Results that are computed past torch would be constants of the record.
     """
-    if forward_ad._current_level >= 0:
-        refuse_tangent(name, x)
-    modes = torch._C._len_torch_dispatch_stack()
-    if type(x) is torch.Tensor and not modes and torch._C._get_tracing_state() is None:
-        if not torch._C._functorch.is_functorch_wrapped_tensor(x):
-            return False
-    elif not _records(x):
+    modes, tracing = torch._C._len_torch_dispatch_stack(), torch._C._get_tracing_state()
+    if torch._C._functorch.is_functorch_wrapped_tensor(x) or tracing is not None:
+        return True
+    if type(x) is torch.Tensor and not modes:
         return False
-    if operator is None:
-        refuse_recording(name)
-    return True
+    return isinstance(x, _RECORDED) or any(isinstance(mode, _RECORDING) for mode in _get_current_dispatch_mode_stack())
 
 
 def refuse_recording(name: str) -> None:
@@ -107,11 +102,3 @@ def refuse_recording(name: str) -> None:
         f"{name}: torch records or transforms this call (torch.export, make_fx, torch.jit.trace, torch.func), and the layer "
         "was served without an operator of torch: swap(model, pack, registered=haotuner.torch.register(pack))"
     )
-
-
-def _records(x: torch.Tensor) -> bool:
-    if isinstance(x, _RECORDED) or torch._C._get_tracing_state() is not None:
-        return True
-    if torch._C._functorch.is_functorch_wrapped_tensor(x):
-        return True
-    return any(isinstance(mode, _RECORDING) for mode in _get_current_dispatch_mode_stack())

@@ -69,7 +69,7 @@ class Fold:
         numbers = tuple(None if one is None else one.detach().clone() for one in _numbers(self.norm))
         self._seen = eps, *numbers
         gain, offset, mean, variance = (None if one is None else one.float() for one in numbers)
-        scale = torch.rsqrt(variance + eps)  # type: ignore[operator]
+        scale = torch.rsqrt(variance + eps)
         scale = scale if gain is None else scale * gain
         shift = -mean * scale  # type: ignore[operator]
         shift = shift if offset is None else shift + offset

@@ -13,7 +13,7 @@ from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
 from haotuner.torch.activations import is_plain, step_of
-from haotuner.torch.defining import recorded, refuse_recording
+from haotuner.torch.defining import is_recorded, refuse_recording, refuse_tangent
 from haotuner.torch.folding import Fold
 from haotuner.torch.ops import Registered, packed_tensor, tensor_of, torch_type
 from haotuner.torch.weights import PackedWeight
@@ -208,11 +208,16 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def _through_operator(self, x: torch.Tensor) -> bool:
         """Whether a graph is being recorded, which needs the registered operator; UsageError where there is none."""
-        if not torch.compiler.is_compiling():
-            return recorded(self._linear.name, x, self._operator)
-        if self._operator is None and torch.compiler.is_exporting():
+        if torch.compiler.is_compiling():
+            wanted = torch.compiler.is_exporting()
+        else:
+            refuse_tangent(self._linear.name, x)
+            wanted = is_recorded(x)
+            if not wanted:
+                return False
+        if wanted and self._operator is None:
             refuse_recording(self._linear.name)
-        return self._operator is not None  # without one the graph breaks here
+        return self._operator is not None  # of a compiled model without one the graph breaks here
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:
         if self._through_operator(x):

@@ -9,7 +9,7 @@ import torch
 
 from haotuner.errors import UsageError
 from haotuner.runtime.pack import Pack
-from haotuner.torch.defining import recorded, refuse_grad
+from haotuner.torch.defining import is_recorded, refuse_grad
 from haotuner.torch.ops import array_of, tensor_of
 
 
@@ -50,14 +50,13 @@ class ServedModel(torch.nn.Module):  # type: ignore[misc]
             )
         given |= named
         refuse_grad(self._served.name, *given.values())
-        if torch.compiler.is_exporting() or not torch.compiler.is_compiling():
-            for tensor in given.values():
-                if isinstance(tensor, torch.Tensor) and (
-                    torch.compiler.is_exporting() or recorded(self._served.name, tensor, self)
-                ):
-                    raise UsageError(
-                        f"{self._served.name}: a served model is no operator of torch: it cannot be recorded or exported"
-                    )
+        tensors = [one for one in given.values() if isinstance(one, torch.Tensor)]
+        compiling, exporting = torch.compiler.is_compiling(), torch.compiler.is_exporting()
+        if exporting or (not compiling and any(map(is_recorded, tensors))):
+            raise UsageError(
+                f"{self._served.name}: torch records or transforms this call (torch.export, make_fx, torch.func), and a served "
+                "model is no operator of torch; export the model that the pack was tuned from"
+            )
         found = tuple(self._run(given))
         return found[0] if len(found) == 1 else found
 

@@ -109,7 +109,7 @@ def _compiled(
         if len(inner) != 1:
             return None
         whole = inner[0]
-    return whole
+    return whole if isinstance(whole, CodeType) else None
 
 
 def _same_code(one: CodeType, other: CodeType) -> bool:
@@ -258,6 +258,6 @@ def _together(first: Any, second: Any) -> ast.Call:
     """One call of two chains, of which the second takes the result of the first and nothing else."""
     modules = [*first.modules, *second.modules]
     arguments = first.args[1:] if len(first.chain) > 1 else first.args
-    call: Any = ast.Call(ast.Name(RUN_CHAIN, ast.Load()), [ast.Tuple(modules, ast.Load()), *arguments], first.keywords)
-    call.chain, call.modules = (*first.chain, *second.chain), modules
+    call = ast.Call(ast.Name(RUN_CHAIN, ast.Load()), [ast.Tuple(modules, ast.Load()), *arguments], first.keywords)
+    call.chain, call.modules = (*first.chain, *second.chain), modules  # type: ignore[attr-defined]
     return ast.copy_location(call, first)
