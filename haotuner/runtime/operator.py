@@ -113,7 +113,7 @@ class Operator:
         return {name: found[name] for name in names}
 
     def _as_row(self, given: Mapping[str, Any], out: Any) -> Any:
-        """A contiguous output of one axis that has the leading axes of its operands, as the one that it is; others as they are."""
+        """A contiguous output of one axis, with the leading axes of its operands, as that axis; others as they are."""
         contiguous = getattr(out, "is_contiguous", None)
         plain = out.flags.c_contiguous if isinstance(out, np.ndarray) else contiguous is not None and contiguous()
         shape = tuple(getattr(out, "shape", ()))

@@ -15,12 +15,10 @@ from haotuner.runtime.pack import Pack
 from haotuner.torch.activations import is_plain, step_of
 from haotuner.torch.defining import is_recorded, refuse_recording, refuse_tangent
 from haotuner.torch.folding import Fold
+from haotuner.torch.layer_state import HOOKS, checked_state, plain_layer
 from haotuner.torch.ops import Registered, packed_tensor, tensor_of, torch_type
 from haotuner.torch.weights import PackedWeight
 from haotuner.words.op import Op
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs",
-          "_forward_hooks_always_called", "_state_dict_hooks", "_state_dict_pre_hooks")  # fmt: skip
 
 
 class PackedLinear(torch.nn.Module):  # type: ignore[misc]
@@ -153,7 +151,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         if alone is not None:
             return alone._typed(x)
         self._check(x)
-        found: torch.Tensor = self._by_torch(x, *map(self._known, ("weight", "bias") if self._biased else ("weight",)))
+        found: torch.Tensor = self._by_torch(x, *map(self._known, self.tensors()))
         return found
 
     def with_followers(self, x: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
@@ -170,7 +168,10 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             return 0
         if self._step and step_of(behind[-1]) != self._step:
             return 0
-        if fold is not None and not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack():
+        if fold is not None and torch.compiler.is_compiling():
+            if self._operator is None:  # which folds anew in a compiled graph; without it the graph breaks
+                self._refresh_apart()
+        elif fold is not None and not torch._C._len_torch_dispatch_stack():
             self.refresh()
         return self._count
 
@@ -185,6 +186,10 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             self._linear.rebind(weight.to(self._own).contiguous(), row)
             self._show()
         return True
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _refresh_apart(self) -> None:
+        self.refresh()
 
     def _typed(self, x: torch.Tensor) -> torch.Tensor:
         self._check(x)
@@ -287,8 +292,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         bias = self._unpacked("bias").to(self.dtype) if self._biased else None
-        state = {key: self.__dict__[key] for key in (*self._named, *_HOOKS) if key in self.__dict__}
-        return _plain_layer, (self._kind, self._unpacked("weight").to(self.dtype), bias, self.training), state
+        state = {key: self.__dict__[key] for key in (*self._named, *HOOKS) if key in self.__dict__}
+        return plain_layer, (self._kind, self._unpacked("weight").to(self.dtype), bias, self.training), state
 
     def __copy__(self) -> PackedLinear:
         return self.__deepcopy__({})
@@ -350,7 +355,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        for name in ("weight", "bias") if self._biased else ("weight",):
+        for name in self.tensors():
             destination[f"{prefix}{name}"] = self._unpacked(name).detach().to(self.dtype, copy=True)
 
     def _load_from_state_dict(
@@ -358,25 +363,14 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
         """As ``nn.Linear`` does; both are packed anew, and later calls see both or neither."""
-        wanted: dict[str, tuple[int, ...]] = {"weight": self._shape}
-        if self._biased:
-            wanted["bias"] = self._bias_shape()
-        given = {key: state_dict[f"{prefix}{key}"] for key in wanted if f"{prefix}{key}" in state_dict}
-        missing_keys += [f"{prefix}{key}" for key in wanted if key not in given and strict]
-        if strict:
-            mine = {f"{prefix}{key}" for key in wanted}
-            unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in mine]
-        wrong = [key for key, value in given.items() if tuple(value.shape) != wanted[key]]
-        error_msgs += [
-            f"size mismatch for {prefix}{key}: copying a param with shape {tuple(given[key].shape)}, "
-            f"the shape in current model is {wanted[key]}."
-            for key in wrong
-        ]
-        if wrong or not given:
-            return
-        names = ("weight", "bias") if self._biased else ("weight",)
-        whole = {name: given[name] if name in given else self._unpacked(name) for name in names}
-        self._replace(whole["weight"], whole.get("bias"))
+        given = checked_state(state_dict, prefix, self.tensors(), strict, missing_keys, unexpected_keys, error_msgs)
+        if given:
+            whole = {name: given[name] if name in given else self._unpacked(name) for name in self.tensors()}
+            self._replace(whole["weight"], whole.get("bias"))
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of weight and, if there is one, bias."""
+        return {"weight": self._shape, "bias": self._bias_shape()} if self._biased else {"weight": self._shape}
 
     def _replace(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """Serve these from now on; tensors that were handed out show them."""
@@ -401,11 +395,3 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 def _groups(layer: Any) -> int | None:
     """Groups of a transposed convolution; None of another layer."""
     return layer.groups if getattr(layer, "transposed", False) else None
-
-
-def _plain_layer(kind: Any, weight: torch.Tensor, bias: torch.Tensor | None, training: bool) -> torch.nn.Module:
-    layer: torch.nn.Module = kind.__new__(kind)
-    torch.nn.Module.__init__(layer)
-    layer.register_parameter("weight", torch.nn.Parameter(weight))
-    layer.register_parameter("bias", None if bias is None else torch.nn.Parameter(bias))
-    return layer.train(training)

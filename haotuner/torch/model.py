@@ -54,8 +54,8 @@ class ServedModel(torch.nn.Module):  # type: ignore[misc]
         compiling, exporting = torch.compiler.is_compiling(), torch.compiler.is_exporting()
         if exporting or (not compiling and any(map(is_recorded, tensors))):
             raise UsageError(
-                f"{self._served.name}: torch records or transforms this call (torch.export, make_fx, torch.func), and a served "
-                "model is no operator of torch; export the model that the pack was tuned from"
+                f"{self._served.name}: torch records or transforms this call (torch.export, make_fx, torch.func); a "
+                "served model is no operator of torch: export the model that the pack was tuned from"
             )
         found = tuple(self._run(given))
         return found[0] if len(found) == 1 else found

@@ -31,11 +31,13 @@ def test_columns_of_one_buffer(chained: Any) -> None:
 
 def test_channels_of_one_buffer(chained: Any) -> None:
     rng = np.random.default_rng(1)
-    buffer, weight = rng.standard_normal((3, 16, 6, 7), dtype=np.float32), rng.standard_normal((8, 8, 3, 3), dtype=np.float32)
+    buffer, weight = (
+        rng.standard_normal((3, 16, 6, 7), dtype=np.float32),
+        rng.standard_normal((8, 8, 3, 3), dtype=np.float32),
+    )
     convolution = chained.op("conv2d_c8_f8_r3_s3_pad1").bind(weight)
     for x, y in ((buffer[:, :8], buffer[:, 8:]), (buffer[:, 8:], buffer[:, :8])):
         want = convolution(x.copy())
         assert np.array_equal(convolution(x, out=y), want)
     with pytest.raises(ValueError, match="out shares memory with x"):
         convolution(buffer[:, :8], out=buffer[:, 7:15])
-

@@ -62,6 +62,17 @@ def test_operators_are_recorded(chained):
         assert close(torch.func.vmap(served)(X[:, None])[:, 0], plain(X))
 
 
+def test_chains_compiled_without_operators(chained):
+    torch._dynamo.reset()
+    plain, served, _ = twins(block(), chained)
+    with torch.no_grad():
+        compiled = torch.compile(served, backend="eager")
+        assert close(compiled(IMAGE), plain(IMAGE))
+        for net in (plain, served):
+            net[1].running_mean.add_(1)
+        assert close(compiled(IMAGE), plain(IMAGE))
+
+
 def test_compiled_chains(chained):
     torch._dynamo.reset()
     with adapter.register(chained) as registered, torch.no_grad():
