@@ -79,8 +79,9 @@ class Operator:
             check_written(self.name, out)
             if self._derived:
                 self._fits(given, out)
+        written = out if len(self.entry.output.dims) > 1 else self._as_row(given, out)
         try:
-            self._call(self._setting, *given.values(), out)
+            self._call(self._setting, *given.values(), written)
         except REFUSED as error:
             frozen = {name: value for name, value in given.items() if read_only(value)}
             if not frozen:
@@ -110,6 +111,13 @@ class Operator:
                 f"{self.name} takes {', '.join(names)}, once each; got {len(operands)} in order and {list(named)}"
             )
         return {name: found[name] for name in names}
+
+    def _as_row(self, given: Mapping[str, Any], out: Any) -> Any:
+        """A contiguous output of one axis, with the leading axes of its operands, as that axis; others as they are."""
+        contiguous = getattr(out, "is_contiguous", None)
+        plain = out.flags.c_contiguous if isinstance(out, np.ndarray) else contiguous is not None and contiguous()
+        shape = tuple(getattr(out, "shape", ()))
+        return out.reshape(-1) if len(shape) > 1 and plain and shape == self.output_shape(given) else out
 
     def _fits(self, given: Mapping[str, Any], out: Any) -> None:
         """Refuse an output of other extents than follow from the operands."""

@@ -13,13 +13,15 @@ A pack infers: gradients are refused.
 
 from __future__ import annotations
 
+from haotuner.torch.comparison import WrongResult
 from haotuner.torch.convolution import PackedConvolution
 from haotuner.torch.exporting import export
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.model import ServedModel
+from haotuner.torch.needed import ops_of
 from haotuner.torch.ops import Registered, packed_tensor, register, share_threads
 from haotuner.torch.placed import PlacedLayer
-from haotuner.torch.swap import Swapped, ops_of, swap, swap_linears
+from haotuner.torch.swap import Swapped, swap, swap_linears
 
 __all__ = [
     "PackedConvolution",
@@ -28,6 +30,7 @@ __all__ = [
     "Registered",
     "ServedModel",
     "Swapped",
+    "WrongResult",
     "export",
     "ops_of",
     "packed_tensor",

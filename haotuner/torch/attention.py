@@ -10,6 +10,8 @@ import torch
 from haotuner.torch.convolution import DTYPES
 from haotuner.torch.layer import PackedLinear
 
+_FORWARD = torch.nn.MultiheadAttention.forward
+
 
 def unserved(attention: torch.nn.MultiheadAttention) -> str:
     """Why an attention stays torch's whatever a pack holds; empty if it may be served."""
@@ -19,6 +21,8 @@ def unserved(attention: torch.nn.MultiheadAttention) -> str:
         return "attention of keys or values of another width has no input projection of its own"
     if attention.bias_k is not None or attention.add_zero_attn:
         return "attention with an added key and value is not served"
+    if "forward" in attention.__dict__ or type(attention).forward is not _FORWARD:
+        return "its forward was replaced"
     if attention._forward_hooks or attention._forward_pre_hooks:
         return "it has hooks"
     weight = attention.in_proj_weight

@@ -1,44 +1,36 @@
-"""The norm and the activation that follow a layer alone, as a ``Sequential`` or the forward shows them."""
+"""The norm and the activation that follow a layer, as a ``Sequential`` or a method's source shows them; none is run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import FunctionType
+from typing import Any, Generic
 
 import torch
 
 from haotuner.torch.activations import step_of
-from haotuner.torch.convolution import KINDS
+from haotuner.torch.chain_calls import class_of, class_with, run_chain, sequential_forward
+from haotuner.torch.convolution import is_layer
+from haotuner.torch.folding import is_norm
+from haotuner.torch.rewriting import Path, Rewritten, rewritten
 
-NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A module by where it hangs."""
-
-    parent: torch.nn.Module
-    key: str
-
-    @property
-    def module(self) -> Any:
-        """The module itself."""
-        return self.parent._modules[self.key]
+Sequential = torch.nn.Sequential
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What takes a layer's result and is the only one to: a norm, and an activation of what that, or the layer, gives."""
+    """What takes a layer's result where its caller calls both: a norm, and an activation of what it, or the layer, gives."""
 
-    norm: Place | None = None
-    activation: Place | None = None
+    norm: Any = None
+    activation: Any = None
+    callers: tuple[torch.nn.Module, ...] = ()  # modules whose methods call the chain
 
     @property
     def step(self) -> str:
         """The activation as an epilogue step; empty without one."""
-        return "" if self.activation is None else step_of(self.activation.module)
+        return "" if self.activation is None else step_of(self.activation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +38,8 @@ class Chains:
     """What follows the layers of a model, and what could not be looked at."""
 
     by_layer: Mapping[int, Chain] = field(default_factory=dict)  # by the id of each linear and convolution
-    unread: Mapping[str, str] = field(default_factory=dict)  # name of a module whose forward cannot be traced -> why
+    classes: Mapping[int, type] = field(default_factory=dict)  # by the id of a caller: a class that calls its chains at once
+    unread: Mapping[str, str] = field(default_factory=dict)  # name of a module whose methods cannot be read -> why
 
     def after(self, layer: torch.nn.Module) -> Chain:
         """What follows a layer; nothing where that is not known."""
@@ -54,69 +47,99 @@ class Chains:
 
 
 def chains(model: torch.nn.Module) -> Chains:
-    """What follows each linear and convolution; layers and what follows are used once in the model.
-
-    A forward of modules is read by ``torch.fx``, which runs it once on stand-ins; what that cannot read is named.
-    """
+    """What follows each linear and convolution that has one place in the model. The model is read, never called."""
     uses = Counter(id(one) for whole in model.modules() for one in whole._modules.values())
-    found: dict[int, Chain] = {}
-    unread: dict[str, str] = {}
-    for name, parent in list(model.named_modules()):
-        try:
-            lines = _lines(parent)
-        except Exception as error:  # a forward may do anything; what cannot be read has no chains
-            unread[name or type(parent).__name__] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            continue
-        for layer, *behind in lines:
-            if _is_layer(layer.module) and uses[id(layer.module)] == 1:
-                found[id(layer.module)] = _chain([one for one in behind if uses[id(one.module)] == 1])
-    return Chains(found, unread)
+    reader, found = _Reader(), dict[int, Chain]()
+    for name, caller in list(model.named_modules()):
+        for line in reader.lines(name, caller):
+            for place, layer in enumerate(line):
+                if layer is None or not is_layer(layer) or uses[id(layer)] != 1:
+                    continue
+                chain, other = _chain(line[place + 1 :], caller), found.get(id(layer))
+                if other is not None:  # the longest counts, and every caller may call it
+                    longer = max(chain, other, key=_length)
+                    chain = Chain(longer.norm, longer.activation, (*other.callers, caller))
+                found[id(layer)] = chain
+    return Chains(found, reader.classes, reader.unread)
 
 
-def _is_layer(module: Any) -> bool:
-    return type(module) is torch.nn.Linear or type(module) in KINDS
+def _length(chain: Chain) -> int:
+    return (chain.norm is not None) + (chain.activation is not None)
 
 
-def _is_norm(module: Any) -> bool:
-    return type(module) in NORMS and not module._forward_hooks and not module._forward_pre_hooks
-
-
-def _chain(behind: list[Place]) -> Chain:
-    norm = behind[0] if behind and _is_norm(behind[0].module) else None
+def _chain(behind: list[Any], caller: torch.nn.Module) -> Chain:
+    norm = behind[0] if behind and is_norm(behind[0]) else None
     rest = behind[1:] if norm is not None else behind
-    return Chain(norm, rest[0] if rest and step_of(rest[0].module) else None)
+    return Chain(norm, rest[0] if rest and rest[0] is not None and step_of(rest[0]) else None, (caller,))
 
 
-def _lines(parent: torch.nn.Module) -> list[list[Place]]:
-    """Runs of modules, each of which takes the result of the one before and is alone in that."""
-    if type(parent).forward is torch.nn.Sequential.forward:
-        whole = [Place(parent, key) for key in parent._modules]
-        return [whole[at : at + 3] for at in range(len(whole))]
-    if type(parent).forward is torch.nn.Module.forward:  # a container: whoever holds it calls its parts
-        return []
-    children = [child for child in parent._modules.values() if child is not None]
-    if not any(map(_is_layer, children)) or not any(_is_norm(child) or step_of(child) for child in children):
-        return []
-    graph = _Reader().trace(parent)
-    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
-    found = []
-    for node in graph.nodes:
-        line: list[Place] = []
-        while node.op == "call_module" and "." not in node.target and calls[node.target] == 1 and len(line) < 3:
-            line.append(Place(parent, node.target))
-            if len(node.users) != 1:
-                break
-            (after,) = node.users
-            if after.op != "call_module" or after.args != (node,) or after.kwargs:
-                break
-            node = after
-        if line:
-            found.append(line)
+class _Reader:
+    """One run over the callers of a model; each method and class is looked at once."""
+
+    def __init__(self) -> None:
+        self.classes: dict[int, type] = {}
+        self.unread: dict[str, str] = {}
+        self._methods: dict[FunctionType, Rewritten] = {}
+        self._made: dict[tuple[type, tuple[str, ...]], type] = {}
+
+    def lines(self, name: str, caller: torch.nn.Module) -> Iterator[list[Any]]:
+        """Runs of modules, each of which takes the result of the one before and is alone in that; None for another thing."""
+        kind = class_of(caller)
+        if kind.forward is Sequential.forward:
+            self.classes[id(caller)] = self._class(kind, {"forward": sequential_forward})
+            yield list(caller)  # type: ignore[call-overload]
+            return
+        joined: dict[str, Any] = {}
+        for method, owner, function in _methods(kind, caller):
+            if function not in self._methods:
+                self._methods[function] = rewritten(function, owner, run_chain)
+            answer = self._methods[function]
+            if answer.unread:
+                self.unread[name or kind.__name__] = f"{method}: {answer.unread}"
+            if answer.function is not None:
+                joined[method] = answer.function
+                yield from ([_at(caller, path) for path in chain] for chain in answer.chains)
+        if joined and any("__init_subclass__" in vars(one) for one in kind.__mro__[:-1] if one is not Generic):
+            self.unread[name or kind.__name__] = f"{kind.__name__} looks at its subclasses"
+        elif joined:
+            self.classes[id(caller)] = self._class(kind, joined)
+
+    def _class(self, kind: type, methods: dict[str, Any]) -> type:
+        key = kind, tuple(methods)
+        if key not in self._made:
+            self._made[key] = class_with(kind, methods)
+        return self._made[key]
+
+
+def _methods(kind: type, caller: torch.nn.Module) -> Iterator[tuple[str, type, FunctionType]]:
+    """(name, class that defines it, function) of methods that may call a layer and what follows it."""
+    layers = {key for key, child in caller._modules.items() if child is not None and any(map(is_layer, child.modules()))}
+    behind = {
+        key
+        for key, child in caller._modules.items()
+        if child is not None and any(is_norm(one) or step_of(one) for one in child.modules())
+    }
+    if not layers or not behind:
+        return
+    seen: set[str] = set()
+    for owner in kind.__mro__:
+        if owner is torch.nn.Module:
+            return
+        for name, function in vars(owner).items():
+            if name in seen:
+                continue
+            seen.add(name)
+            if isinstance(function, FunctionType) and _names(function, layers) and _names(function, behind):
+                yield name, owner, function
+
+
+def _names(function: FunctionType, keys: set[str]) -> bool:
+    return not keys.isdisjoint(function.__code__.co_names)
+
+
+def _at(caller: torch.nn.Module, path: Path) -> Any:
+    """The module at a path; None where there is none."""
+    found: Any = caller
+    for key in path:
+        found = found._modules.get(key) if isinstance(found, torch.nn.Module) else None
     return found
-
-
-class _Reader(torch.fx.Tracer):  # type: ignore[misc]
-    """Reads one forward; every child is called as it is."""
-
-    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        return True

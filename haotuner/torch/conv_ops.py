@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -15,11 +16,13 @@ from haotuner.torch.defining import define_pair, refuse_grad
 from haotuner.words.op import Op
 
 
-def define(library: torch.library.Library, pack: Pack, op: ConvOp) -> None:
+def define(library: torch.library.Library, pack: Pack, op: ConvOp, folded: Mapping[int, Any]) -> None:
     """``torch.ops.haotuner.<op>(x, packed, bias=None)`` and ``.out(…, out=y)``, which returns nothing.
 
     An op with an epilogue takes what that reads in the place of the bias: values of a feature ``(f,)`` in float32, in the
     order of its steps, then tensors like the result. One whose sums are integers takes no bias beside.
+    ``folded``: layers with a norm folded into them, by the address of their packed weight. A call of a compiled model folds
+    anew where the norm has other numbers.
     """
     call, setting = pack.entry(op.entry)
     name, extra, size = op.name, op.entry.extra, result_size(op.entry)
@@ -30,6 +33,10 @@ def define(library: torch.library.Library, pack: Pack, op: ConvOp) -> None:
     def into(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None, out: torch.Tensor) -> None:
         there = [one for one in given if one is not None]
         refuse_grad(name, x, *there)
+        layer = folded.get(packed.data_ptr()) if folded else None
+        if layer is not None:
+            layer.refresh()
+            packed, there = layer.packed, [layer.row, *there[1:]]
         image, *more = (_inner(one) for one in (x, *there))
         call(setting, image, packed, *(more if extra else ()), out, *(() if extra else more))
 
@@ -57,18 +64,20 @@ def _inner(tensor: torch.Tensor) -> torch.Tensor:
 def result_size(entry: PackOp) -> Callable[[torch.Tensor], list[int]]:
     """What says the extents of an op's output for an image; RuntimeError where the window does not fit into it."""
     name, meaning, dims = entry.name, Op.parse(entry.name), entry.operands[0].dims
-    sides, channels = windows(meaning.kind, dict(meaning.static), meaning.all_options()), dims.index("c")
+    sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
 
     def size(x: torch.Tensor) -> list[int]:
         wanted = (
             f"{name}: x must be ({', '.join(dims)}), with {meaning['c']} channels and an image that the window fits into"
         )
-        torch._check(x.dim() == len(dims) and x.shape[channels] == meaning["c"], lambda: wanted)
-        extents = dict(zip(dims, x.shape, strict=True))
+        batch = list(x.shape[: x.dim() - len(dims) + 1])  # an image without a batch is one
+        torch._check(len(dims) - 1 <= x.dim() <= len(dims), lambda: wanted)
+        extents = dict(zip(dims[1:], x.shape[len(batch) :], strict=True))
+        torch._check(extents["c"] == meaning["c"], lambda: wanted)
         found = {after: sides[of].out(extents[of]) for of, after in AFTER if of in sides}
         for extent in found.values():
             torch._check(extent >= 1, lambda: wanted)
-        known = {"b": x.shape[0], "f": meaning["f"], **found}
-        return [known[axis] for axis in entry.output.dims]
+        known = {"f": meaning["f"], **found}
+        return [*batch, *(known[axis] for axis in entry.output.dims[1:])]
 
     return size

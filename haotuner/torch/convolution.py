@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from haotuner.runtime.convolution import Convolution, weight_shape
-from haotuner.runtime.pack import Pack
+from haotuner.runtime.convolution import Convolution
+from haotuner.torch.folding import Fold
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.ops import Registered
 
@@ -20,7 +20,14 @@ KINDS: dict[type[torch.nn.Module], str] = {
 }
 
 
+LAYERS = (torch.nn.Linear, *KINDS)
+
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}  # that a pack on the CPU takes
+
+
+def is_layer(module: Any) -> bool:
+    """Whether a module is a linear or a convolution of a kind that is served, and of no subclass."""
+    return type(module) in LAYERS
 
 
 def spec_of(layer: Any, *, last: bool) -> str:
@@ -91,82 +98,57 @@ class PackedConvolution(PackedLinear):
     has torch's channels-last memory.
     """
 
-    def __init__(self, served: Convolution, stands_for: dict[str, Any], registered: Registered | None = None) -> None:
-        self._stands_for = stands_for
+    def __init__(
+        self, served: Convolution, source: Any, registered: Registered | None = None, *, plain: str = "",
+        fold: Fold | None = None,
+    ) -> None:  # fmt: skip
         self._last = served.bound.meaning.option("layout") in ("nhwc", "nwc")
-        super().__init__(served, registered)
-
-    @staticmethod
-    def words_of(source: Any) -> dict[str, Any]:
-        """What a layer like ``source`` is made with."""
-        words = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "output_padding")
-        return {word: getattr(source, word) for word in words} | {"type": type(source)}
-
-    @staticmethod
-    def served_by(pack: Pack, name: str, source: Any, registered: Registered | None = None) -> PackedConvolution:
-        """The layer that serves ``source`` by the pack's op ``name``."""
-        kept = PackedConvolution.words_of(source)
-        served = pack.op(name).bind(source.weight.detach().contiguous(), source.bias)
-        return PackedConvolution(served, kept, registered).train(source.training)  # type: ignore[no-any-return]
+        super().__init__(served, source, registered, plain=plain, fold=fold)
 
     def forward(self, x: torch.Tensor, output_size: Any = None) -> torch.Tensor:
         """The convolution of ``x``, plus the bias. ``output_size``: as the layer's own output_padding makes it."""
-        if output_size is not None:
-            served: Any = self._linear
-            sides = list(served.bound.windows.values())
-            given, size = tuple(output_size)[-len(sides) :], tuple(x.shape[-len(sides) :])
-            own = tuple(side.out(extent) for side, extent in zip(sides, size, strict=True))
-            if given != own:
-                raise ValueError(
-                    f"{served.name}: output_size {given}, where an image of {size} becomes {own}: a served layer has one "
-                    "output_padding; make the layer with the one that is wanted, then swap"
-                )
+        self._check_call(x, output_size)
         return super().forward(x)
+
+    def _check_call(self, x: torch.Tensor, output_size: Any = None) -> None:
+        if output_size is None:
+            return
+        served: Any = self._linear
+        sides = list(served.bound.windows.values())
+        given, size = tuple(output_size)[-len(sides) :], tuple(x.shape[-len(sides) :])
+        own = tuple(side.out(extent) for side, extent in zip(sides, size, strict=True))
+        if given != own:
+            raise ValueError(
+                f"{served.name}: output_size {given}, where an image of {size} becomes {own}: a served layer has one "
+                "output_padding; make the layer with the one that is wanted, then swap"
+            )
 
     def extra_repr(self) -> str:
         """What print(model) shows."""
-        return f"{self.in_features}, {self.out_features}, op={self._linear.name}"
+        return f"{self.in_channels}, {self.out_channels}, op={self._linear.name}"
 
-    def _sizes(self, served: Any) -> tuple[int, int]:
-        meaning = served.bound.meaning
-        return meaning["c"], meaning["f"]
-
-    def _weight_shape(self) -> tuple[int, ...]:
-        served: Any = self._linear
-        return weight_shape(served.bound.meaning)
+    def _bias_shape(self) -> tuple[int, ...]:
+        return (self.out_channels,)
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:
         image = x.movedim(-self._sides(), -1) if self._last else x
         if image.shape[-1] > 1 and image.stride(-1) != 1:
             image = image.contiguous()
-        if self._operator is not None and torch.compiler.is_compiling():
-            found: torch.Tensor = self._operator(image, self.packed, self.row)
+        if self._through_operator(x):
+            more = () if self.row is None and self._fused else (self.row,)
+            found: torch.Tensor = self._operator(image, self.packed, *more)  # type: ignore[misc]
         else:
             found = self._linear(image)
         return found.movedim(-1, -self._sides()) if self._last else found
 
+    def _by_torch(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        compute: Any = getattr(torch.nn.functional, KINDS[self._kind])
+        if not self.transposed:
+            return compute(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[no-any-return]
+        return compute(  # type: ignore[no-any-return]
+            x, weight, bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        )
+
     def _sides(self) -> int:
         """Axes of an image behind its batch, the channels among them."""
-        return 1 + len(self._stands_for["kernel_size"])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> PackedConvolution:
-        served: Any = self._linear
-        copy = PackedConvolution(served.twin(), self._stands_for, self._registered)
-        copy.dtype = self.dtype
-        memo[id(self)] = copy
-        return copy.train(self.training)  # type: ignore[no-any-return]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (self._stands_for, self.weight, self.bias, self.training)
-
-
-def _unpacked(kept: dict[str, Any], weight: torch.Tensor, bias: torch.Tensor | None, training: bool) -> torch.nn.Module:
-    words = {key: value for key, value in kept.items() if key != "type"}
-    kind = kept["type"]
-    if "Transpose" not in kind.__name__:
-        words.pop("output_padding")
-    layer = kind(**words, bias=bias is not None, device="meta", dtype=weight.dtype)
-    layer.weight = torch.nn.Parameter(weight)
-    if bias is not None:
-        layer.bias = torch.nn.Parameter(bias)
-    return layer.train(training)
+        return 1 + len(self.kernel_size)

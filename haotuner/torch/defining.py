@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from haotuner.errors import UsageError
+
+_RECORDED = (FakeTensor, FunctionalTensor)
+_RECORDING = (FakeTensorMode, FunctionalTensorMode, ProxyTorchDispatchMode)
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 
 
@@ -56,6 +65,40 @@ def define_group(
 
 
 def refuse_grad(name: str, *inputs: torch.Tensor | None) -> None:
-    """ValueError where torch would want a gradient of an input."""
+    """ValueError where torch would want a gradient of an input, backwards or forwards."""
+    refuse_tangent(name, *inputs)
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs):
         raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
+
+
+def refuse_tangent(name: str, *inputs: torch.Tensor | None) -> None:
+    """ValueError for a dual tensor of forward-mode differentiation: its tangent would be lost."""
+    if forward_ad._current_level >= 0 and any(one is not None and _is_dual(one) for one in inputs):
+        raise ValueError(
+            f"{name}: an input is a dual tensor of torch.autograd.forward_ad; a pack only infers: pass its primal"
+        )
+
+
+def _is_dual(tensor: torch.Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def is_recorded(x: torch.Tensor) -> bool:
+    """Whether torch records or transforms what runs on ``x``, outside ``torch.compile``.
+
+    Results that are computed past torch would be constants of the record.
+    """
+    modes, tracing = torch._C._len_torch_dispatch_stack(), torch._C._get_tracing_state()
+    if torch._C._functorch.is_functorch_wrapped_tensor(x) or tracing is not None:
+        return True
+    if type(x) is torch.Tensor and not modes:
+        return False
+    return isinstance(x, _RECORDED) or any(isinstance(mode, _RECORDING) for mode in _get_current_dispatch_mode_stack())
+
+
+def refuse_recording(name: str) -> None:
+    """UsageError that says how a served layer gets into a graph."""
+    raise UsageError(
+        f"{name}: torch records or transforms this call (torch.export, make_fx, torch.jit.trace, torch.func), and the layer "
+        "was served without an operator of torch: swap(model, pack, registered=haotuner.torch.register(pack))"
+    )

@@ -5,25 +5,32 @@ Under autocast torch's fused path gives autocast's type, its plain path float32 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
+Undo = Callable[[Callable[[], Any]], Any]  # takes what undoes a change
 
-def keep_working(parent: torch.nn.Module) -> None:
+
+def keep_working(parent: torch.nn.Module, undo: Undo) -> None:
     """Send a module that holds a served layer down torch's plain path, with the results that it had before."""
     if isinstance(parent, torch.nn.TransformerEncoderLayer):
+        before = parent.activation_relu_or_gelu
+        undo(lambda: setattr(parent, "activation_relu_or_gelu", before))
         parent.activation_relu_or_gelu = 0  # its fused path would read linear1.weight
 
 
-def plain_encoders(model: torch.nn.Module, served: tuple[type[torch.nn.Module], ...]) -> None:
+def plain_encoders(model: torch.nn.Module, served: tuple[type[torch.nn.Module], ...], undo: Undo) -> None:
     """Encoders whose first layer is served keep padded rows; torch's nested tensors would read that layer's weights."""
     for encoder in model.modules():
         if not isinstance(encoder, torch.nn.TransformerEncoder) or not getattr(encoder, "use_nested_tensor", False):
             continue
         if any(isinstance(layer, served) for layer in encoder.layers.modules()):
+            undo(partial(setattr, encoder, "use_nested_tensor", True))
             encoder.use_nested_tensor = False
-            encoder.register_forward_hook(_fill_padding, with_kwargs=True)
+            undo(encoder.register_forward_hook(_fill_padding, with_kwargs=True).remove)
 
 
 def _fill_padding(encoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> torch.Tensor | None:

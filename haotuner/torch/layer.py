@@ -1,8 +1,10 @@
-"""``PackedLinear``: an ``nn.Linear`` served from a pack, which torch's own code can still read, copy, cast and save."""
+"""``PackedLinear``: an ``nn.Linear`` served from a pack; torch's own code reads, writes, copies, casts and saves it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -10,7 +12,12 @@ import torch
 from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
+from haotuner.torch.activations import is_plain, step_of
+from haotuner.torch.defining import is_recorded, refuse_recording, refuse_tangent
+from haotuner.torch.folding import Fold
+from haotuner.torch.layer_state import HOOKS, checked_state, plain_layer
 from haotuner.torch.ops import Registered, packed_tensor, tensor_of, torch_type
+from haotuner.torch.weights import PackedWeight
 from haotuner.words.op import Op
 
 
@@ -19,44 +26,173 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     The product is computed in the op's type, sums in float32; the result has the type that ``nn.Linear`` would give: under
     autocast its type, after ``.bfloat16()`` bfloat16. A layer served in bfloat16 or float16 keeps that type.
-    ``state_dict`` has ``weight`` and ``bias`` as before, and ``load_state_dict`` packs them anew.
-    A deep copy shares the packed weight. Pickled, it becomes the ``nn.Linear`` that it stands for: swap again after loading.
+    Where the op computes a norm or an activation behind the layer, too, only ``with_followers`` does so. A call of the layer
+    is the layer alone: by the op ``plain``, where the pack holds it, else by torch.
+    ``state_dict`` has ``weight`` and ``bias`` as before, and ``load_state_dict`` packs them anew; so do writes into them and
+    assignments. It has the layer's other attributes, and one parameter without elements, for who asks for a type or device.
+    A deep copy shares the packed weight. Pickled, it becomes the layer that it stands for: swap again after loading.
     """
 
-    def __init__(self, linear: Linear | Convolution, registered: Registered | None = None) -> None:
+    def __init__(
+        self, linear: Linear | Convolution, source: Any, registered: Registered | None = None, *, plain: str = "",
+        fold: Fold | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.in_features, self.out_features = self._sizes(linear)
-        self._linear = linear
+        self._kind = type(source)
+        self._named = tuple(key for key in source.__dict__ if not key.startswith("_") and key != "training")
+        self.__dict__.update({key: source.__dict__[key] for key in self._named})
+        self._shape, self._biased = tuple(source.weight.shape), source.bias is not None
+        self._linear, self._fold, self._plain_name = linear, fold, plain or linear.name
         self._own = torch_type(linear.bound.op.operands[0].dtype)  # what the product takes; the packed weight stays of it
-        self._fused = bool(Op.parse(linear.name).epilogue)  # the activation behind it, too
+        steps = Op.parse(linear.name).epilogue
+        self._fused = bool(steps)
+        self._step = steps[-1] if steps and steps[-1] != "bias" else ""  # the activation behind it
+        self._count = bool(self._step) + (fold is not None)  # modules behind it that the op computes, too
         self.dtype = self._own  # of results outside autocast
+        self._numbers: dict[str, torch.Tensor] = {}  # weight and bias unpacked, once they were read
+        if fold is not None:
+            self._numbers = {"weight": source.weight.detach().clone()}
+            if self._biased:
+                self._numbers["bias"] = source.bias.detach().clone()
+        self._handles: list[weakref.ref[PackedWeight]] = []
         self._registered = registered  # the operator lives as long as this
         packet = None if registered is None else getattr(torch.ops.haotuner, linear.name, None)
-        self._operator = None if packet is None else packet.default  # none of a convolution with an epilogue
+        self._operator = None if packet is None else packet.default
+        self.__dict__["_former"] = None
+        self.__dict__["_alone"] = None  # serves the layer without what follows; no child: its state is this one's
         self.register_buffer("packed", None, persistent=False)
         self.register_buffer("row", None, persistent=False)
         self._show()
+        self._present()
+        self.train(source.training)
+        if registered is not None and self._count:
+            self._bind_alone()  # a compiled graph cannot
 
-    @staticmethod
-    def of(pack: Pack, name: str, source: torch.nn.Linear, registered: Registered | None = None) -> PackedLinear:
-        """The layer that serves ``source`` by the pack's op ``name``."""
-        return PackedLinear(pack.op(name).bind(source.weight, source.bias), registered).train(source.training)  # type: ignore[no-any-return]
+    @classmethod
+    def of(
+        cls, pack: Pack, name: str, source: Any, registered: Registered | None = None, *, plain: str = "", norm: Any = None
+    ) -> PackedLinear:
+        """The layer that serves ``source``, with what follows it, by the pack's op ``name``, and alone by ``plain``."""
+        fold = None if norm is None else Fold(norm)
+        weight, bias = source.weight.detach(), None if source.bias is None else source.bias.detach()
+        if fold is not None:
+            weight, bias = fold.folded(weight, bias, _groups(source))
+        made = pack.op(name).bind(weight.to(source.weight.dtype).contiguous(), bias)
+        return cls(made, source, registered, plain=plain, fold=fold)
 
     @property
     def weight(self) -> torch.Tensor:
-        """A new tensor, of a linear ``(out_features, in_features)``: the weight is kept packed, unpacked when it is read."""
-        return tensor_of(self._linear.weight(), self._own).to(self.dtype)
+        """The weight, of the layer's own shape, unpacked when its numbers are read; see ``PackedWeight``."""
+        return self._known("weight") if torch.compiler.is_compiling() else PackedWeight.of(self, "weight", self._shape)
 
     @property
     def bias(self) -> torch.Tensor | None:
         """The bias ``(out_features,)``, or None."""
-        return None if self.row is None else self.row.to(self.dtype)
+        if not self._biased:
+            return None
+        return self._known("bias") if torch.compiler.is_compiling() else PackedWeight.of(self, "bias", self._bias_shape())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("weight", "bias") and isinstance(value, torch.Tensor):
+            value = value.numbers() if isinstance(value, PackedWeight) else value
+            self._retire(name)
+            self.serve_other(name, value)
+        elif name in ("weight", "bias"):
+            raise TypeError(
+                f"{self._linear.name}: {name} = {type(value).__name__}; a served layer takes a tensor there: "
+                "change the layer first, then swap"
+            )
+        else:
+            super().__setattr__(name, value)
+
+    def handed_out(self, tensor: PackedWeight) -> None:
+        """Note a tensor that shows the layer's numbers until another is assigned."""
+        self._handles = [*(one for one in self._handles if one() is not None), weakref.ref(tensor)]
+
+    def _retire(self, name: str) -> None:
+        """Tensors that were handed out keep the numbers that they show."""
+        handles = [one for reference in self._handles if (one := reference()) is not None and one.name_of() == name]
+        if handles:
+            with torch.inference_mode(False):
+                before, self._numbers[name] = self.numbers(name), self.numbers(name).clone()
+            for one in handles:
+                one.retire(before)
+
+    def numbers(self, name: str) -> torch.Tensor:
+        """Weight or bias as a plain tensor of the layer's type, kept from the first call on."""
+        found = self._numbers.get(name)
+        if found is None:
+            with torch.inference_mode(False):
+                found = self._numbers[name] = self._unpacked(name).to(self.dtype, copy=True)
+        return found
+
+    def serve_other(self, name: str, value: torch.Tensor) -> None:
+        """Serve another weight or bias; a later change of ``value`` does not show. ValueError for another shape."""
+        shape = self._shape if name == "weight" else self._bias_shape()
+        if torch._C._functorch.is_functorch_wrapped_tensor(value):
+            raise ValueError(f"{self._linear.name}: {name} comes from torch.func; a pack only infers, with plain weights")
+        if tuple(value.shape) != shape or (name == "bias" and not self._biased):
+            raise ValueError(
+                f"{self._linear.name}: {name} has shape {tuple(value.shape)}; a served layer has "
+                f"{shape if name == 'weight' or self._biased else 'none'}: change the layer first, then swap"
+            )
+        whole = {"weight": self.numbers("weight"), "bias": self.numbers("bias") if self._biased else None}
+        self._replace(**{**whole, name: value})
+
+    def written(self) -> None:
+        """Serve what was written into the tensors that ``numbers`` gave."""
+        self._replace(self.numbers("weight"), self.numbers("bias") if self._biased else None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` times the weight, plus the bias."""
-        if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
-            found = x.layout if isinstance(x, torch.Tensor) else type(x).__name__
-            raise TypeError(f"{self._linear.name}: x is {found}; expected a strided torch.Tensor")
+        if not self._count and self.dtype is not torch.float64:
+            return self._typed(x)
+        alone = None if self.dtype is torch.float64 else self._bind_alone()
+        if alone is not None:
+            return alone._typed(x)
+        self._check(x)
+        found: torch.Tensor = self._by_torch(x, *map(self._known, self.tensors()))
+        return found
+
+    def with_followers(self, x: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
+        """The layer and the modules that ``followers`` counted."""
+        self._check_call(x, *more, **named)
+        return self._typed(x)
+
+    def followers(self, modules: Sequence[Any], place: int) -> int:
+        """How many of the modules behind ``modules[place]``, which this is, its op computes as they are now."""
+        if not self._count or place + self._count >= len(modules) or not is_plain(self) or self.dtype is torch.float64:
+            return 0
+        behind, fold = modules[place + 1 : place + 1 + self._count], self._fold
+        if fold is not None and (behind[0] is not fold.norm or not fold.usable()):
+            return 0
+        if self._step and step_of(behind[-1]) != self._step:
+            return 0
+        if fold is not None and torch.compiler.is_compiling():
+            if self._operator is None:  # which folds anew in a compiled graph; without it the graph breaks
+                self._refresh_apart()
+        elif fold is not None and not torch._C._len_torch_dispatch_stack():
+            self.refresh()
+        return self._count
+
+    def refresh(self) -> bool:
+        """Fold the norm behind the layer anew where its numbers are others; whether they were."""
+        fold = self._fold
+        if fold is None or fold.current():
+            return False
+        with fold.lock, torch.inference_mode(False), torch.no_grad():
+            bias = self.numbers("bias") if self._biased else None
+            weight, row = fold.folded(self.numbers("weight"), bias, _groups(self))
+            self._linear.rebind(weight.to(self._own).contiguous(), row)
+            self._show()
+        return True
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _refresh_apart(self) -> None:
+        self.refresh()
+
+    def _typed(self, x: torch.Tensor) -> torch.Tensor:
+        self._check(x)
         kind = x.dtype
         if kind is self._own and self.dtype is kind and not torch.is_autocast_enabled("cpu"):
             return self._product(x)
@@ -67,47 +203,134 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         with torch.autocast("cpu", enabled=False):
             return self._product(x.to(self._own)).to(kind)
 
+    def _check(self, x: Any) -> None:
+        if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+            found = x.layout if isinstance(x, torch.Tensor) else type(x).__name__
+            raise TypeError(f"{self._linear.name}: x is {found}; expected a strided torch.Tensor")
+
+    def _check_call(self, x: Any) -> None:
+        """TypeError or ValueError for arguments that the layer alone would not take."""
+
+    def _through_operator(self, x: torch.Tensor) -> bool:
+        """Whether a graph is being recorded, which needs the registered operator; UsageError where there is none."""
+        if torch.compiler.is_compiling():
+            wanted = torch.compiler.is_exporting()
+        else:
+            refuse_tangent(self._linear.name, x)
+            wanted = is_recorded(x)
+            if not wanted:
+                return False
+        if wanted and self._operator is None:
+            refuse_recording(self._linear.name)
+        return self._operator is not None  # of a compiled model without one the graph breaks here
+
     def _product(self, x: torch.Tensor) -> torch.Tensor:
-        if self._operator is not None and torch.compiler.is_compiling():
+        if self._through_operator(x):
             more = () if self.row is None and self._fused else (self.row,)
-            result: torch.Tensor = self._operator(x, self.packed, *more)
+            result: torch.Tensor = self._operator(x, self.packed, *more)  # type: ignore[misc]
             return result
         if x.stride(-1) != 1 or x.dim() > 2:
             x = x.contiguous()
         found: torch.Tensor = self._linear(x)
         return found
 
+    def _by_torch(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if self._kind is torch.nn.Linear:
+            return torch.nn.functional.linear(x, weight, bias)
+        return x @ weight if bias is None else x @ weight + bias  # stored the other way, (in, out)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _unpack_known(self, name: str) -> torch.Tensor:
+        return self.numbers(name)
+
+    def _known(self, name: str) -> torch.Tensor:
+        found = self._numbers.get(name)
+        return self._unpack_known(name) if found is None else found
+
+    def _bind_alone(self) -> PackedLinear | None:
+        """What serves the layer alone; None where the pack lacks its op. Bound when the layer is first called so."""
+        if self._alone is None and not torch.compiler.is_compiling():
+            pack: Pack = self._linear.owner
+            if self._plain_name in pack.ops:
+                with torch.inference_mode(False), torch.no_grad():
+                    bias = self._unpacked("bias").float() if self._biased else None
+                    bound = pack.op(self._plain_name).bind(self._unpacked("weight").to(self._own).contiguous(), bias)
+                    served = type(self)(bound, self, self._registered)
+                served.dtype = self.dtype
+                self.__dict__["_alone"] = served
+        found: PackedLinear | None = self._alone
+        return found
+
     def extra_repr(self) -> str:
         """What print(model) shows."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, op={self._linear.name}"
+        k, n = reversed(self._shape) if self._kind is torch.nn.Linear else self._shape
+        return f"in_features={k}, out_features={n}, op={self._linear.name}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PackedLinear:
-        copy = PackedLinear(self._linear.twin(), self._registered)
-        copy.dtype = self.dtype
+        copy = self.__class__.__new__(self.__class__)
         memo[id(self)] = copy
-        return copy.train(self.training)  # type: ignore[no-any-return]
+        shared = {"_linear": self._linear.twin(), "_alone": None, "_registered": self._registered}
+        shared |= {
+            "_operator": self._operator,
+            "_fold": None,
+            "_buffers": dict(self._buffers),
+            "_numbers": {},
+            "_former": None,
+        }
+        copy.__dict__.update(
+            {key: shared[key] if key in shared else deepcopy(one, memo) for key, one in self.__dict__.items()}
+        )
+        if self._fold is not None:
+            copy.__dict__["_numbers"] = {key: one.clone() for key, one in self._numbers.items()}
+            copy.__dict__["_fold"] = self._fold.moved(deepcopy(self._fold.norm, memo))
+        if self._alone is not None:
+            copy.__dict__["_alone"] = deepcopy(self._alone)
+        if copy._fold is not None and copy._registered is not None:
+            copy._fold.forget()  # its packed weight is apart: operators know a folded layer by that
+            copy.refresh()
+        return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (self.weight, self.bias, self.training)
+        bias = self._unpacked("bias").to(self.dtype) if self._biased else None
+        state = {key: self.__dict__[key] for key in (*self._named, *HOOKS) if key in self.__dict__}
+        return plain_layer, (self._kind, self._unpacked("weight").to(self.dtype), bias, self.training), state
 
     def __copy__(self) -> PackedLinear:
         return self.__deepcopy__({})
 
-    def _sizes(self, linear: Any) -> tuple[int, int]:
-        """Features that come in and go out."""
-        return linear.bound.op.k, linear.bound.op.n
+    def _bias_shape(self) -> tuple[int, ...]:
+        return (self._shape[0 if self._kind is torch.nn.Linear else 1],)
 
-    def _weight_shape(self) -> tuple[int, ...]:
-        return self.out_features, self.in_features
+    def _unpacked(self, name: str) -> torch.Tensor:
+        """Weight or bias of the layer alone, in the type that is served, or as it was handed out and perhaps changed."""
+        if name in self._numbers:
+            return self._numbers[name]
+        if name == "weight":
+            return tensor_of(self._linear.weight(), self._own)
+        row: torch.Tensor = self.row
+        return row.clone()
+
+    def _present(self) -> None:
+        """One parameter without elements: of the layer's type, on its device."""
+        nothing = torch.empty(0, dtype=self.dtype)
+        self.register_parameter("presence", torch.nn.Parameter(nothing, requires_grad=False))
 
     def _show(self) -> None:
         """Buffers that share the bound linear's memory: what the registered operator takes in a compiled model."""
+        former, registered = self.packed, self._registered
         self.packed = packed_tensor(self._linear)
+        if registered is not None and registered.pack is not self._linear.owner:  # after a hand-over: operators stay the old
+            self.packed = registered.pack_weight(self._linear.name, tensor_of(self._linear.weight(), self._own))
         bias = self._linear.bound.bias
         if self._fused:  # its epilogue is a bias, where there is one, and an activation
             bound: Any = self._linear.bound.constants
             bias = next(iter(bound.values() if isinstance(bound, Mapping) else bound), None)
         self.row = None if bias is None else torch.from_dlpack(bias)
+        if registered is not None and self._fold is not None:
+            if self._former is not None:
+                registered.folded.pop(self._former.data_ptr(), None)
+            self.__dict__["_former"] = former  # a compiled graph under way may pass it: its address is no other's meanwhile
+            registered.folded[self.packed.data_ptr()] = self
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedLinear:
         """``.to()``, ``.bfloat16()`` and the like: results change their type, the packed weight stays what it is."""
@@ -122,51 +345,53 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
                 f"{self._linear.name}: asked for {asked.dtype}; a layer served in {self._own} computes in that type: "
                 "change the model's type first, then swap"
             )
-        self.dtype = asked.dtype
+        if asked.dtype is not self.dtype:
+            self.dtype = asked.dtype
+            # Of a fold they are the only ones: rounded, as torch rounds them.
+            self._numbers = {key: one.to(asked.dtype) for key, one in self._numbers.items()} if self._fold else {}
+            self._present()
+            if self._alone is not None:
+                self._alone.dtype = asked.dtype
         return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        destination[f"{prefix}weight"] = self.weight
-        if self._has_bias():
-            destination[f"{prefix}bias"] = self.bias
+        for name in self.tensors():
+            destination[f"{prefix}{name}"] = self._unpacked(name).detach().to(self.dtype, copy=True)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
         """As ``nn.Linear`` does; both are packed anew, and later calls see both or neither."""
-        wanted: dict[str, tuple[int, ...]] = {"weight": self._weight_shape()}
-        if self._has_bias():
-            wanted["bias"] = (self.out_features,)
-        given = {key: state_dict[f"{prefix}{key}"] for key in wanted if f"{prefix}{key}" in state_dict}
-        missing_keys += [f"{prefix}{key}" for key in wanted if key not in given and strict]
-        if strict:
-            mine = {f"{prefix}{key}" for key in wanted}
-            unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in mine]
-        wrong = [key for key, value in given.items() if tuple(value.shape) != wanted[key]]
-        error_msgs += [
-            f"size mismatch for {prefix}{key}: copying a param with shape {tuple(given[key].shape)}, "
-            f"the shape in current model is {wanted[key]}."
-            for key in wrong
-        ]
-        if wrong or not given:
-            return
-        whole = {"weight": self.weight, "bias": self.bias} | given
-        self._replace(whole["weight"], whole["bias"])
+        given = checked_state(state_dict, prefix, self.tensors(), strict, missing_keys, unexpected_keys, error_msgs)
+        if given:
+            whole = {name: given[name] if name in given else self._unpacked(name) for name in self.tensors()}
+            self._replace(whole["weight"], whole.get("bias"))
 
-    def _has_bias(self) -> bool:
-        """Whether the layer that it stands for has one."""
-        return self.row is not None
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of weight and, if there is one, bias."""
+        return {"weight": self._shape, "bias": self._bias_shape()} if self._biased else {"weight": self._shape}
 
     def _replace(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """Serve these from now on."""
-        self._linear.rebind(weight.detach().to("cpu", self._own), None if bias is None else bias.detach().float().cpu())
-        self._show()
+        """Serve these from now on; tensors that were handed out show them."""
+        with torch.inference_mode(False), torch.no_grad():
+            weight, bias = weight.detach().to("cpu"), None if bias is None else bias.detach().to("cpu")
+            for name, value in (("weight", weight), ("bias", bias)):
+                kept = self._numbers.get(name)
+                if kept is None or value is None:
+                    continue
+                if (kept.data_ptr(), kept.stride()) != (value.data_ptr(), value.stride()):
+                    kept.copy_(value.clone())  # it may be a turned view of the same
+            if self._fold is not None:
+                self._fold.forget()  # the norm may change, too; the next call folds both
+            else:
+                self._linear.rebind(weight.to(self._own).contiguous(), None if bias is None else bias.float())
+                self._show()
+            self.__dict__["_alone"] = None
+            if self._registered is not None and self._count:
+                self._bind_alone()
 
 
-def _unpacked(weight: torch.Tensor, bias: torch.Tensor | None, training: bool) -> torch.nn.Linear:
-    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", dtype=weight.dtype)
-    layer.weight = torch.nn.Parameter(weight)
-    if bias is not None:
-        layer.bias = torch.nn.Parameter(bias)
-    return layer.train(training)
+def _groups(layer: Any) -> int | None:
+    """Groups of a transposed convolution; None of another layer."""
+    return layer.groups if getattr(layer, "transposed", False) else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
 
 from haotuner.errors import UsageError
 from haotuner.runtime.pack import Pack
-from haotuner.torch.defining import refuse_grad
+from haotuner.torch.defining import is_recorded, refuse_grad
 from haotuner.torch.ops import array_of, tensor_of
 
 
@@ -16,13 +17,28 @@ class ServedModel(torch.nn.Module):  # type: ignore[misc]
     """``model(x, mask)`` or ``model(x, mask=mask)``: the tensors of a whole model of an open pack, in and out.
 
     Inputs come in the model's order or by name. One output is a tensor, several are a tuple in the model's order. It has no
-    parameters and infers only; ``torch.compile`` calls it as it is.
+    parameters and infers only; ``torch.compile`` calls it as it is. Copies share the pack; it cannot be pickled.
     """
 
     def __init__(self, pack: Pack, name: str) -> None:
         super().__init__()
         self._served = pack.model(name)
         self._inputs = tuple(one.name for one in self._served.inputs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ServedModel:
+        copy = self.__class__.__new__(self.__class__)
+        memo[id(self)] = copy
+        copy.__dict__.update({k: one if k == "_served" else deepcopy(one, memo) for k, one in self.__dict__.items()})
+        return copy
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self._served.name}: a served model is a part of an open pack and cannot be pickled; pickle the pack's path, "
+            "and open it again with haotuner.load where the model is needed"
+        )
+
+    def __copy__(self) -> ServedModel:
+        return self.__deepcopy__({})
 
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
         """The outputs. UsageError names the input, what was expected and what was found; ValueError for gradients."""
@@ -34,6 +50,13 @@ class ServedModel(torch.nn.Module):  # type: ignore[misc]
             )
         given |= named
         refuse_grad(self._served.name, *given.values())
+        tensors = [one for one in given.values() if isinstance(one, torch.Tensor)]
+        compiling, exporting = torch.compiler.is_compiling(), torch.compiler.is_exporting()
+        if exporting or (not compiling and any(map(is_recorded, tensors))):
+            raise UsageError(
+                f"{self._served.name}: torch records or transforms this call (torch.export, make_fx, torch.func); a "
+                "served model is no operator of torch: export the model that the pack was tuned from"
+            )
         found = tuple(self._run(given))
         return found[0] if len(found) == 1 else found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -14,6 +15,7 @@ from haotuner.errors import UsageError
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import LAYERS
+from haotuner.runtime.arena import Arena
 from haotuner.runtime.convolution import Convolution, packed_of
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear, pack_weight
@@ -40,7 +42,9 @@ class Registered:
     def __init__(self, pack: Pack) -> None:
         if pack.gpu is None:
             share_threads(pack)
-        self._pack = pack
+        self.pack = self._pack = pack
+        self._packing = _Packing(pack)
+        self.folded: WeakValueDictionary[int, Any] = WeakValueDictionary()  # layers by the address of their packed weight
         self._library = torch.library.Library("haotuner", "FRAGMENT")
         self.names = pack.ops
         taken = [name for name in pack.ops if hasattr(torch.ops.haotuner, name)]
@@ -59,7 +63,7 @@ class Registered:
             elif name in self._convolved:
                 define(self._library, self._convolved[name])
             elif is_convolution(pack.op_entry(name).kind):
-                conv_ops.define(self._library, pack, pack.op(name))
+                conv_ops.define(self._library, pack, pack.op(name), self.folded)
             elif isinstance(op := pack.op(name), ProductOp | PlacedProductOp):
                 define_product(self._library, op)
             elif isinstance(op, Operator):
@@ -81,10 +85,10 @@ class Registered:
             return weight.detach()
         entry = self._pack.op_entry(name)
         if is_convolution(entry.kind):
-            return torch.from_numpy(packed_of(self._pack, entry, weight))
+            return torch.from_numpy(packed_of(self._packing, entry, weight))
         if is_typed(entry):
-            return torch.from_numpy(typed_weight(self._pack, entry, weight))
-        return torch.from_numpy(pack_weight(entry, weight, self._pack.arena))
+            return torch.from_numpy(typed_weight(self._packing, entry, weight))
+        return torch.from_numpy(pack_weight(entry, weight, self._packing.arena))
 
     def placed_call(self, name: str) -> PlacedCall:
         """The calls of an op of a pack on a device; KeyError for a pack on the CPU."""
@@ -138,6 +142,18 @@ class Registered:
 
         takes = "Tensor x, Tensor packed, Tensor? bias=None"
         define_pair(self._library, name, takes, "CPU", fresh=fresh, into=into, shape=shape, nothing=nothing)
+
+
+class _Packing:
+    """A pack's library and memory for packed weights: both outlive a hand-over, as the registered ops do."""
+
+    def __init__(self, pack: Pack) -> None:
+        self.arena, self.place = Arena(), pack.place
+        self._library = pack.library()
+
+    def library(self) -> Any:
+        """The library that the registered ops call."""
+        return self._library
 
 
 def _placed(pack: Pack, name: str) -> PlacedCall:

@@ -58,3 +58,18 @@ def linear(made: Made, weight: Any) -> Iterator[Any]:
 def rows(m: int, k: int = 37, seed: int = 1) -> Any:
     """m rows of inputs."""
     return np.random.default_rng(seed + m).standard_normal((m, k), dtype=np.float32)
+
+
+@pytest.fixture(scope="session")
+def chained_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pack whose ops serve layers alone and with a ReLU behind them, see ``torch_packs``."""
+    from tests.serving.torch_packs import chain_pack
+
+    return chain_pack(tmp_path_factory.mktemp("chained"))
+
+
+@pytest.fixture
+def chained(chained_path: Path) -> Iterator[Pack]:
+    """The same, open on one thread."""
+    with haotuner.load(chained_path, threads=1) as opened:
+        yield opened

@@ -90,6 +90,10 @@ def test_a_nan_anywhere_and_infinities_reach_the_result(path):
                 assert np.isnan(pack.op(name).run(x)).all(), (name, place)
         x = np.full((1, 4099), -np.inf, np.float32)
         assert pack.op("reduce_max").run(x)[0] == -np.inf
+        several = np.random.default_rng(0).standard_normal((2, 3, 8, 5), dtype=np.float32)
+        assert np.array_equal(pack.op("reduce_max").run(several), several.max(-1))
+        out = np.empty((2, 3, 8), np.float32)
+        assert pack.op("reduce_max").run(several, out=out) is out and np.array_equal(out, several.max(-1))
         assert pack.op("reduce_sum").run(x)[0] == -np.inf
 
 

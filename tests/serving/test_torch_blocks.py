@@ -113,9 +113,11 @@ def test_norms_are_folded_and_activations_fused_where_a_forward_shows_them(pack:
     assert len(told.replaced) == 8 and not told.left and not told.unfolded
     assert told.folded["0.bn1"] == "0.conv1" and len(told.folded) == 6
     assert "batch norms folded into the convolution before (6): 0.bn1" in str(told)
-    passed = {name for name, one in served.named_modules() if type(one).__name__ == "Passed"}
-    # The ReLU of the first block is used twice, so it stays.
-    assert passed == {"1.block.0.2", "1.block.1.2", "1.block.2.activation", "1.block.2.scale_activation"}
+    assert told.fused == {
+        "0.conv1": "0.relu", "1.block.0.0": "1.block.0.2", "1.block.1.0": "1.block.1.2",
+        "1.block.2.fc1": "1.block.2.activation", "1.block.2.fc2": "1.block.2.scale_activation",
+    }  # fmt: skip
+    assert type(served[0].relu) is nn.ReLU and type(served[0].bn1) is nn.BatchNorm2d
     with torch.inference_mode():
         assert close(served(IMAGES), given(IMAGES))
 
@@ -135,7 +137,7 @@ def test_state_goes_both_ways_and_copies_are_apart(pack: Any) -> None:
     with torch.inference_mode():
         assert close(served(IMAGES), other(IMAGES)) and close(twin(IMAGES), given(IMAGES))
         assert close(pickle.loads(pickle.dumps(served))(IMAGES), other(IMAGES))
-    assert not any(type(one).__name__.startswith("Folded") for one in pickle.loads(pickle.dumps(served)).modules())
+    assert not any(type(one).__name__.startswith("Packed") for one in pickle.loads(pickle.dumps(served)).modules())
 
 
 def test_a_bfloat16_net_is_served_in_bfloat16(pack: Any) -> None:

@@ -212,7 +212,7 @@ def test_what_was_left_and_why(pack):
     text = str(done)
     assert text.splitlines()[0] == "1 of 11 layers with a weight are served from the pack"
     assert "left (1): not in the pack: tune it with --op dense:n=41,k=37: size" in text.splitlines()
-    assert text.splitlines()[-1].startswith("served weights are packed copies: load_state_dict changes them")
+    assert text.splitlines()[-1].startswith("served weights are packed copies: a change, in place or by load_state_dict")
     assert not done.unread and "served weights" not in str(adapter.swap(model, pack))
 
 
@@ -225,15 +225,14 @@ class Branching(torch.nn.Module):  # type: ignore[misc]
         return self.act(self.layer(x)) if x.sum() > 0 else self.layer(x)
 
 
-def test_a_forward_that_cannot_be_read_is_named(pack):
+def test_a_forward_with_branches_is_read(pack):
     net = torch.nn.Sequential(Branching()).eval()
-    x = torch.rand(3, 37)
     with torch.inference_mode():
-        want = net(x)
+        xs = torch.rand(3, 37), -torch.rand(3, 37)
+        want = [net(x) for x in xs]
         done = adapter.swap(net, pack)
-        assert done.replaced == ("0.layer",) and list(done.unread) == ["0"] and "TraceError" in done.unread["0"]
-        assert "not looked through for norms and activations: 0: TraceError" in str(done)
-        assert close(net(x), want)
+        assert done.replaced == ("0.layer",) and not done.unread
+        assert all(close(net(x), one) for x, one in zip(xs, want, strict=True))
 
 
 def test_ops_that_a_model_needs():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,17 @@ def test_tensors_of_bf16_go_in_and_come_out(tmp_path):
     x = torch.randn(4, 3).bfloat16()
     with haotuner.load(model_pack(tmp_path / "pack", {"turned": graph}), threads=1) as opened:
         assert torch.equal(ServedModel(opened, "turned")(x), -x)
+
+
+def test_copies_share_the_pack(pack):
+    module, x, more = ServedModel(pack, "both").eval(), torch.randn(2, 3), torch.arange(2)
+    module.register_forward_hook(lambda _, given, found: found[0])
+    for twin in (copy.deepcopy(module), copy.copy(module), copy.deepcopy(torch.nn.Sequential(module))[0]):
+        assert torch.equal(twin(x, more), x * 2) and not twin.training
+    with pytest.raises(TypeError, match="cannot be pickled; pickle the pack's path"):
+        pickle.dumps(module)
+    with pytest.raises(UsageError, match="export the model that the pack was tuned from"):
+        torch.func.vmap(module)(x[:, None], more[:, None])
 
 
 def test_what_a_module_cannot_take_is_said(pack):

@@ -127,6 +127,38 @@ static void reach(const ht_view* view, int rank, int64_t bytes, uintptr_t* low, 
   *high = (uintptr_t)view->data + (uintptr_t)(end * bytes);
 }
 
+/* The part of a period that a tensor's bytes lie in: axes that step by whole periods come back to it. */
+static int within(const ht_layout* t, __int128 period, __int128* low, __int128* width) {
+  *low = (__int128)t->data;
+  *width = t->bytes;
+  for (int i = 0; i < t->rank; ++i) {
+    __int128 step = (__int128)t->strides[i] * t->bytes;
+    if (t->extents[i] <= 1 || step % period == 0) continue;
+    __int128 span = (t->extents[i] - 1) * step;
+    if (span < 0) *low += span;
+    *width += span < 0 ? -span : span;
+    if (*width > period) return 0;
+  }
+  return *width <= period;
+}
+
+int ht_interleaved(const ht_layout* one, const ht_layout* other) {
+  for (int i = 0; i < one->rank; ++i) {
+    __int128 period = (__int128)one->strides[i] * one->bytes, low, width, other_low, other_width;
+    if (period < 0) period = -period;
+    if (one->extents[i] <= 1 || period == 0) continue;
+    if (!within(one, period, &low, &width) || !within(other, period, &other_low, &other_width)) continue;
+    __int128 between = (other_low - low) % period;
+    if (between < 0) between += period;
+    if (between >= width && between + other_width <= period) return 1;
+  }
+  return 0;
+}
+
+static ht_layout layout_of(const ht_view* view, const ht_operand* operand) {
+  return (ht_layout){(uintptr_t)view->data, operand->rank, operand->bits / 8, view->extents, view->strides};
+}
+
 static int is_empty(const ht_view* view, int rank) {
   for (int i = 0; i < rank; ++i)
     if (view->extents[i] == 0) return 1;
@@ -176,6 +208,8 @@ static int check_output(const ht_op* op, int at, ht_call* call, ht_error* error)
     if (i == at || is_empty(&call->views[i], op->operands[i].rank)) continue;
     reach(&call->views[i], op->operands[i].rank, op->operands[i].bits / 8, &in_low, &in_high);
     if (!(in_low < high && low < in_high)) continue;
+    const ht_layout written = layout_of(view, out), other = layout_of(&call->views[i], &op->operands[i]);
+    if (ht_interleaved(&written, &other)) continue;
     if (op->operands[i].role >= HT_OUTPUT)
       return ht_refuse(error, "ValueError", "%s shares memory with %s, which is written, too; pass memory apart", out->name,
                        op->operands[i].name);

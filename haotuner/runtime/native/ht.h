@@ -196,6 +196,14 @@ __attribute__((format(printf, 3, 4))) int ht_refuse(ht_error* error, const char*
 int ht_check_type(const char* name, const DLTensor* t, int code, int bits, ht_error* error); /* device, dtype, rank, shape */
 /* A tensor as an operand of `rank` axes: all axes before the last rank - 1 are folded into the first one, which needs them evenly
  * spaced. `expected`: the extent of each axis, 0 for any. The inner stride must be 1. */
+typedef struct { /* where the elements of a tensor lie */
+  uintptr_t data;
+  int rank;
+  int64_t bytes;                    /* of an element */
+  const int64_t *extents, *strides; /* strides in elements */
+} ht_layout;
+/* Whether two tensors surely share no byte although their spans overlap, as columns of one buffer do. */
+int ht_interleaved(const ht_layout* one, const ht_layout* other);
 int ht_fold(const char* name, const DLTensor* t, int rank, const int64_t* expected, ht_view* view, ht_error* error);
 int ht_contiguous(const DLTensor* t); /* strides NULL or those of a contiguous tensor; an axis of one element may have any */
 static inline char* ht_data(const DLTensor* t) { return (char*)t->data + t->byte_offset; }

@@ -24,6 +24,16 @@ static void reach(const void* data, int size, int64_t rows, int64_t stride, int6
   *high = (uintptr_t)data + (uintptr_t)(((span > 0 ? span : 0) + inner) * size);
 }
 
+/* Whether rows whose spans overlap share no byte. */
+static int rows_apart(const void* one, int size, int64_t stride, int64_t inner, const void* other, int other_size, int64_t other_stride,
+                      int64_t other_inner, int64_t rows) {
+  const int64_t extents[2] = {rows, inner}, other_extents[2] = {rows, other_inner};
+  const int64_t strides[2] = {stride, 1}, other_strides[2] = {other_stride, 1};
+  const ht_layout first = {(uintptr_t)one, 2, size, extents, strides};
+  const ht_layout second = {(uintptr_t)other, 2, other_size, other_extents, other_strides};
+  return ht_interleaved(&first, &second);
+}
+
 static int y_size(const ht_dense* dense) { return ht_types(dense) == NULL ? (int)sizeof(float) : ht_types(dense)->y.bits / 8; }
 
 /* The usual call costs a few nanoseconds: two axes, or a weight as it was packed. What is not usual goes the general way. */
@@ -95,9 +105,11 @@ int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, c
     return ht_refuse(error, "ValueError", "rows of out overlap: row stride %lld is under n = %lld", (long long)call->ldy,
                      (long long)dense->n);
   uintptr_t x_low, x_high, y_low, y_high;
-  reach(call->x, typed == NULL ? (int)sizeof(float) : typed->x.bits / 8, call->m, call->ldx, dense->k, &x_low, &x_high);
+  const int x_size = typed == NULL ? (int)sizeof(float) : typed->x.bits / 8;
+  reach(call->x, x_size, call->m, call->ldx, dense->k, &x_low, &x_high);
   reach(call->y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high);
-  if (x_low < y_high && y_low < x_high)
+  if (x_low < y_high && y_low < x_high &&
+      !rows_apart(call->y, y_size(dense), call->ldy, dense->n, call->x, x_size, call->ldx, dense->k, call->m))
     return ht_refuse(error, "ValueError",
                      "out shares memory with x: rows are written before all of x is read; pass another out");
   uintptr_t w_low = (uintptr_t)call->w, w_high = (uintptr_t)(call->w + ht_dense_packed(dense));
@@ -126,7 +138,8 @@ static int check_whole(const ht_operand* operand, const ht_dense* dense, const D
   uintptr_t low, high, y_low, y_high;
   reach(extra->data, operand->bits / 8, call->m, extra->row_stride, dense->n, &low, &high);
   reach(call->y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high);
-  if (low < y_high && y_low < high)
+  if (low < y_high && y_low < high &&
+      !rows_apart(call->y, y_size(dense), call->ldy, dense->n, extra->data, operand->bits / 8, extra->row_stride, dense->n, call->m))
     return ht_refuse(error, "ValueError", "out shares memory with %s, which is read after sums are written to out; pass another out",
                      operand->name);
   return 0;

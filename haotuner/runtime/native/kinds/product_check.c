@@ -95,6 +95,10 @@ static int check_apart(const tensor* y, ht_error* error) {
   }
 }
 
+static ht_layout layout_of(const tensor* t) {
+  return (ht_layout){(uintptr_t)ht_data(t->t), t->t->ndim, t->t->dtype.bits / 8, t->t->shape, t->strides};
+}
+
 static int check_aliases(const tensor* y, const tensor* const* inputs, int count, ht_error* error) {
   uintptr_t low, high, in_low, in_high;
   reach_of(y, &low, &high);
@@ -103,7 +107,8 @@ static int check_aliases(const tensor* y, const tensor* const* inputs, int count
     for (int a = 0; a < inputs[i]->t->ndim; ++a) empty |= inputs[i]->t->shape[a] == 0;
     if (empty) continue;
     reach_of(inputs[i], &in_low, &in_high);
-    if (in_low < high && low < in_high)
+    const ht_layout written = layout_of(y), other = layout_of(inputs[i]);
+    if (in_low < high && low < in_high && !ht_interleaved(&written, &other))
       return ht_refuse(error, "ValueError", "%s shares memory with %s, which is read meanwhile; pass another %s", y->name,
                        inputs[i]->name, y->name);
   }

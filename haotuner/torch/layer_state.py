@@ -1,0 +1,39 @@
+"""A served layer's state: what is loaded is checked as torch does, and the layer that it stands for is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs",
+          "_forward_hooks_always_called", "_state_dict_hooks", "_state_dict_pre_hooks")  # fmt: skip
+
+
+def checked_state(
+    state: Mapping[str, Any], prefix: str, wanted: Mapping[str, tuple[int, ...]], strict: bool,
+    missing: list[str], unexpected: list[str], errors: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    """Tensors of a layer by name, out of a ``state_dict``; none where a shape is wrong, which is noted as torch does."""
+    given = {key: state[f"{prefix}{key}"] for key in wanted if f"{prefix}{key}" in state}
+    missing += [f"{prefix}{key}" for key in wanted if key not in given and strict]
+    if strict:
+        mine = {f"{prefix}{key}" for key in wanted}
+        unexpected += [key for key in state if key.startswith(prefix) and key not in mine]
+    wrong = [key for key, value in given.items() if tuple(value.shape) != wanted[key]]
+    errors += [
+        f"size mismatch for {prefix}{key}: copying a param with shape {tuple(given[key].shape)}, "
+        f"the shape in current model is {wanted[key]}."
+        for key in wrong
+    ]
+    return {} if wrong else given
+
+
+def plain_layer(kind: Any, weight: torch.Tensor, bias: torch.Tensor | None, training: bool) -> torch.nn.Module:
+    """A layer of ``kind`` with these parameters; its other attributes follow."""
+    layer: torch.nn.Module = kind.__new__(kind)
+    torch.nn.Module.__init__(layer)
+    layer.register_parameter("weight", torch.nn.Parameter(weight))
+    layer.register_parameter("bias", None if bias is None else torch.nn.Parameter(bias))
+    return layer.train(training)

@@ -1,0 +1,263 @@
+"""Methods rewritten so that ``self.act(self.layer(x))`` is one call of both; every path computes what it computed.
+
+A module that takes another's result alone is read off the source: as an argument, ``self.act(self.layer(x))``, or from a
+local that is overwritten or never read again, ``h = self.layer(x)`` and ``h = self.act(h)`` right behind. Such calls become
+``run_chain((self.layer, self.act), x)``, which calls both where nothing fused serves them. No forward is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+Path = tuple[str, ...]  # attributes and constant indices from ``self`` to a module: ("block", "0")
+RUN_CHAIN = "__haotuner_run_chain__"  # the name of ``run_chain`` in a rewritten method, a variable of its closure
+_READS_LOCALS = {"locals", "vars", "eval", "exec", "_getframe", "currentframe"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A method whose chains of calls are joined. ``function`` is None where there are none, or they cannot be read."""
+
+    function: FunctionType | None = None
+    chains: tuple[tuple[Path, ...], ...] = ()  # in the order of the calls
+    unread: str = ""  # why the source cannot be read; empty if it was
+
+
+def rewritten(function: FunctionType, owner: type, run_chain: Callable[..., Any]) -> Rewritten:
+    """``function``, defined in the class ``owner``, with its chains of calls joined."""
+    code = function.__code__
+    if code.co_argcount == 0:
+        return Rewritten()
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError, IndentationError):
+        return Rewritten(unread="its source is not there to be read")
+    definition = tree.body[0] if tree.body else None
+    if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
+        return Rewritten()  # a lambda, a generator's part, or what a decorator made
+    definition.decorator_list = []
+    ast.increment_lineno(definition, code.co_firstlineno - 1)
+    imports = _imports(code.co_filename)
+    own = _compiled(definition, owner, code, (), imports)
+    if own is None or not _same_code(own, code):
+        return Rewritten(unread="its source is not what runs")
+    joining = _Joining(definition, code)
+    if not joining.readable:
+        return Rewritten()
+    joining.block(definition.body)
+    if not joining.chains:
+        return Rewritten()
+    joined = _compiled(ast.fix_missing_locations(definition), owner, code, (RUN_CHAIN,), imports)
+    if joined is None:
+        return Rewritten(unread="its source cannot be compiled again")
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True)) | {RUN_CHAIN: CellType(run_chain)}
+    made = FunctionType(
+        joined, function.__globals__, function.__name__, function.__defaults__, tuple(cells[v] for v in joined.co_freevars)
+    )
+    made.__kwdefaults__, made.__annotations__ = function.__kwdefaults__, function.__annotations__
+    made.__qualname__, made.__module__, made.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    made.__dict__.update(function.__dict__)
+    return Rewritten(made, tuple(joining.chains))
+
+
+def _imports(file: str) -> list[ast.stmt]:
+    """What a file imports at its top: a name's method is called by other instructions where the name was imported."""
+    try:
+        waiting: list[Any] = list(ast.parse("".join(linecache.getlines(file))).body)
+    except (SyntaxError, ValueError):
+        return []
+    found: list[ast.stmt] = []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "__future__"):
+            if not any(name.name == "*" for name in node.names):
+                found.append(node)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def _compiled(
+    definition: ast.FunctionDef, owner: type, like: CodeType, more: tuple[str, ...], imports: list[ast.stmt]
+) -> CodeType | None:
+    """The code of a method: in a class of the same name, inside a function that has its closure's variables."""
+    import __future__
+
+    free = [name for name in (*like.co_freevars, *more) if name != "__class__"]
+    variables = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free]
+    inside = ast.ClassDef(owner.__name__, [], [], [definition], [])
+    nothing = ast.arguments([], [], None, [], [], None, [])
+    outer = ast.FunctionDef("enclosing", nothing, [*variables, inside], [])
+    module = ast.fix_missing_locations(ast.Module([*imports, outer], []))
+    flags = 0
+    for name in __future__.all_feature_names:
+        flags |= getattr(__future__, name).compiler_flag & like.co_flags
+    try:
+        whole = compile(module, like.co_filename, "exec", flags, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return None
+    for part in (outer.name, owner.__name__, definition.name):
+        inner = [one for one in whole.co_consts if isinstance(one, CodeType) and one.co_name == part]
+        if len(inner) != 1:
+            return None
+        whole = inner[0]
+    return whole if isinstance(whole, CodeType) else None
+
+
+def _same_code(one: CodeType, other: CodeType) -> bool:
+    """Whether two codes do the same, wherever they lie in a file."""
+    facts = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount",
+             "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable")  # fmt: skip
+    if any(getattr(one, fact) != getattr(other, fact) for fact in facts) or len(one.co_consts) != len(other.co_consts):
+        return False
+    if (one.co_flags ^ other.co_flags) & ~inspect.CO_NESTED:
+        return False
+    return all(
+        _same_code(mine, its)
+        if isinstance(mine, CodeType) and isinstance(its, CodeType)
+        else type(mine) is type(its) and repr(mine) == repr(its)
+        for mine, its in zip(one.co_consts, other.co_consts, strict=True)
+    )
+
+
+@dataclass
+class _Joining:
+    """One run over a method's tree, which it changes."""
+
+    definition: ast.FunctionDef
+    code: CodeType
+    chains: list[tuple[Path, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._self = self.code.co_varnames[0]
+        names = [one for one in ast.walk(self.definition) if isinstance(one, ast.Name)]
+        self._reads = Counter(one.id for one in names if not isinstance(one.ctx, ast.Store))
+        grown = [one.target for one in ast.walk(self.definition) if isinstance(one, ast.AugAssign)]
+        self._reads.update(one.id for one in grown if isinstance(one, ast.Name))
+        stored = {one.id for one in names if isinstance(one.ctx, ast.Store)}
+        inner = [one.arg for one in ast.walk(self.definition) if isinstance(one, ast.arg)]
+        # A method that gives ``self`` another value, or looks at its locals, stays as it is.
+        self.readable = (
+            self._self not in stored and inner.count(self._self) == 1 and not _READS_LOCALS & {*self.code.co_names}
+        )
+
+    def block(self, statements: list[ast.stmt], *, merging: bool = True) -> None:
+        """Join the calls of a block in place. ``merging``: also over its statements; not where an exception is caught."""
+        for statement in statements:
+            within = merging and not isinstance(statement, ast.Try | getattr(ast, "TryStar", ast.Try))
+            for name, value in ast.iter_fields(statement):
+                if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                    self.block(value, merging=within and not isinstance(statement, ast.ClassDef))
+                elif isinstance(value, list) and value and isinstance(value[0], ast.ExceptHandler | ast.match_case):
+                    for part in value:
+                        self.block(part.body, merging=within)
+                elif isinstance(value, list):
+                    setattr(statement, name, [self._joined(one) for one in value])
+                elif isinstance(value, ast.AST):
+                    setattr(statement, name, self._joined(value))
+        if merging:
+            self._merge(statements)
+        for statement in statements:
+            self.chains += [_chain_of(call) for call in _calls(statement) if len(_chain_of(call)) > 1]
+
+    def _joined(self, node: Any) -> Any:
+        """An expression with ``self.b(self.a(x))`` joined, inner ones first."""
+        if not isinstance(node, ast.AST):
+            return node
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                setattr(node, name, [self._joined(one) for one in value])
+            elif isinstance(value, ast.AST):
+                setattr(node, name, self._joined(value))
+        path = self._path(node.func) if isinstance(node, ast.Call) else ()
+        if not isinstance(node, ast.Call) or not path:
+            return node
+        node.chain, node.modules = (path,), [node.func]  # type: ignore[attr-defined]
+        argument = _only_argument(node)
+        return _together(argument, node) if argument is not None and _chain_of(argument) else node
+
+    def _path(self, node: ast.expr) -> Path:
+        """From ``self`` to what is called; empty where it is no chain of attributes and constant indices."""
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name):
+                return (node.attr,) if node.value.id == self._self else ()
+            before = self._path(node.value)
+            return (*before, node.attr) if before else ()
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and type(node.slice.value) in (int, str):
+            before = self._path(node.value)
+            return (*before, str(node.slice.value)) if before else ()
+        return ()
+
+    def _merge(self, statements: list[ast.stmt]) -> None:
+        """Join ``h = self.a(x)`` with the statement behind it, where that takes h and nothing reads it later."""
+        place = 0
+        while place + 1 < len(statements):
+            first, second = statements[place], statements[place + 1]
+            name = self._local(first)
+            call = second.value if isinstance(second, ast.Assign | ast.Return) else None
+            argument = _only_argument(call) if isinstance(call, ast.Call) and _chain_of(call) else None
+            if name and isinstance(argument, ast.Name) and argument.id == name and self._gone(name, second):
+                second.value = _together(first.value, call)  # type: ignore[attr-defined]
+                del statements[place]
+                place = max(place - 1, 0)
+            else:
+                place += 1
+
+    def _local(self, statement: ast.stmt) -> str:
+        """The local that a statement gives a module's result; empty where it does something else."""
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not _chain_of(statement.value):
+            return ""
+        target = statement.targets[0]
+        if not isinstance(target, ast.Name):
+            return ""
+        local = target.id in self.code.co_varnames and target.id not in self.code.co_cellvars
+        return target.id if local else ""
+
+    def _gone(self, name: str, statement: ast.stmt) -> bool:
+        """Whether nothing reads a local behind a statement that reads it once."""
+        if isinstance(statement, ast.Return) or self._reads[name] == 1:
+            return True
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        return len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id == name
+
+
+def _chain_of(node: Any) -> tuple[Path, ...]:
+    found: tuple[Path, ...] = getattr(node, "chain", ())
+    return found
+
+
+def _calls(statement: ast.stmt) -> Iterator[Any]:
+    """Calls of a statement's own expressions, without those of the blocks inside it."""
+    waiting: list[Any] = [statement]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Call):
+            yield node
+        inside = [
+            one for one in ast.iter_child_nodes(node) if not isinstance(one, ast.stmt | ast.ExceptHandler | ast.match_case)
+        ]
+        waiting += inside
+
+
+def _only_argument(call: Any) -> Any:
+    """The argument of a call that takes one; None of another."""
+    arguments = call.args[1:] if len(_chain_of(call)) > 1 else call.args
+    alone = len(arguments) == 1 and not call.keywords and not isinstance(arguments[0], ast.Starred)
+    return arguments[0] if alone else None
+
+
+def _together(first: Any, second: Any) -> ast.Call:
+    """One call of two chains, of which the second takes the result of the first and nothing else."""
+    modules = [*first.modules, *second.modules]
+    arguments = first.args[1:] if len(first.chain) > 1 else first.args
+    call = ast.Call(ast.Name(RUN_CHAIN, ast.Load()), [ast.Tuple(modules, ast.Load()), *arguments], first.keywords)
+    call.chain, call.modules = (*first.chain, *second.chain), modules  # type: ignore[attr-defined]
+    return ast.copy_location(call, first)

@@ -1,0 +1,105 @@
+"""``PackedWeight``: weight and bias of a served layer as tensors, unpacked when read, served when written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from haotuner.torch.layer import PackedLinear
+
+_F, _T = torch.nn.functional, torch.Tensor
+# What only reads its operands and is called often; a call of anything else is looked at operator by operator.
+_READERS = {
+    _F.linear, _F.conv1d, _F.conv2d, _F.conv_transpose1d, _F.conv_transpose2d, _F.embedding, torch.matmul, torch.addmm,
+    torch.mm, _T.matmul, _T.__matmul__, _T.__rmatmul__, _T.mm, _T.clone, _T.tolist, _T.item, _T.__repr__, _T.data_ptr,
+    _T.untyped_storage,
+}  # fmt: skip
+_COPIES = {_T.numpy, _T.__array__, _T.__dlpack__, _T.__deepcopy__, _T.__reduce_ex__}  # numbers that leave torch are apart
+_SET_DATA = _T.data.__set__
+
+
+class PackedWeight(torch.Tensor):  # type: ignore[misc]
+    """The ``weight`` or ``bias`` of a served layer, or a view of it, of the layer's type on the CPU.
+
+    Type and shape cost nothing. The first read of its numbers unpacks them, and the layer keeps them beside. What is written
+    in place, also through ``.data`` and views, is packed anew and served from the next call on. Once the layer was assigned
+    another, this one is a plain tensor with the numbers that it had.
+    """
+
+    _layer: PackedLinear
+    _name: str
+    _view: torch.Tensor | None
+    _served: bool
+
+    @staticmethod
+    def of(layer: PackedLinear, name: str, shape: Any, view: torch.Tensor | None = None) -> PackedWeight:
+        """``name`` of a layer, or a ``view`` of its numbers."""
+        with torch.inference_mode(False):
+            like = {"dtype": layer.dtype, "device": "cpu", "requires_grad": False}
+            if view is not None:
+                like |= {"dtype": view.dtype, "strides": view.stride(), "storage_offset": view.storage_offset()}
+            made = torch.Tensor._make_wrapper_subclass(PackedWeight, shape, **like)
+        made._layer, made._name, made._view, made._served = layer, name, view, True
+        layer.handed_out(made)
+        return made  # type: ignore[no-any-return]
+
+    def numbers(self) -> torch.Tensor:
+        """The plain tensor that it stands for."""
+        return self._layer.numbers(self._name) if self._view is None else self._view
+
+    def name_of(self) -> str:
+        """Which of the layer's tensors it is, or is a view of."""
+        return self._name
+
+    def retire(self, numbers: torch.Tensor) -> None:
+        """Stand for these ``numbers`` from now on; a view stays what it is. Writes are no longer served."""
+        self._view, self._served = numbers if self._view is None else self._view, False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        memo[id(self)] = copy = self.numbers().clone()
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.numbers().clone().__reduce_ex__(protocol)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func == _SET_DATA and isinstance(args[0], PackedWeight):
+            return args[0]._layer.serve_other(args[0]._name, _plain(args[1]))
+        if func in _READERS and "out" not in kwargs:
+            return func(*map(_plain, args), **{key: _plain(one) for key, one in kwargs.items()})
+        if func in _COPIES:
+            return func(args[0].numbers().detach().clone(), *args[1:], **kwargs)
+        return torch._C._disabled_torch_function_impl(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, written = kwargs or {}, list[PackedWeight]()
+        views: PackedWeight | None = None
+        for place, argument in enumerate(func._schema.arguments):
+            given = args[place] if place < len(args) else kwargs.get(argument.name)
+            parts = given if isinstance(given, (list, tuple)) else (given,)
+            for one in parts:
+                if isinstance(one, PackedWeight) and argument.alias_info is not None:
+                    if argument.alias_info.is_write:
+                        written.append(one)
+                    else:
+                        views = one
+        plain, named = torch.utils._pytree.tree_map(_plain, (args, kwargs))
+        found = func(*plain, **named)
+        for one in written:
+            if one._served:
+                one._layer.written()
+        if written:
+            return args[0] if isinstance(args[0], PackedWeight) and args[0] is written[0] else found
+        if views is None:
+            return found
+        wrap = lambda one: PackedWeight.of(views._layer, views._name, one.shape, one) if isinstance(one, _T) else one  # noqa: E731
+        return torch.utils._pytree.tree_map(wrap, found)
+
+
+def _plain(one: Any) -> Any:
+    return one.numbers() if isinstance(one, PackedWeight) else one
