@@ -28,6 +28,7 @@ from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
 from haotuner.ops.dtypes import DTYPES
 from haotuner.orchestrate.agreements import demands, unmet
+from haotuner.orchestrate.index_sources import index_sources
 from haotuner.orchestrate.indexed import indexed
 from haotuner.orchestrate.segments import cut
 from haotuner.orchestrate.spans import ranges_of, requests, spans_of
@@ -121,9 +122,9 @@ def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, s
 def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
     """Inputs of a request: defaults, else normal numbers; whole ones are 0 or 1, and 0 where they choose from one row."""
     draw = np.random.default_rng(seed)
-    alone = {
-        one.input for one in indexed(graph) if dimensions(one.extent) <= sizes.keys() and evaluate(one.extent, sizes) < 2
-    }
+    rows = [(one.input, one.extent) for one in indexed(graph)]
+    rows += [(name, extent) for name, extents in index_sources(graph).items() for extent in extents]
+    alone = {name for name, extent in rows if dimensions(extent) <= sizes.keys() and evaluate(extent, sizes) < 2}
     found: dict[str, Any] = {}
     for name in graph.inputs:
         kind = graph.types[name]
@@ -152,7 +153,7 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
     small = sorted(((_elements(graph, sizes), sizes) for sizes in agreed), key=lambda one: one[0])
     chosen = [sizes for elements, sizes in small if elements <= CHECKED_ELEMENTS][-CHECKS:] or [s for _, s in small[:1]]
     made = {node.output for node in graph.nodes}
-    asked = whole = False
+    asked, whole, unanswered = False, False, list[str]()
     for sizes in chosen:
         given = drawn_inputs(graph, sizes)
         references: list[_Reference] | None = None
@@ -162,7 +163,11 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
                 parts: list[Model] = list(model.segments.values()) if isinstance(model, Chain) else [model]
                 if references is None:
                     ends = {end.name for part in parts for end in (*part.inputs, *part.outputs)}
-                    references = list(_references(graph, given, ends & made, sizes))
+                    try:
+                        given, references = _answered(graph, given, ends & made, sizes)
+                    except IndexError as error:
+                        unanswered.append(f"{dict(sizes)}: {error}")
+                        break
                 for one in references:
                     for part in parts:
                         _check_part(part, one.values, sizes, one.most)
@@ -170,6 +175,11 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
                         found = _whole(model, given)
                         whole |= all(difference(found[end], one.values[end]) <= one.most for end in graph.outputs)
                         asked = True
+    if unanswered and len(unanswered) == len(chosen):
+        raise PackInvalid(
+            f"model {name}: no request that was drawn has an answer, rows are chosen that no tensor has ({unanswered[0]}); "
+            "begin the ranges of --shapes where all rows are there"
+        )
     if asked and not whole:  # rounding may change a size that the data tell, but hardly always
         raise PackInvalid(f"model {name}: its segments together compute something else; the pack was not published")
 
@@ -199,6 +209,20 @@ def _references(
         branches = {name: int(values[flag]) for flag, name in flags.items() if flag in values}
         if not unmet(demands(graph, branches), {name: sizes[name] for name in graph.dimensions}):
             yield _Reference({**values, **given}, most, not guard)
+
+
+def _answered(
+    graph: Graph, given: Mapping[str, Any], keep: Collection[str], sizes: Mapping[str, int]
+) -> tuple[Mapping[str, Any], list[_Reference]]:
+    """Inputs that the reference can answer, and its answers: as drawn, or with 0 for every whole number.
+
+    IndexError where both choose rows that no tensor has: this request has no answer.
+    """
+    try:
+        return given, list(_references(graph, given, keep, sizes))
+    except IndexError:
+        zeros = {name: value if value.dtype.kind not in "iu" else np.zeros_like(value) for name, value in given.items()}
+    return zeros, list(_references(graph, zeros, keep, sizes))
 
 
 def _opened(pack: Path) -> Iterator[Pack]:

@@ -38,14 +38,17 @@ def _own(c: Call, shape: Sequence[Extent], axis: int) -> str:
 
 
 def _flat_places(c: Call, indices: str, axis: int, shape: Sequence[Extent]) -> str:
-    """Places in a flat tensor of ``shape`` of elements whose index along ``axis`` is given, the others being their own."""
+    """Places in a flat tensor of ``shape`` of elements whose index along ``axis`` is given, the others being their own.
+
+    They have the shape of ``indices``: loops over its axes divide nothing.
+    """
     theirs = c.g.types[indices].shape
     _within(c, indices, shape[axis])
     total = c.g.map("mul", _from_the_front(c, indices, shape[axis]), _weight(c, shape, axis))
     for place in range(len(shape)):
         if place != axis:
             total = c.g.map("add", total, c.g.map("mul", _own(c, theirs, place), _weight(c, shape, place)))
-    return reshaped(c, total, (product(theirs),))
+    return total
 
 
 def _weight(c: Call, shape: Sequence[Extent], axis: int) -> str:
@@ -56,7 +59,7 @@ def taken_along(c: Call, x: str, indices: str, axis: int) -> str:
     """Numpy's take_along_axis."""
     shape = c.g.types[x].shape
     flat = reshaped(c, x, (product(shape),))
-    return reshaped(c, c.g.add("gather", flat, _flat_places(c, indices, axis, shape), axis=0), c.g.types[indices].shape)
+    return c.g.add("gather", flat, _flat_places(c, indices, axis, shape), axis=0)
 
 
 def _gather_elements(c: Call) -> str:
@@ -86,10 +89,9 @@ def _slices(c: Call, indices: str, batch: int) -> tuple[str, tuple[Extent, ...],
 
 def _gather_nd(c: Call) -> str:
     batch = c.attribute("batch_dims", 0)
-    places, outer, row, axes = _slices(c, c.g.cast(c.tensor(1), "int64"), batch)
+    places, _, row, axes = _slices(c, c.g.cast(c.tensor(1), "int64"), batch)
     flat = reshaped(c, c.tensor(0), (product(c.shape()[:axes]), *row))
-    found = c.g.add("gather", flat, reshaped(c, places, (product(outer),)), axis=0)
-    return reshaped(c, found, (*outer, *row))
+    return c.g.add("gather", flat, places, axis=0)
 
 
 def _scatter_nd(c: Call) -> str:
@@ -109,7 +111,8 @@ def _written(c: Call, places: str) -> str:
 
 
 def _scatter_elements(c: Call) -> str:
-    return _written(c, _flat_places(c, c.g.cast(c.tensor(1), "int64"), c.axis(c.attribute("axis", 0)), c.shape()))
+    places = _flat_places(c, c.g.cast(c.tensor(1), "int64"), c.axis(c.attribute("axis", 0)), c.shape())
+    return _written(c, reshaped(c, places, (product(c.g.types[places].shape),)))
 
 
 def _max_unpool(c: Call) -> str:

@@ -99,6 +99,18 @@ def test_a_single_pixel_is_spread_and_not_gathered(mode):
     np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], np.broadcast_to(x, (2, 3, 4, 5)))
 
 
+@pytest.mark.parametrize("op", ["GatherElements", "GatherND"])
+def test_gathered_elements_keep_their_axes(op):
+    """Of flat indices a loop would divide its place by every extent, element by element."""
+    node = helper.make_node(op, ["x", "at"], ["y"])
+    made = model([node], {"x": ["m", "n"]}, ["y"])
+    shape = ["m", "k"] if op == "GatherElements" else ["m", "k", 2]
+    made.graph.input.append(helper.make_tensor_value_info("at", INT64, shape))
+    graph = graph_of(made, None, {})
+    indices = next(node.inputs[1] for node in graph.nodes if node.primitive == "gather")
+    assert graph.types[indices].shape == (dimension("m"), dimension("k"))
+
+
 def test_constants_are_computed_while_reading():
     nodes = [helper.make_node("Transpose", ["w"], ["t"]), helper.make_node("MatMul", ["x", "t"], ["y"])]
     graph = graph_of(model(nodes, {"x": ["m", 3]}, ["y"], {"w": np.ones((2, 3), np.float32)}), None, {})

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import haotuner
-from haotuner.errors import UsageError
+from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
+from haotuner.orchestrate.index_sources import index_sources
 from haotuner.orchestrate.indexed import indexed
 from haotuner.pack_race import _call
-from haotuner.whole_model import drawn_inputs
+from haotuner.whole_model import check_model, drawn_inputs
+from haotuner.words.shape import Span
 from tests.serving.model_packs import model_pack
 from tests.serving.written_nodes import Nodes
 
@@ -103,6 +106,37 @@ def test_requests_that_are_drawn_hold_no_index_that_one_row_has_not(path):
     with haotuner.load(path, threads=1) as pack:
         call = _call(pack.model("one"), {"b": 5, "t": 9})
         np.testing.assert_array_equal(next(iter(call().values())), np.broadcast_to(TABLE[0], (5, 9, 4)))
+
+
+def messages(moved: str) -> Graph:
+    """Rows of x that edges choose, whose indices are moved on the way."""
+    nodes = Nodes(x=("fp32", B, 4), edges=("int64", 2, K))
+    if moved == "split":
+        source, _ = nodes("Split", "edges", outputs=2, axis=0, num_outputs=2)
+    elif moved == "stacked":
+        source = nodes("Concat", nodes("Gather", "edges", np.array([1]), axis=0), np.zeros((1, 1), np.int64), axis=1)
+    elif moved == "next":
+        source = nodes("Add", nodes("Gather", "edges", np.array(0), axis=0), np.int64(1))
+    else:
+        source = nodes("Gather", "edges", np.array([0]), axis=0)
+    return nodes.g.finish(nodes("Gather", "x", nodes("Reshape", source, np.array([-1])), axis=0))
+
+
+@pytest.mark.parametrize("moved", ["chosen", "split", "stacked"])
+def test_indices_are_followed_to_the_input_that_they_are_moved_from(moved: str) -> None:
+    own = messages(moved)
+    assert index_sources(own) == {"edges": [B]}
+    assert not drawn_inputs(own, {"b": 1, "k": 3})["edges"].any()
+    assert drawn_inputs(own, {"b": 2, "k": 30})["edges"].any()
+
+
+def test_a_pack_is_checked_by_requests_that_have_answers(tmp_path: Path) -> None:
+    """Neither an index that the reference cannot answer nor one that no request can have ends in a traceback."""
+    own = messages("next")
+    pack = model_pack(tmp_path / "pack", {"own": own}, tuned=False, exact=False)
+    check_model(pack, "own", own, {"b": Span(first=1, last=3), "k": Span(first=2, last=3)})  # of one row there is no next one
+    with pytest.raises(PackInvalid, match="no request that was drawn has an answer, rows are chosen that no tensor has"):
+        check_model(pack, "own", own, {"b": Span(first=1, last=1), "k": Span(first=2, last=3)})
 
 
 def test_what_is_no_index_is_not_asked():
