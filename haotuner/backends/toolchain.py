@@ -111,7 +111,9 @@ class Toolchain:
 
     def _kept(self, cache: ObjectCache, source: Path, key: str, flags: Sequence[str], timeout_s: float) -> Path:
         """The object file of a source of the package, compiled if nobody did yet; where there is no place, the source."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(
+            OSError, RuntimeError
+        ):  # of a full disk the compiler tells; an error of the source comes again
             kept = cache.find(key)
             if kept is not None:
                 return kept
