@@ -89,7 +89,7 @@ def open_beneath(folder: Path, name: str, most_bytes: int) -> BufferedReader:
     root = os.path.realpath(folder, strict=True)
     path = os.path.realpath(Path(root) / name, strict=True)
     if os.path.commonpath((root, path)) != root:
-        raise PermissionError(errno.EACCES, "it leads out of the folder")
+        raise PermissionError(errno.EACCES, "it leads out of its folder")
     *folders, last = Path(path).relative_to(root).parts or (".",)
     with contextlib.ExitStack() as opened:
         inner = _open_folder(root, None, opened)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner import __version__
 from haotuner.backends.backend import DEVICE_CODE, Backend, Choice, GroupSources
+from haotuner.backends.object_cache import not_private
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.every_op import SIGNAL, Watch
 from haotuner.initial_model import Start
@@ -55,6 +56,7 @@ class Publisher:
         self._begin = self.when = begin
         self.seconds = 0.0
         self.kept = ""  # why the pack that lay in its place stays, where it answers faster than the last one, or may
+        self._told_of_cache = False
         self._last: tuple[list[Tuned], list[AskedModel], Mapping[str, Any]] | None = None
 
     def publish(
@@ -80,7 +82,7 @@ class Publisher:
         self.kept = ""
         with _building(request), self._better_stays(), scratch_folder() as scratch:
             library = scratch / "pack.so"
-            objects = None if request.cache is None else request.cache / OBJECTS
+            objects = self._objects()
             document |= lab.backend.write_library(
                 [_choice(t) for t in tuned],
                 self._device,
@@ -123,6 +125,17 @@ class Publisher:
             return False
         wanted = {name: hashlib.sha256(one.weights).hexdigest() for model in models for name, one in model.held.items()}
         return all(name in held and held[name].weights_sha256 == digest for name, digest in wanted.items())
+
+    def _objects(self) -> Path | None:
+        """The folder of compiled sources; None where there is none, or where others may write, which is said once."""
+        if self._request.cache is None:
+            return None
+        folder = self._request.cache / OBJECTS
+        why = not_private(folder)
+        if why and not self._told_of_cache:
+            self._told_of_cache = True
+            self._watch("", f"compiling without the cache: {why}", None)
+        return None if why else folder
 
     def _document(
         self, tuned: Sequence[Tuned], models: Sequence[AskedModel], lacking: str, *, unverified: bool, stopped: str

@@ -8,9 +8,11 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from io import TextIOWrapper
 from pathlib import Path
 
 from haotuner.errors import UsageError
+from haotuner.files import open_regular
 from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, Shape, ShapeRange
 from haotuner.words.traffic import Traffic
@@ -126,16 +128,13 @@ def _has_result(op: Op, shape: Shape, text: str) -> None:
 def read_trace(path: Path) -> Iterator[tuple[str, Shape, float]]:
     """Rows as (op name or "", shape, weight). UsageError names the file and the line."""
     try:
-        if path.stat().st_size > SIZE_LIMIT_BYTES:
-            raise UsageError(f"trace {path} is over {SIZE_LIMIT_BYTES >> 30} GiB; sample it first")
-        if not path.is_file():
-            raise UsageError(f"trace {path} is not a regular file; write the requests to a file first")
-        with path.open(encoding="utf-8-sig", newline="") as lines:  # -sig: spreadsheets put a byte order mark first
+        # "-sig": spreadsheets put a byte order mark first
+        with TextIOWrapper(open_regular(path, SIZE_LIMIT_BYTES), encoding="utf-8-sig", newline="") as lines:
             rows = _csv_rows(path, lines) if path.suffix.lower() == ".csv" else _json_rows(path, lines)
             for line, row in rows:
                 yield _row(path, line, row)
     except OSError as error:
-        raise UsageError(f"trace {path}: {error.strerror}") from error
+        raise UsageError(f"trace {path}: {error.strerror}; write the requests to a file, or sample a larger one") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"trace {path} is not UTF-8 text ({error.reason})") from error
 

@@ -4,21 +4,29 @@ The runtime's C is the same in every library, the code of a micro-kernel in ever
 
 An entry is one file, ``KEY.HASH.o``: the hash of what goes into it and the hash of what it holds. It appears whole or not at
 all, whoever else writes the same one; one that was damaged since is not found.
+
+An entry becomes code of packs. So only files and folders are used that this user alone may write, as ssh does with its keys.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from haotuner.files import open_regular
+
 MEANING = 1  # of a key: raised when what goes into it changes
+LARGEST_BYTES = 1 << 30
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ABANDONED_SECONDS = 3600.0  # an unfinished entry that is older was left by a process that was killed
 
 
@@ -29,12 +37,15 @@ class ObjectCache:
     folder: Path
 
     def find(self, key: str) -> Path | None:
-        """The sound object file of a key; None where there is none."""
+        """The sound object file of a key; None where there is none, or where others may write in the folder."""
+        if not_private(self.folder):
+            return None
         return next((path for path in self.folder.glob(f"{key}.*.o") if _sound(path)), None)
 
     def keep(self, key: str, made: Path) -> Path:
         """Publish an object file, which is moved; where it lies from now on. OSError if the folder cannot be written."""
         place = self.folder / f"{key}.{_hash(made.read_bytes())}.o"
+        made.chmod(0o600)  # the umask may let a group write
         return made.replace(place)
 
     def fetch(self, key: str, out: Path, make: Callable[[Path], None]) -> None:
@@ -50,13 +61,42 @@ class ObjectCache:
             self.keep(key, Path(shutil.copyfile(out, Path(aside) / "made.o")))
 
     def aside(self) -> tempfile.TemporaryDirectory[str]:
-        """A folder in which to make what is to be kept. OSError if there is no place for one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """A folder in which to make what is to be kept. OSError if there is no place for one, or others may write there."""
+        _make_private(self.folder)
+        if why := not_private(self.folder):
+            raise PermissionError(errno.EACCES, why)
         for left in self.folder.glob(".new-*"):
             with contextlib.suppress(OSError):
                 if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
                     shutil.rmtree(left, ignore_errors=True)
         return tempfile.TemporaryDirectory(prefix=".new-", dir=self.folder)
+
+
+def not_private(folder: Path) -> str:
+    """Why others may put files into a folder, which may not be there yet; empty if this user alone may.
+
+    Folders above may be root's, or such that nobody moves what others have in them (/tmp).
+    """
+    try:
+        path = folder.resolve()
+        for place in (path, *path.parents):
+            if not place.exists():
+                continue
+            facts = place.stat()
+            if facts.st_uid not in ((os.geteuid(),) if place == path else (os.geteuid(), 0)):
+                return f"{place} belongs to another user"
+            if facts.st_mode & _OTHERS_WRITE and (place == path or not facts.st_mode & stat.S_ISVTX):
+                return f"others may write in {place}; chmod go-w {place} ends that"
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
+        return f"{folder} cannot be looked at ({getattr(error, 'strerror', None) or error})"
+    return ""
+
+
+def _make_private(folder: Path) -> None:
+    """A folder, and those above it that are missing, for this user alone whatever the umask says."""
+    for place in (*reversed(folder.parents), folder):
+        with contextlib.suppress(FileExistsError):
+            place.mkdir(0o700)
 
 
 def trim(folder: Path, most_bytes: int) -> None:
@@ -91,7 +131,10 @@ def key_of(source: Path, common: str) -> str:
 
 def _sound(path: Path) -> bool:
     try:
-        return _hash(path.read_bytes()) == path.name.split(".")[1]
+        with open_regular(path, LARGEST_BYTES, follow=False) as file:
+            facts = os.fstat(file.fileno())
+            mine = facts.st_uid == os.geteuid() and not facts.st_mode & _OTHERS_WRITE
+            return mine and _hash(file.read()) == path.name.split(".")[1]
     except OSError:
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.metadata
 import os
 import shutil
@@ -117,7 +118,12 @@ class Toolchain:
                 return kept
             with cache.aside() as aside:
                 made = Path(aside) / "made.o"
-                self._run([*flags, "-c", str(source), "-o", str(made)], timeout_s)
+                try:
+                    self._run([*flags, "-c", str(source), "-o", str(made)], timeout_s)
+                except RuntimeError as error:
+                    if _is_full(cache.folder, error):
+                        return source
+                    raise
                 return cache.keep(key, made)
         return source
 
@@ -175,3 +181,9 @@ def _ffi_headers() -> Path:
     if not (path / "tvm/ffi/c_api.h").is_file():
         raise EnvironmentMissing(f"tvm-ffi's headers are not at {path}; reinstall apache-tvm-ffi")
     return path
+
+
+def _is_full(folder: Path, error: RuntimeError) -> bool:
+    """Whether a compiler failed because nothing more can be written to a folder, which it says in its user's language."""
+    told = any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT))
+    return told or os.statvfs(folder).f_bavail == 0

@@ -9,6 +9,7 @@ import re
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from haotuner.bench.environment import child_environment
 from haotuner.bench.model_child import PROGRAM, RANGE
 from haotuner.bench.turns import Answering, Turns, greetings
 from haotuner.errors import UsageError
+from haotuner.files import open_regular
 from haotuner.isolate.child import Child
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
-from haotuner.trace import is_trace
+from haotuner.trace import SIZE_LIMIT_BYTES, is_trace
 from haotuner.words.shape import ShapeRange, Span
 
 MODEL_PEERS = ("onnxruntime", "openvino", "torch")
@@ -135,7 +137,7 @@ def files_of(files: Sequence[Path], peers: Sequence[str]) -> dict[str, Path]:
 
 def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
+        with TextIOWrapper(open_regular(path, SIZE_LIMIT_BYTES), encoding="utf-8-sig", newline="") as lines:
             rows = list(csv.DictReader(lines))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"trace {path} cannot be read: {error}") from error

@@ -16,7 +16,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from haotuner.cli.output import tell
 from haotuner.cli.place import check_place
 from haotuner.errors import UsageError
+from haotuner.files import read_regular
 
+MOST_FIGURES = 64 << 20  # bytes of a file of figures of a report
 _LINE_EVERY_S = 10.0  # without a terminal: often enough to see life, seldom enough for a log
 
 
@@ -60,7 +62,7 @@ def keeping(path: Path | None) -> Iterator[tuple[dict[str, Any], Callable[[str, 
     check_place(path, "--numbers")
     kept = {}
     try:
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        for line in read_regular(path, MOST_FIGURES).decode().splitlines() if path.exists() else ():
             entry = json.loads(line)
             kept[entry["key"]] = {"found": entry["found"], "seconds": float(entry["seconds"])}
     except (OSError, ValueError, KeyError, TypeError) as error:

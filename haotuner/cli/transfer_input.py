@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.output import tell
 from haotuner.errors import HaotunerError, UnknownDevice, UsageError
+from haotuner.files import open_regular
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
 from haotuner.records.clblast import is_winners_file
 from haotuner.records.importing import load_kernel_tuner
+from haotuner.records.text import SIZE_LIMIT_BYTES
 from haotuner.words.device import Device
 from haotuner.words.record import Record
 
@@ -84,7 +86,7 @@ def is_something_else(path: Path) -> bool:
     if path.suffix != ".json":
         return False
     try:
-        with path.open("rb") as file:
+        with open_regular(path, SIZE_LIMIT_BYTES) as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return False  # whoever reads it says what is wrong

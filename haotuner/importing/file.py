@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.files import open_beneath, read_regular
 from haotuner.graph.types import numpy_dtype
 from haotuner.importing.narrow import NARROW, Narrow, numbers_of
 from haotuner.importing.types import dtype_of_onnx
 
 LARGEST_FILE = 1 << 31  # bytes; protobuf itself ends there
+LARGEST_EXTERNAL = 1 << 44  # bytes of a file of external data, of which only the tensors are read
 LARGEST_TENSOR = 1 << 33  # bytes of one tensor, external data included
 OPSETS = (1, 28)  # of the main domain; what operators below 7 did otherwise (broadcast=1) is refused where it is used
 EXTERNAL = 1  # TensorProto.DataLocation
@@ -32,14 +34,10 @@ def open_model(path: Path) -> Any:
     """The file's ModelProto, without external data. UsageError says what is wrong with it."""
     onnx = onnx_library()
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise UsageError(f"{path} is not a file; name an ONNX model")
-        if size > LARGEST_FILE:
-            raise UsageError(f"{path}: {size} bytes; at most {LARGEST_FILE} are read")
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raw = read_regular(path, LARGEST_FILE)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be read: {why}; name an ONNX model") from error
     model = onnx.ModelProto()
     try:
         model.ParseFromString(raw)
@@ -103,13 +101,10 @@ def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int
     where = said.get("location", "")
     if folder is None or not where or Path(where).is_absolute() or ".." in Path(where).parts:
         raise UsageError(f"tensor {tensor.name}: external data at {where!r}; only files beside the model are read")
-    path = folder / where
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"tensor {tensor.name}: external data at {where!r} lead out of the model's folder")
     try:
         start, bytes_ = int(said.get("offset", 0)), count * dtype.itemsize
         length = int(said.get("length", bytes_))
-        with path.open("rb") as file:
+        with open_beneath(folder, where, LARGEST_EXTERNAL) as file:
             held = os.fstat(file.fileno()).st_size
             if start < 0 or length != bytes_ or start + bytes_ > held:
                 raise UsageError(f"tensor {tensor.name}: {bytes_} bytes at {start} of {where!r}, which has {held}")

@@ -15,9 +15,9 @@ from typing import Any
 from haotuner.errors import PackInvalid
 from haotuner.pack.facts import OP, check_facts, check_texts
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
+from haotuner.pack.names import FACTS
 from haotuner.pack.parsing import parse
 
-FACTS = "facts.json"
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from haotuner.errors import HaotunerError, PackInvalid
+from haotuner.files import open_regular
 
 SIZE_LIMIT_BYTES = 16 << 20  # of a manifest: the largest pack tried has 0.3 MB; a hostile one must not fill the memory
 LIBRARY_LIMIT_BYTES = 1 << 30
@@ -32,19 +33,26 @@ class Folder:
     descriptor: int
 
     def read(self, name: str, limit: int) -> bytes:
-        """Content of a regular file of at most ``limit`` bytes. OSError from the system; ValueError for another file."""
+        """Content of a regular file of at most ``limit`` bytes. OSError as of ``open_regular``."""
         return self.read_facts(name, limit)[0]
 
     def read_facts(self, name: str, limit: int) -> tuple[bytes, os.stat_result]:
         """``read``, and the facts of the file that was read."""
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would be waited for
-        with os.fdopen(os.open(name, flags, dir_fd=self.descriptor), "rb") as stream:
-            facts = os.fstat(stream.fileno())
-            if not stat.S_ISREG(facts.st_mode):
-                raise ValueError("it is not a regular file")
-            if facts.st_size > limit:  # a sparse file takes no disk and would take the memory
-                raise ValueError(f"over {limit >> 20} MiB; no pack has such a file")
-            return stream.read(limit + 1)[: limit + 1], facts
+        with open_regular(name, limit, follow=False, folder=self.descriptor) as stream:
+            return stream.read(limit + 1)[: limit + 1], os.fstat(stream.fileno())
+
+    def read_below(self, name: str, limit: int) -> tuple[bytes, os.stat_result]:
+        """``read_facts`` of a file in a folder of this one, ``lib/<hash>.so``; no part of the path may be a link."""
+        first, _, rest = name.partition("/")
+        if rest:
+            with self.inner(first) as inner:
+                return inner.read_below(rest, limit)
+        try:
+            return self.read_facts(first, limit)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise linked(self.path / first) from error
+            raise
 
     @contextmanager
     def inner(self, name: str) -> Iterator[Folder]:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from haotuner.pack.names import is_level
 from haotuner.runtime.host import LEVELS, missing_flags
 
-_DEVICE_LEVEL = re.compile(r"(sm_[1-9][0-9]+[af]?)/[a-z0-9]+(-[a-z0-9]+)*")
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 Missing = Callable[[str], tuple[str, ...] | None]  # a level -> CPU flags that this host lacks
@@ -30,8 +30,7 @@ def level_hashes(document: Any) -> dict[str, str] | None:
     if not isinstance(levels, dict) or not levels:
         raise ValueError("levels must name at least one instruction set")
     for level, digest in levels.items():
-        known = level in LEVELS or (isinstance(level, str) and len(level) <= 80 and _DEVICE_LEVEL.fullmatch(level))
-        if not known or not isinstance(digest, str) or not _SHA.fullmatch(digest):
+        if not is_level(level) or not isinstance(digest, str) or not _SHA.fullmatch(digest):
             raise ValueError(f"level {level!r} is not one of {', '.join(LEVELS)} or sm_90a/DEVICE, with a sha256")
     return levels
 

@@ -16,15 +16,13 @@ from haotuner.pack.facts_apart import FactsFile, OpFacts
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.levels import is_placed, level_hashes, level_of, served_level
 from haotuner.pack.models import ModelFiles, read_models
+from haotuner.pack.names import ARCH, DEVICE_ID, LIBRARY, MANIFEST, SEAL
 from haotuner.pack.op import PackOp, listed, read_op, read_op_1, text
 from haotuner.pack.parsing import parse
 from haotuner.words.limits import MAX_OPS
 
 PACK_SCHEMA = 2
 SCHEMAS = (1, 2)  # that are read
-MANIFEST = "manifest.json"
-SEAL = "manifest.sha256"  # the manifest's hash, so that any changed bit is found; packs of schema 1 have none
-_FILE = re.compile(r"lib/[0-9a-f]{16}\.so")
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 
@@ -187,7 +185,7 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
     if not isinstance(files, dict) or len(files) != 1:
         raise ValueError("files must name exactly one library")
     ((library, sha256),) = files.items()
-    if not _FILE.fullmatch(library) or not isinstance(sha256, str) or not _SHA.fullmatch(sha256):
+    if not LIBRARY.fullmatch(library) or not isinstance(sha256, str) or not _SHA.fullmatch(sha256):
         raise ValueError(f"file {library!r} is not lib/<16 hex digits>.so with a sha256")
     check_texts(document, raw)
     check_facts(document, DOCUMENT, "the manifest")
@@ -211,14 +209,22 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
     return Manifest(
         library=library,
         sha256=sha256,
-        arch=text(device["arch"]),
-        device_id=text(device["id"]),
+        arch=_named(device, "arch", ARCH),
+        device_id=_named(device, "id", DEVICE_ID),
         ops=ops,
         document=document,
         batch_invariant=invariant,
         models=models,
         unverified=unverified,
     )
+
+
+def _named(device: Any, key: str, pattern: re.Pattern[str]) -> str:
+    """A fact that names a folder in merged packs."""
+    found = text(device[key])
+    if not pattern.fullmatch(found):
+        raise ValueError(f"device.{key} is {found!r:.90}, which is no name of letters, digits and any of _.+-")
+    return found
 
 
 def _said(error: Exception) -> str:

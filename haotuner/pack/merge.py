@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.errors import PackInvalid, UsageError
-from haotuner.pack.facts_apart import FACTS
+from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.levels import level_of
-from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, Manifest, read_bytes, read_level, read_levels, read_manifest
-from haotuner.pack.models import MODELS
+from haotuner.pack.manifest import PACK_SCHEMA, Manifest, manifest_in, read_level, read_levels, read_manifest
+from haotuner.pack.names import FACTS, MANIFEST, MODELS, is_level
 from haotuner.pack.write import as_json, publish, sealed
 
 
@@ -25,6 +25,8 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
     for pack in packs:
         manifest = _plain(pack)
         level = level_of(manifest.arch, manifest.device_id)
+        if not is_level(level):
+            raise PackInvalid(f"{pack} was built for {level}, which is no level of a pack; tune again or restore the pack")
         if level in found:
             raise UsageError(f"{found[level][0]} and {pack} are both for {level}; merge one of each level")
         found[level] = pack, manifest
@@ -32,21 +34,26 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
         raise UsageError("name at least two packs of different levels, e.g. tuned with --device cpu:avx512 and cpu:avx2")
     for placed in (False, True):
         _check_alike([(pack, manifest) for pack, manifest in found.values() if manifest.placed == placed])
-    files, hashes = {}, {}
-    for level, (pack, manifest) in found.items():
-        raw = read_bytes(pack)
-        hashes[level] = hashlib.sha256(raw).hexdigest()
-        files[f"{level}/{MANIFEST}"] = raw
-        if manifest.document["schema"] > 1:
-            files |= {f"{level}/{name}": data for name, data in sealed(raw).items()}
-        if "facts_sha256" in manifest.document:
-            files[f"{level}/{FACTS}"] = _checked(pack / FACTS, manifest.document["facts_sha256"])
-        for one in manifest.models.values():
-            for name, sha256 in ((one.schedule, one.schedule_sha256), (one.weights, one.weights_sha256)):
-                files[f"{level}/{MODELS}/{name}"] = _checked(pack / MODELS / name, sha256)
-        files[f"{level}/{manifest.library}"] = (pack / manifest.library).read_bytes()
+    files, hashes = dict[str, bytes](), dict[str, str]()
+    for level, (pack, _) in found.items():
+        held = steadily(pack, _files_of)
+        hashes[level] = hashlib.sha256(held[MANIFEST]).hexdigest()
+        files |= {f"{level}/{name}": data for name, data in held.items()}
     files |= sealed(as_json({"schema": PACK_SCHEMA, "levels": hashes}))
     return publish(out, files, _sound)
+
+
+def _files_of(folder: Folder) -> dict[str, bytes]:
+    """Every file of a plain pack, by its path in it. PackInvalid where one is not what the manifest says."""
+    raw, manifest = folder.read(MANIFEST, SIZE_LIMIT_BYTES), manifest_in(folder)
+    files = {MANIFEST: raw} | (sealed(raw) if manifest.document["schema"] > 1 else {})
+    wanted = [(manifest.library, manifest.sha256, LIBRARY_LIMIT_BYTES)]
+    if "facts_sha256" in manifest.document:
+        wanted.append((FACTS, manifest.document["facts_sha256"], SIZE_LIMIT_BYTES))
+    for one in manifest.models.values():
+        wanted.append((f"{MODELS}/{one.schedule}", one.schedule_sha256, SIZE_LIMIT_BYTES))
+        wanted.append((f"{MODELS}/{one.weights}", one.weights_sha256, one.weights_bytes))
+    return files | {name: _checked(folder, name, sha256, limit) for name, sha256, limit in wanted}
 
 
 def _check_alike(packs: Sequence[tuple[Path, Manifest]]) -> None:
@@ -62,10 +69,11 @@ def _asked(manifest: Manifest) -> set[str]:
     return {f"model {name}" for name in manifest.models} or {op.name for op in manifest.ops}
 
 
-def _checked(path: Path, sha256: str) -> bytes:
+def _checked(folder: Folder, name: str, sha256: str, limit: int) -> bytes:
     """A file of a pack. PackInvalid where it is not what the manifest says."""
+    path = folder.path / name
     try:
-        data = path.read_bytes()
+        data, _ = folder.read_below(name, limit)
     except OSError as error:
         raise PackInvalid(f"{path} cannot be read ({error.strerror}); restore the pack or tune again") from error
     if hashlib.sha256(data).hexdigest() != sha256:

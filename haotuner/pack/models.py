@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MODELS = "models"  # the folder in a pack
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+from haotuner.pack.names import MODEL_NAME, MODELS
+
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 
@@ -33,7 +33,7 @@ def read_models(value: Any) -> dict[str, ModelFiles]:
         files = ModelFiles(
             one["schedule"], one["schedule_sha256"], one["weights"], one["weights_sha256"], one["weights_bytes"]
         )
-        if not NAME.fullmatch(name) or files.schedule != f"{name}.json" or files.weights != f"{name}.weights":
+        if not MODEL_NAME.fullmatch(name) or files.schedule != f"{name}.json" or files.weights != f"{name}.weights":
             raise ValueError(f"model {name!r}: its files must be NAME.json and NAME.weights")
         if not all(isinstance(one, str) and _SHA.fullmatch(one) for one in (files.schedule_sha256, files.weights_sha256)):
             raise ValueError(f"model {name}: files without a sha256")

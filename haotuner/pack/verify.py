@@ -19,11 +19,12 @@ from haotuner.ops.index import KINDS
 from haotuner.pack.device_numbers import check_numbers, ordinal_for, unchecked
 from haotuner.pack.image_bits import check_image_bits
 from haotuner.pack.manifest import Manifest, read_level, read_levels, read_manifest
-from haotuner.pack.models import MODELS
+from haotuner.pack.names import MODELS
 from haotuner.pack.op import PackOp
 from haotuner.pack.product_bits import check_product_bits
 from haotuner.runtime.host import missing_flags, usable_cores
 from haotuner.runtime.library import check_library
+from haotuner.runtime.model_files import opened_weights
 from haotuner.words.op import Op
 from haotuner.words.schedule_words import VERSION, schedule_words
 from haotuner.words.shape import Shape
@@ -124,11 +125,17 @@ def _check_facts(manifest: Manifest) -> list[str]:
 
 def _check_weights(path: Path, manifest: Manifest) -> list[str]:
     """Weights of whole models against their hashes."""
-    return [
-        f"model {name}: its weights were changed or cut; restore the pack or tune again"
-        for name, files in manifest.models.items()
-        if hashlib.sha256((path / MODELS / files.weights).read_bytes()).hexdigest() != files.weights_sha256
-    ]
+    problems = []
+    for name, files in manifest.models.items():
+        try:
+            with opened_weights(path / MODELS / files.weights, files) as weights:
+                same = hashlib.file_digest(weights, "sha256").hexdigest() == files.weights_sha256
+        except HaotunerError as error:
+            problems.append(f"model {name}: {error}")
+            continue
+        if not same:
+            problems.append(f"model {name}: its weights were changed or cut; restore the pack or tune again")
+    return problems
 
 
 def _check_models(pack: Pack, damaged: Collection[str] = ()) -> list[str]:

@@ -8,17 +8,15 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
-from haotuner.pack.facts_apart import FACTS
-from haotuner.pack.levels import is_placed
-from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, SEAL, read_manifest
-from haotuner.pack.models import MODELS, model_files
-from haotuner.runtime.host import LEVELS
+from haotuner.pack.aside import OLD, folder_aside, open_mode
+from haotuner.pack.manifest import PACK_SCHEMA
+from haotuner.pack.models import model_files
+from haotuner.pack.names import FACTS, MANIFEST, SEAL, foreign, is_ours, is_pack_file
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
 
@@ -40,7 +38,8 @@ def check_destination(out: Path) -> None:
     except (OSError, ValueError) as error:  # a name that is too long; a zero byte
         raise UsageError(f"--out {_short(out)}: {getattr(error, 'strerror', None) or error}; name another folder") from error
     try:
-        _aside(out.resolve()).rmdir()
+        with folder_aside(out.resolve()):
+            pass
     except OSError as error:
         raise UsageError(
             f"--out {_short(out)}: the folder {_short(parent)} cannot be written to ({error.strerror}); name another one "
@@ -49,13 +48,11 @@ def check_destination(out: Path) -> None:
 
 
 def _check_replaceable(out: Path) -> None:
-    try:
-        read_manifest(out)
-    except PackInvalid as error:
-        if not _was_pack(out):
-            raise UsageError(
-                f"--out {out} holds something else than a haotuner pack; it is left as it is. Name another folder with --out"
-            ) from error
+    if is_ours(out):
+        return
+    path = foreign(out)
+    what = f"{path}, which no haotuner pack has" if path else "something else than a haotuner pack"
+    raise UsageError(f"--out {out} holds {what}; it is left as it is. Name another folder with --out")
 
 
 def _is_utf8(path: Path) -> bool:
@@ -69,17 +66,6 @@ def _is_utf8(path: Path) -> bool:
 def _short(path: Path) -> str:
     text = str(path)
     return text if len(text) <= 120 else f"{text[:60]}…{text[-40:]} ({len(text)} letters)"
-
-
-def _aside(target: Path) -> Path:
-    """A new folder beside the target, where a pack is put together."""
-    return Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent))
-
-
-def _was_pack(out: Path) -> bool:
-    """A pack of another schema or with a damaged manifest is still ours to replace: only what packs have is inside."""
-    names = {path.name for path in out.iterdir() if not (path.is_dir() and is_placed(path.name))}
-    return names <= {MANIFEST, SEAL, FACTS, "lib", MODELS, *LEVELS} and (out / MANIFEST).is_file()
 
 
 def write_pack(
@@ -125,51 +111,57 @@ def as_json(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def publish(out: Path, files: Mapping[str, bytes], check: Callable[[Path], None]) -> Path:
-    """Put files, by path relative to ``out``, there in one step; the rest is as in ``write_pack``."""
+Step = Callable[[str], None]  # told what was done last, so that tests can end the process there
+
+
+def publish(out: Path, files: Mapping[str, bytes], check: Callable[[Path], None], step: Step = lambda _: None) -> Path:
+    """Put files, by path relative to ``out``, there in one step; the rest is as in ``write_pack``.
+
+    Every name is one that packs have, so that none leads out of the folder. A process that is killed at any step leaves the
+    earlier pack or the new one, and what it left beside is removed by the next that publishes there.
+    """
+    for name in files:
+        if not is_pack_file(name):
+            raise PackInvalid(
+                f"{ascii(name)[1:-1]:.200} is no file of a pack; nothing was written. Restore the pack it came from"
+            )
     check_destination(out)
     target = out.resolve()
-    with _nothing_left(target) as aside:
+    with _written_or_said(target), folder_aside(target) as aside:
+        open_mode(aside)
+        step("made")
         folders = {aside}
         for name, data in files.items():
-            (aside / name).parent.mkdir(parents=True, exist_ok=True)
-            _put(aside / name, data)
-            folders |= {parent for parent in (aside / name).parents if parent.is_relative_to(aside)}
+            path = aside / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _put(path, data)
+            folders |= {parent for parent in path.parents if parent.is_relative_to(aside)}
+            step(f"written {name}")
         for folder in folders:
             _sync(folder)
+        step("synced")
         check(aside)
-        _swap(aside, target)
+        step("checked")
+        _swap(aside, target, step)
+        step("published")
     return out
 
 
 @contextlib.contextmanager
-def _nothing_left(target: Path) -> Iterator[Path]:
-    aside: Path | None = None
+def _written_or_said(target: Path) -> Iterator[None]:
     try:
-        aside = _aside(target)
-        aside.chmod(0o777 & ~_umask(aside))  # mkdtemp's own folders are for their owner alone
-        yield aside
+        yield
     except OSError as error:
         raise HaotunerError(
             f"could not write the pack {target}: {error.strerror or error}; free some space or name another folder with "
             "--out. The records are safe: run the same command with --resume"
         ) from error
-    finally:
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
-
-
-def _umask(aside: Path) -> int:
-    """The process's umask, read off a new folder: setting it to read it would show in other threads."""
-    probe = aside / "umask"
-    probe.mkdir()
-    mode = probe.stat().st_mode
-    probe.rmdir()
-    return ~mode & 0o777
 
 
 def _put(path: Path, data: bytes) -> None:
-    with path.open("wb") as stream:
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "wb"
+    ) as stream:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
@@ -183,19 +175,22 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _swap(aside: Path, target: Path) -> None:
+def _swap(aside: Path, target: Path, step: Step) -> None:
     """Rename into place; an earlier pack is exchanged in one step, and is then what lies aside."""
     if target.exists() and not _exchange(aside, target):
-        old = aside.with_suffix(".old")  # a file system without exchange: two renames, undone if the second fails
+        old = aside.with_suffix(OLD)  # a file system without exchange: two renames, undone if the second fails
         target.rename(old)
+        step("moved")
         try:
             aside.rename(target)
         except OSError:
             old.rename(target)
             raise
+        step("exchanged")
         shutil.rmtree(old, ignore_errors=True)
     elif not target.exists():
         aside.rename(target)
+    step("exchanged")
     _sync(target.parent)
 
 

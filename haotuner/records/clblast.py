@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.files import open_regular
 from haotuner.hw_profiles.profile import plain
 from haotuner.hw_profiles.table import Known, known_names, stranger
-from haotuner.records.text import read_text
+from haotuner.records.text import SIZE_LIMIT_BYTES, read_text
 from haotuner.transfer.winners.space import PARAMETERS, xgemm_space
 from haotuner.transfer.winners.table import Winner, Winners
 
@@ -27,9 +28,9 @@ def is_winners(text: str) -> bool:
 def is_winners_file(path: Path) -> bool:
     """Whether a file begins like such a table; False too where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, SIZE_LIMIT_BYTES) as file:
             return is_winners(file.read(4000).decode("utf-8", errors="replace"))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a zero byte in the path
         return False
 
 

@@ -14,6 +14,10 @@ from haotuner.records.place import ELSEWHERE
 from haotuner.records.schema import APPLICATION_ID, OLDEST, UPGRADES, USER_VERSION
 
 _ALONE = "ro&immutable=1"  # neither locks nor log (sqlite.org/uri.html)
+_RUNS = (
+    "SELECT CASE WHEN type = 'table' THEN 'virtual table' ELSE type END, name FROM sqlite_master "
+    "WHERE type IN ('trigger', 'view') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"
+)
 BUSY_S = 10.0  # a writer holds the lock for milliseconds; ten seconds mean that something keeps it
 
 
@@ -60,6 +64,8 @@ def guarded(path: Path, doing: str, busy_s: float) -> Iterator[None]:
         ) from error
     except sqlite3.Error as error:
         raise RecordsUnusable(_told(path, doing, busy_s, error)) from error
+    except UnicodeDecodeError as error:  # names or texts in it that SQLite repeats in what it says of damage
+        raise RecordsUnusable(_damaged(path, "it holds names or texts that are not UTF-8")) from error
 
 
 def _probe(path: Path, busy_s: float) -> None:
@@ -75,7 +81,7 @@ def _probe(path: Path, busy_s: float) -> None:
                 _sound(path, db)
                 _whole(path, db)
                 return
-        except (sqlite3.Error, RecordsUnusable):
+        except (sqlite3.Error, UnicodeDecodeError, RecordsUnusable):
             after = path.stat()
             undisturbed = (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size)
             if undisturbed and not _log(path).exists():
@@ -85,13 +91,15 @@ def _probe(path: Path, busy_s: float) -> None:
 
 
 def _connection(path: Path, mode: str, busy_s: float) -> sqlite3.Connection:
-    return sqlite3.connect(
+    db = sqlite3.connect(
         f"file:{quote(os.fsencode(path))}?mode={mode}",
         uri=True,
         timeout=busy_s,
         isolation_level=None,  # transactions are begun and ended by name
         check_same_thread=False,  # the store has a lock of its own
     )
+    db.execute("PRAGMA trusted_schema = OFF")  # what a file of others says runs no function but those that only compute
+    return db
 
 
 def _log(path: Path) -> Path:
@@ -108,6 +116,11 @@ def _sound(path: Path, db: sqlite3.Connection) -> None:
         raise RecordsUnusable(
             f"records: {path} has schema {found}, {newer} reads schema {OLDEST} to {USER_VERSION}; "
             "upgrade haotuner, or name another --db (nothing was changed)"
+        )
+    for kind, name in db.execute(_RUNS):
+        raise RecordsUnusable(
+            f"records: {path} holds a {kind} ({ascii(name)[1:-1]:.60}), which would run when the store is used; no store of "
+            f"haotuner has one. Nothing was run or changed; {ELSEWHERE}"
         )
     for (text,) in db.execute("PRAGMA quick_check(1)"):
         if text != "ok":

@@ -122,6 +122,8 @@ class SqliteStore:
         with self._reading("check the file") as db:
             problems = [f"file: {text}" for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
             last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM record").fetchone()[0]
+            below = db.execute("SELECT seq FROM record WHERE seq < 1 ORDER BY seq").fetchall()
+        problems += [f"record in row {seq}: rows are numbered from 1 on, so that it is not read" for (seq,) in below]
         for row in self._rows({}, last):
             try:
                 from_row(row, verify=True)

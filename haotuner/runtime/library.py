@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import PackInvalid, PackMismatch
-from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, Folder, linked, steadily
+from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.manifest import Manifest, manifest_in
 from haotuner.pack.op import PackOp
 from haotuner.runtime.addresses import takes_addresses
@@ -70,7 +69,7 @@ def check_library(pack: Path, manifest: Manifest) -> None:
 def _check_library(folder: Folder, manifest: Manifest) -> os.stat_result:
     path = folder.path / manifest.library
     try:
-        data, facts = _read(folder, manifest.library)
+        data, facts = folder.read_below(manifest.library, LIBRARY_LIMIT_BYTES)
     except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or error
         raise PackInvalid(f"{folder.path}: cannot read {manifest.library} ({words}); restore the pack") from error
@@ -84,20 +83,6 @@ def _check_library(folder: Folder, manifest: Manifest) -> os.stat_result:
     if problem:
         raise PackMismatch(f"{path} {problem}; tune on this kind of host")
     return facts
-
-
-def _read(folder: Folder, name: str) -> tuple[bytes, os.stat_result]:
-    """A library of the pack: ``[level/]lib/<hash>.so``, no part of it a link."""
-    first, _, rest = name.partition("/")
-    if rest:
-        with folder.inner(first) as inner:
-            return _read(inner, rest)
-    try:
-        return folder.read_facts(first, LIBRARY_LIMIT_BYTES)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise linked(folder.path / first) from error
-        raise
 
 
 class Library:

@@ -14,7 +14,8 @@ from haotuner.errors import PackInvalid
 from haotuner.files import open_regular
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.manifest import Manifest
-from haotuner.pack.models import MODELS, ModelFiles
+from haotuner.pack.models import ModelFiles
+from haotuner.pack.names import MODELS
 
 
 @dataclass(frozen=True, slots=True)

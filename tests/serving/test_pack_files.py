@@ -192,7 +192,7 @@ def test_the_manifest_that_the_hostile_ones_are_made_from_is_read(tmp_path):
 def test_a_manifest_of_five_gigabytes_is_not_read(tmp_path):
     with (tmp_path / "manifest.json").open("wb") as stream:
         stream.truncate(5 << 30)  # sparse
-    refused(tmp_path, f"over {SIZE_LIMIT_BYTES >> 20} MiB")
+    refused(tmp_path, f"more than {SIZE_LIMIT_BYTES >> 20} MiB")
 
 
 def test_what_is_no_regular_manifest(tmp_path):

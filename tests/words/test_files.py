@@ -141,7 +141,7 @@ def test_a_file_beneath_a_folder_is_opened_through_links_that_stay_there(tmp_pat
     (model / "out").symlink_to("../secret")
     (model / "up").symlink_to("..")
     for name in ("out", "up/secret", "../secret", str(tmp_path / "secret")):
-        with pytest.raises(PermissionError, match="leads out of the folder"):
+        with pytest.raises(PermissionError, match="leads out of its folder"):
             open_beneath(model, name, 100)
     os.mkfifo(model / "pipe")
     (model / "itself").symlink_to("itself")

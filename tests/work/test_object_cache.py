@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
-from haotuner.backends.object_cache import hash_of, key_of
+from haotuner.backends.object_cache import ObjectCache, hash_of, key_of, not_private
 from haotuner.backends.toolchain import Toolchain
 
 SOURCES = [RUNTIME_SOURCES / "check.c", RUNTIME_SOURCES / "absent.c"]
@@ -102,3 +103,64 @@ def test_source_headers_compiler_and_flags_are_in_the_key(tmp_path: Path) -> Non
     source.write_text("b")
     keys.append(key_of(source, hash_of(["gcc 12"], [tmp_path / "in"])))
     assert len(set(keys)) == len(keys)
+
+
+def test_what_others_may_write_is_not_linked(linked: Linked) -> None:
+    linked()
+    objects = linked.folder / "objects"
+    assert {path.stat().st_mode & 0o777 for path in objects.glob("*.o")} == {
+        0o600
+    } and objects.stat().st_mode & 0o777 == 0o700
+    for mode in (0o620, 0o602):
+        for path in objects.glob("*.o"):
+            path.chmod(mode)
+        assert sorted(linked()[1]) == ["absent.c", "check.c", "data.c"], "made anew"
+    objects.chmod(0o777)
+    assert f"others may write in {objects}" in not_private(objects)
+    assert sorted(linked()[1]) == ["absent.c", "check.c", "data.c"] and not list(objects.glob(".new-*"))
+    objects.chmod(0o755)
+    assert linked()[1] == ["data.c"] and not not_private(objects)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_belongs_to_others_is_not_linked(tmp_path: Path) -> None:
+    cache, planted = ObjectCache(tmp_path / "objects"), b"code of others"
+    with cache.aside():
+        pass
+    path = cache.folder / f"key.{hashlib.sha256(planted).hexdigest()[:32]}.o"
+    path.write_bytes(planted)
+    path.chmod(0o600)
+    assert cache.find("key") == path
+    os.chown(path, 65534, 65534)
+    assert cache.find("key") is None
+    os.chown(path, 0, 0)
+    os.chown(cache.folder, 65534, 65534)
+    assert cache.find("key") is None and "belongs to another user" in not_private(cache.folder)
+
+
+def test_links_pipes_and_folders_above_are_looked_at(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path / "shared" / "haotuner" / "objects")
+    assert not not_private(cache.folder)
+    with cache.aside() as aside:
+        path = cache.keep("key", Path(aside, "made.o").absolute()) if Path(aside, "made.o").write_bytes(b"code") else None
+    assert path is not None and cache.find("key") == path
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert cache.find("key") is None
+    path.unlink()
+    os.mkfifo(path)
+    assert cache.find("key") is None
+    (tmp_path / "shared").chmod(0o777)
+    assert "others may write in" in not_private(cache.folder)
+    with pytest.raises(PermissionError, match="others may write"):
+        cache.aside()
+    (tmp_path / "shared").chmod(0o1777)  # as /tmp
+    assert not not_private(cache.folder)
+
+
+def test_a_full_disk_under_the_cache_fails_nothing(linked: Linked) -> None:
+    """The compiler cannot write there, and says so in words of its own."""
+    compiler = linked.folder / "cc"
+    full = 'case "$*" in *objects*) echo "fatal error: writing made.o: No space left on device" >&2; exit 1;; esac\n'
+    compiler.write_text(compiler.read_text().replace("exec ", f"{full}exec "))
+    assert linked()[1].count("check.c") == 2, "once for the cache, once for the library"

@@ -19,7 +19,8 @@ from haotuner.errors import PackInvalid
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.pack.manifest import MANIFEST, read_manifest
+from haotuner.pack.manifest import read_manifest
+from haotuner.pack.names import MANIFEST
 from haotuner.pack.write import as_json, sealed
 from haotuner.pack_race import Outcome, Stays, check_not_slower, comparable, raced_apart, ratio
 from haotuner.publishing import Publisher

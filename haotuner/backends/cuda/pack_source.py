@@ -42,8 +42,8 @@ KIND_SOURCES = (
 )
 PACK_SOURCES = ("ffi.c", "arrays.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c",
                 *(f"kinds/{name}" for name in KIND_SOURCES), *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
-MODEL = ("between", "branches", "chain", "crc32", "entry", "lives", "place", "plan", "read", "read_chain", "run", "sizes", "turns",
-         "weights")  # fmt: skip
+MODEL = ("between", "branches", "chain", "crc32", "entry", "lives", "place", "plan", "read", "read_chain", "run", "sizes",
+         "turns", "weights")  # fmt: skip
 ON_DEVICE = ("cuda/model.c", "cuda/model_host.c", "cuda/model_door.c")
 MODEL_SOURCES = (*(f"model/{name}.c" for name in MODEL), *ON_DEVICE)  # of packs with whole models
 CONVOLVED = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")

@@ -1,0 +1,80 @@
+"""Files of others are opened in one way: ``haotuner/files.py`` takes regular files of bounded size and never waits."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.test_house import Module, modules, told
+
+PARTS = ("pack", "importing", "records", "runtime", "cli", "transfer", "trace", "cost", "capture")
+READS = {"read_bytes", "read_text", "open"}  # methods of paths; ``open`` of a module, too
+CALLS = {
+    *("os.open", "io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "tarfile.open", "mmap.mmap"),
+    *("np.load", "np.fromfile", "np.memmap", "np.loadtxt", "np.genfromtxt", "pickle.load", "pickle.loads", "json.load"),
+    *("onnx.load", "torch.load", "ctypes.CDLL", "sqlite3.connect", "tomllib.load"),
+}
+# Function -> why it opens a file in a way of its own. A new line needs as good a reason.
+ALLOWED = {
+    "importing/exported_file.py ": "parts of an archive that open_regular opened, and a copy in memory",
+    "pack/folder.py inner": "a folder of the pack, no link; files in it go through open_regular",
+    "pack/folder.py steadily": "the pack's folder itself",
+    "pack/aside.py _made": "the lock of a folder that was just made",
+    "pack/aside.py _remove": "the lock of a folder, no link",
+    "pack/write.py _put": "written: a new file, no link",
+    "pack/write.py _sync": "a folder that was just made",
+    "pack/write.py _exchange": "the C library of this process",
+    "pack/write.py write_pack": "the library that this process has just built",
+    "runtime/answers.py __init__": "memory without a file",
+    "runtime/capture.py write": "written beside its place",
+    "runtime/device_memory.py __init__": "the driver's library, found by the system",
+    "runtime/gpus.py find_gpu": "the driver's library, found by the system",
+    "runtime/host.py host_flags": "/proc/cpuinfo",
+    "runtime/mapped.py __init__": "the library, after its hash was compared",
+    "records/opening.py _connection": "SQLite's own way, after records/place.py found a regular file",
+    "records/owner.py _place": "/proc",
+    "records/owner.py _born": "/proc",
+    "records/place.py create": "written: a new file",
+    "records/place.py filesystem": "/proc/self/mounts",
+    "records/place.py _flush": "a folder or a log of a store in use, to be synced",
+    "records/schema.py image": "a database in memory",
+    "records/export.py _jsonl": "written beside its place",
+    "transfer/models_shipped.py _shipped_model": "a file of this package",
+    "cli/output.py ": "/dev/null",
+    "cli/telling.py keeping": "written: lines are added",
+}  # fmt: skip
+
+
+def openings(module: Module) -> Iterator[tuple[str, int, str]]:
+    """Function, line and call of everything that opens a file."""
+
+    def walk(node: ast.AST, inside: str) -> Iterator[tuple[str, int, str]]:
+        for child in ast.iter_child_nodes(node):
+            own = child.name if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) else inside
+            if isinstance(child, ast.Call):
+                name = ast.unparse(child.func)
+                method = isinstance(child.func, ast.Attribute) and child.func.attr in READS
+                if name in CALLS or name == "open" or (method and name not in _OTHERS):
+                    yield inside, child.lineno, name
+            yield from walk(child, own)
+
+    yield from walk(ast.parse(module.path.read_text(encoding="utf-8")), "")
+
+
+_OTHERS = {"folder.open", "book.open", "self.book.open", "book.probes[name].open", "door.open", "webbrowser.open"}
+
+
+def test_files_of_others_are_opened_in_one_way():
+    wrong, used = [], set()
+    for module in modules().values():
+        if module.part not in PARTS:
+            continue
+        where = module.where.removeprefix("haotuner/")
+        for function, line, call in openings(module):
+            key = next((one for one in (f"{where} {function}", f"{where} ") if one in ALLOWED), "")
+            used.add(key)
+            if not key:
+                wrong.append(f"{where}:{line} {function}: {call}; files of others go through haotuner/files.py")
+    assert not wrong, told(wrong)
+    there = {module.where.removeprefix("haotuner/") for module in modules().values()}
+    assert {key for key in ALLOWED if key.split()[0] in there} - used == set(), "these open nothing any more"
