@@ -31,6 +31,9 @@ def __getattr__(name: str) -> Any:
 
         return capture
     if name == "tune":
+        from haotuner.extras import require_tuning
+
+        require_tuning()
         from haotuner.producing import tune
 
         return tune

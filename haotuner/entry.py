@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
 from types import ModuleType
 
-NEEDED = ("typer", "rich", "tvm", "lightgbm", "pandas", "sklearn", "scipy")
+from haotuner.extras import COMMAND_LINE, missing, tuning_missing
 
 
 class WithoutTorch(Loader):
@@ -58,14 +57,8 @@ class LightgbmAlone(Loader):
 
 def main() -> None:
     """Run the command line; never returns."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        print(
-            f"haotuner: the command line needs the tuning extra; not installed: {', '.join(missing)}.\n"
-            'Run: pip install "haotuner[tune]"\n'
-            "This install serves packs from Python (haotuner.load); `python -m haotuner.pack verify DIR` checks one.",
-            file=sys.stderr,
-        )
+    if absent := missing(COMMAND_LINE):
+        print(f"haotuner: {tuning_missing('the command line', absent)}", file=sys.stderr)
         sys.exit(4)
     without = [] if any(word.endswith(".pt2") for word in sys.argv) else [WithoutTorch()]  # torch alone reads its programs
     sys.meta_path[:0] = [*without, LightgbmAlone()]

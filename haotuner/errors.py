@@ -33,6 +33,10 @@ class EnvironmentMissing(HaotunerError):
     exit_code = 4
 
 
+class PackageMissing(EnvironmentMissing, ImportError):
+    """An optional package is not installed."""
+
+
 class RecordsUnusable(HaotunerError):
     """The record store is damaged, locked, newer than this haotuner, or not a record store."""
 

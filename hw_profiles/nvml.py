@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from haotuner.extras import how_to_get
+
 Reason = Literal["no-module", "no-library", "no-driver", "no-gpu", "no-permission", "mismatch", "lost", "timeout", "unknown"]
 
 # NVML's return codes (nvml.h, nvmlReturn_t) that end a query, and what helps. Any other code is "unknown" with its number.
@@ -73,7 +75,7 @@ def query_nvml(module: Any = None) -> NvmlHost | NoGpu:
         try:
             module = importlib.import_module("pynvml")
         except ImportError as error:
-            return NoGpu(reason="no-module", detail=str(error), remedy="pip install 'haotuner[tune]' (brings nvidia-ml-py)")
+            return NoGpu(reason="no-module", detail=str(error), remedy=f"{how_to_get('tune')} (brings nvidia-ml-py)")
     try:
         module.nvmlInit()
     except module.NVMLError as error:

@@ -23,7 +23,8 @@ from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.online import CudaOnline, short_family
 from haotuner.ops.groups import GROUPS
-from haotuner.ops.index import KINDS
+from haotuner.ops.index import KINDS, kind_named
+from haotuner.ops.plugins import installed
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -49,12 +50,13 @@ FAMILIES: tuple[Family, ...] = (
 
 
 @cache
-def _group_families(kind: str) -> tuple[Family, ...]:
-    """The families of a kind that a file brought."""
-    found = GROUPS[kind]
+def _own_families(kind: str) -> tuple[Family, ...]:
+    """The families of a kind that a file or an installed package brought."""
+    found = kind_named(kind)
+    assert found is not None
     if CpuOnline.covers(found):
         return CpuOnline(found), CudaOnline(found)
-    return CpuGenerated(found), CudaGenerated(found)
+    return (CpuGenerated(found), CudaGenerated(found)) if CpuGenerated.covers(found) else ()
 
 
 def family_named(name: str) -> Family:
@@ -62,8 +64,8 @@ def family_named(name: str) -> Family:
     for family in FAMILIES:
         if family.name == name:
             return family
-    for kind in GROUPS:
-        for family in _group_families(kind):
+    for kind in (*GROUPS, *(one for one in installed() if f"_{one}_" in name)):
+        for family in _own_families(kind):
             if family.name == name:
                 return family
     if (found := short_family(name) or direct_family(name)) is not None:
@@ -78,7 +80,7 @@ def family_of(kernel: MicroKernel, op: Op) -> Family:
 
 def families_for(op: Op, backend: str) -> tuple[Family, ...]:
     """The families that compute this op on a backend; NothingLegal if none does."""
-    known = _group_families(op.kind) if op.kind in GROUPS else FAMILIES
+    known = FAMILIES if op.kind in KINDS else _own_families(op.kind)
     if (short := short_family(f"cuda_generated_{op.kind}_{op.dtype}")) is not None:
         known = (*known, short)
     found = tuple(family for family in known if family.backend == backend and family.serves(op))

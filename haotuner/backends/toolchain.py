@@ -15,6 +15,7 @@ from pathlib import Path
 
 from haotuner.backends.object_cache import ObjectCache, hash_of, key_of
 from haotuner.errors import EnvironmentMissing
+from haotuner.extras import how_to_get
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 COMPILERS = ("cc", "gcc", "clang")
@@ -176,7 +177,7 @@ def _ffi_headers() -> Path:
     try:
         files = importlib.metadata.distribution("apache-tvm-ffi").locate_file("tvm_ffi/include")
     except importlib.metadata.PackageNotFoundError:
-        raise EnvironmentMissing('apache-tvm-ffi is not installed; run: pip install "haotuner[tune]"') from None
+        raise EnvironmentMissing(f"apache-tvm-ffi is not installed; run: {how_to_get('tune')}") from None
     path = Path(str(files))
     if not (path / "tvm/ffi/c_api.h").is_file():
         raise EnvironmentMissing(f"tvm-ffi's headers are not at {path}; reinstall apache-tvm-ffi")

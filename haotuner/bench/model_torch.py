@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.fx.experimental._config as sizes_config
 from torch._inductor import config
 from torch.utils._pytree import tree_unflatten
+
+from haotuner.importing.exported_file import read_program
 
 Feeds = Mapping[str, Any]
 
@@ -25,7 +28,7 @@ class CompiledProgram:
         torch.set_flush_denormal(True)  # as ours, OpenVINO and ONNX Runtime are told to
         sizes_config.use_duck_shape = False
         config.compile_threads = 1  # no pool of compilers lives on beside what is timed
-        program = torch.export.load(path)
+        program = read_program(Path(path), torch).program
         self._takes = list(program.graph_signature.user_inputs)
         self._tree = program.call_spec.in_spec
         self._compiled = torch.compile(program.module(), dynamic=True)

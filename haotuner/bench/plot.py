@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.extras import how_to_get
 
 PANEL_INCHES = (6.0, 4.2)
 DPI = 110
@@ -71,6 +72,6 @@ def _pyplot() -> Any:
     try:
         matplotlib = importlib.import_module("matplotlib")
     except ImportError as error:
-        raise EnvironmentMissing("--plot needs matplotlib; pip install 'haotuner[bench]', or leave --plot out") from error
+        raise EnvironmentMissing(f"--plot needs matplotlib; {how_to_get('bench')}, or leave --plot out") from error
     matplotlib.use("Agg")  # writes files, needs no display
     return importlib.import_module("matplotlib.pyplot")

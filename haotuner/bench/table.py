@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from haotuner.extras import how_to_get
+
 Json = dict[str, Any]
 _LARGE = 10_000_000  # calls; from here on break-even is written in millions
 
@@ -57,7 +59,7 @@ def closing(found: Json) -> list[str]:
         lines.append(f"{_count(found['skipped'], 'row')} skipped: no time was left.")
     lines += [f"missing: {name} ({found['missing_why'][name]})" for name in found["missing"]]
     if found["missing"]:
-        lines.append("pip install 'haotuner[bench]' brings the peers but zentorch, which is for AMD: pip install zentorch")
+        lines.append(f"{how_to_get('bench')} brings the peers but zentorch, which is for AMD: pip install zentorch")
     evicted = sum(bool(row.get("evicted_bytes")) for row in found["rows"])
     if evicted:
         lines.append(

@@ -15,6 +15,7 @@ from haotuner.backends.cpu.typed_library import unknown_extensions
 from haotuner.backends.cuda.nvrtc import find_nvrtc
 from haotuner.control_groups import read_text
 from haotuner.errors import EnvironmentMissing
+from haotuner.extras import how_to_get
 from haotuner.hw_profiles.cpu import cpu_info, cpu_rates, find_compiler
 from haotuner.hw_profiles.cpu_peak import NotMeasured
 from haotuner.hw_profiles.driver import query_driver
@@ -32,7 +33,7 @@ TUNING = ("numpy", "lightgbm", "pandas", "scikit-learn", "scipy")
 PEERS = ("torch", "onnx", "onnxruntime", "openvino")
 DISK_BYTES = 500 << 20  # a tuning run leaves some 10 MB; compilers and record stores want room beside it
 MEMORY_BYTES = 2 << 30  # a worker with TVM takes 0.3 GB; cold weights rotate through four times the last-level cache
-_TUNE = "pip install 'haotuner[tune]'"
+_TUNE = how_to_get("tune")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,12 +238,13 @@ def _nvrtc() -> Check:
         found = find_nvrtc()
     except EnvironmentMissing as error:
         found_none = str(error).partition("; ")[0]  # what follows is the remedy
-        return Check(name="NVRTC", status="absent", found=found_none, remedy='pip install "haotuner[cuda]"')
+        return Check(name="NVRTC", status="absent", found=found_none, remedy=how_to_get("cuda"))
     return Check(name="NVRTC", status="ok", found=found.name)
 
 
 def _peer(name: str, version: str | None) -> Check:
-    remedy = "" if version else "pip install 'haotuner[bench]' to race against it"
+    extra, what = ("models", "tune ONNX models") if name == "onnx" else ("bench", "race against it")
+    remedy = "" if version else f"{how_to_get(extra)}, to {what}"
     return Check(name=name, status="ok" if version else "absent", found=version or "not installed", remedy=remedy)
 
 

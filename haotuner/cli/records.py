@@ -21,7 +21,7 @@ from haotuner.records.address import open_store
 from haotuner.records.clblast import is_winners_file
 from haotuner.records.export import FORMATS, export
 from haotuner.records.importing import load_kernel_tuner
-from haotuner.records.jsonl import load_jsonl
+from haotuner.records.jsonl import is_export, load_jsonl
 from haotuner.records.loaded import Imported, Loaded
 from haotuner.records.mapping import named
 from haotuner.records.miopen import is_find_database
@@ -59,7 +59,9 @@ def import_(
     data: Annotated[
         Path | None, typer.Option("--data", metavar="FOLDER", help="A folder of public files, as for `transfer report`.")
     ] = None,
-    form: Annotated[str, typer.Option("--format", help="kernel-tuner, or jsonl as written by export.")] = "kernel-tuner",
+    form: Annotated[
+        str, typer.Option("--format", help="kernel-tuner, or jsonl as written by export; by default what a file is.")
+    ] = "",
     device: Annotated[
         str | None, typer.Option(help="Device the rows were measured on, if the file names it wrongly.")
     ] = None,
@@ -168,7 +170,7 @@ def _store(db: str, *, write: bool) -> Iterator[RecordStore]:
 
 def _loader(form: str, device: str | None, mapping: str | None) -> Callable[[Path], Loaded]:
     """What reads a file of that format; errors of the options themselves are raised here, before any file is read."""
-    if form not in ("kernel-tuner", "jsonl"):
+    if form not in ("", "kernel-tuner", "jsonl"):
         raise UsageError(f"unknown format {form!r}; known: kernel-tuner, jsonl")
     if form == "jsonl":
         if device or mapping:
@@ -178,7 +180,10 @@ def _loader(form: str, device: str | None, mapping: str | None) -> Callable[[Pat
         _absent_too(device)
     if mapping:
         named(mapping)
-    return partial(load_kernel_tuner, find_device=_absent_too, device=device, mapping=mapping)
+    cache = partial(load_kernel_tuner, find_device=_absent_too, device=device, mapping=mapping)
+    if form or device or mapping:
+        return cache
+    return lambda path: load_jsonl(path) if is_export(path) else cache(path)
 
 
 def _files_of(path: Path, form: str) -> list[Path]:
@@ -189,7 +194,7 @@ def _files_of(path: Path, form: str) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    if form != "kernel-tuner":
+    if form == "jsonl":
         found = sorted(path.rglob("*.jsonl"))
     else:
         others = [one for one in path.rglob("*") if one.is_file() and (is_find_database(one) or is_winners_file(one))]
@@ -197,9 +202,9 @@ def _files_of(path: Path, form: str) -> list[Path]:
         strange = sorted(one for one in every if one not in others and is_something_else(one))
         for one in strange:
             tell(f"{one}: no cache, no find database and no winners: passed over")
-        found = sorted(every - set(strange))
+        found = sorted({*every, *(path.rglob("*.jsonl") if not form else ())} - set(strange))
     if not found:
-        raise UsageError(f"{path}: no file of format {form} in this folder")
+        raise UsageError(f"{path}: no file of format {form or 'kernel-tuner or jsonl'} in this folder")
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from haotuner.errors import UsageError
 from haotuner.ops.groups import GROUPS, PREFIX
-from haotuner.ops.index import KINDS
+from haotuner.ops.index import kind_in
 from haotuner.words.demand import Problem
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -37,7 +37,7 @@ class Foreign:
 
 def problem_of(text: str) -> Problem:
     """The problem a record's ``op`` names; UsageError if the text is neither an op nor a foreign problem."""
-    known = text in GROUPS or any(text.partition(":")[0] == kind or text.startswith(f"{kind}_") for kind in KINDS)
+    known = text in GROUPS or bool(kind_in(text.partition(":")[0]))
     if known and not _FILTER.search(text):
         return Op.parse(text)
     if text.startswith(f"{PREFIX}_"):  # its file is not at hand, so that its extents are not known

@@ -37,7 +37,7 @@ class Node:
     attributes: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Graph:
     """``types`` of every tensor by name; ``constants`` are known now; ``inputs`` and ``outputs`` in the order of a call.
 
@@ -53,6 +53,10 @@ class Graph:
     guards: Mapping[str, Guard] = field(default_factory=dict)
     required: tuple[Required, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        ends = [", ".join(f"{one} {self.types[one]}" for one in names) for names in (self.inputs, self.outputs)]
+        return f"<Graph {' -> '.join(ends)}: {len(self.nodes)} primitives, {len(self.constants)} constants>"
 
     @property
     def dimensions(self) -> tuple[str, ...]:

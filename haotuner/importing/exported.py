@@ -25,12 +25,12 @@ from haotuner.importing.aten_complex import COMPLEX, Complex, called, has_comple
 from haotuner.importing.aten_guards import required
 from haotuner.importing.aten_lengths import lengths_kept
 from haotuner.importing.aten_products import KEPT as PRODUCTS_KEPT
+from haotuner.importing.exported_file import read_program
 from haotuner.importing.folding import Folding
 from haotuner.importing.read import finished
 from haotuner.importing.refusals import refuse
 
 SUFFIX = ".pt2"
-NAMES = "haotuner_dimensions.txt"  # beside the program in its file: a line for each symbol, with its name
 KEPT = (*PRODUCTS_KEPT, *ATTENTION_KEPT,
         "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "roll.default", "instance_norm.default",
         "group_norm.default", "rms_norm.default", "pixel_shuffle.default", "unbind.int", "adaptive_avg_pool2d.default",
@@ -59,21 +59,16 @@ _DTYPES = {
 
 
 def read_exported(path: str | Path) -> Graph:
-    """The graph of a file that ``torch.export.save`` wrote. Loading one runs torch's unpickler: trust the file.
+    """The graph of a file that ``torch.export.save`` wrote. Nothing in it runs; what would is refused.
 
     Raises:
         UsageError: no such program, or with operators that have no rule; all of them are listed.
         EnvironmentMissing: torch is not installed.
     """
     torch = _torch()
-    extra: dict[str, Any] = {NAMES: ""}
-    try:
-        program = torch.export.load(str(path), extra_files=extra)
-    except Exception as error:  # torch raises whatever its unpickler, zip reader or schema find
-        raise UsageError(f"{path} is no program of torch.export: {type(error).__name__}: {str(error)[:300]}") from error
-    said = extra[NAMES]
-    lines = (said.decode() if isinstance(said, bytes) else said).splitlines()
-    return graph_of_program(program, dict(line.split(" ", 1) for line in lines if " " in line))
+    read = read_program(Path(path), torch)
+    names = dict(line.split(" ", 1) for line in read.names.splitlines() if " " in line)
+    return graph_of_program(read.program, names, read.guards)
 
 
 def _torch() -> Any:
@@ -86,11 +81,15 @@ def _torch() -> Any:
     return torch
 
 
-def graph_of_program(program: Any, names: Mapping[str, str]) -> Graph:
-    """The graph of an ExportedProgram. ``names``: of its symbols; others are called by their input and axis."""
+def graph_of_program(program: Any, names: Mapping[str, str], guards: Sequence[str] | None = None) -> Graph:
+    """The graph of an ExportedProgram. ``names``: of its symbols; others are called by their input and axis.
+
+    ``guards``: what it takes for granted of sizes; None: as the program itself says.
+    """
     with suppress(ImportError):
         importlib.import_module("ml_dtypes")  # tells numpy of bf16; what needs it says so where it is missing
-    guards = tuple(getattr(program, "_guards_code", None) or ())  # of a loaded program lost by what follows
+    if guards is None:
+        guards = tuple(getattr(program, "_guards_code", None) or ())  # lost by what follows
     with lengths_kept(_torch()):
         program = program.run_decompositions(_taken_apart())
     nodes = _wanted(list(program.graph.nodes))

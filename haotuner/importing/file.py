@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.extras import how_to_get
 from haotuner.files import open_beneath, read_regular
 from haotuner.graph.types import numpy_dtype
 from haotuner.importing.narrow import NARROW, Narrow, numbers_of
@@ -26,7 +27,7 @@ def onnx_library() -> Any:
     try:
         import onnx
     except ImportError as error:
-        raise EnvironmentMissing("reading models needs the package onnx: pip install 'haotuner[models]'") from error
+        raise EnvironmentMissing(f"reading models needs the package onnx: {how_to_get('models')}") from error
     return onnx
 
 

@@ -15,7 +15,7 @@ from haotuner import judge
 from haotuner.errors import HaotunerError
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.groups import GROUPS
-from haotuner.ops.index import KINDS
+from haotuner.ops.index import kind_named
 from haotuner.pack.device_numbers import check_numbers, ordinal_for, unchecked
 from haotuner.pack.image_bits import check_image_bits
 from haotuner.pack.manifest import Manifest, read_level, read_levels, read_manifest
@@ -242,8 +242,11 @@ def _check_op(packs: Mapping[int, Pack], op: PackOp, rng: np.random.Generator, m
     """By packs of so many threads each: references, which take most of the time, are computed once for all."""
     if op.group and op.kind not in GROUPS:
         return []  # `not_verified` says so
-    if op.kind not in KINDS and not op.group:
-        return [f"{op.name}: this haotuner knows no kind {op.kind!r}, so its numbers cannot be checked; install a newer one"]
+    if not op.group and kind_named(op.kind) is None:
+        return [
+            f"{op.name}: this haotuner knows no kind {op.kind!r}, so its numbers cannot be checked; install a newer one, "
+            "or the package that brings this kind"
+        ]
     meaning = Op.parse(op.name)
     shapes = _shapes(op, meaning, rng, most_flops)
     weights = judge.draw(meaning, shapes[0], rng) if op.kind == "dense" or is_convolution(op.kind) else {}

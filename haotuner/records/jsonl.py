@@ -6,11 +6,21 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.records.codec import decode
 from haotuner.records.loaded import Imported, Loaded
 from haotuner.records.store import RecordStore
 from haotuner.records.text import read_text
 from haotuner.words.record import Record
+
+
+def is_export(path: Path) -> bool:
+    """Whether the first line of a file, gzipped or not, is one that ``export`` writes."""
+    try:
+        first = json.loads(read_text(path, "a file of measurements")[0].partition("\n")[0])
+    except (UsageError, EnvironmentMissing, ValueError, RecursionError):  # whoever reads it says what is wrong
+        return False
+    return isinstance(first, dict) and {"schema", "trial"} <= first.keys()
 
 
 def load_jsonl(path: Path) -> Loaded:

@@ -74,7 +74,10 @@ def read_cache(path: Path) -> CacheFile:
     missing = [key for key in _HEADER if key not in header]
     if missing:
         found = f"; reading stopped: {torn}" if torn else ""
-        raise UsageError(f"{path}: not a Kernel Tuner cache file, or cut before its rows: no {', '.join(missing)}{found}")
+        raise UsageError(
+            f"{path}: not a Kernel Tuner cache file, or cut before its rows: no {', '.join(missing)}{found}. "
+            "What comes in: Kernel Tuner's caches, and JSON Lines as `haotuner records export` writes them"
+        )
     return CacheFile(
         path=path,
         device_name=_named(path, header, "device_name"),

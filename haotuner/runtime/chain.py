@@ -17,6 +17,7 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.ops.host_steps import counted, holds, nonzero, random_numbers
 from haotuner.runtime.answers import Answers
 from haotuner.runtime.chain_loop import turned
+from haotuner.runtime.described import described_model
 from haotuner.runtime.schedule import sizes_of
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ class Chain:
                 raise PackInvalid(f"{where} names other segments than the pack's library; restore the pack or tune again")
             for place, name in enumerate(names):
                 native.link(place, self.segments[name].native)
+
+    def __repr__(self) -> str:
+        return described_model(self)
 
     @property
     def always(self) -> list[str]:

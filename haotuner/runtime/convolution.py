@@ -12,6 +12,7 @@ import numpy as np
 from haotuner.ops.convolution import Window, windows
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
+from haotuner.runtime.described import described_op
 from haotuner.runtime.linear import Closed, array_of, channel_row
 from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.runtime.typed import as_bits, channel_values, empty_like, numpy_type, taken, typed_array
@@ -31,6 +32,9 @@ class ConvOp:
 
     def __init__(self, pack: Pack, op: PackOp) -> None:
         self._pack, self.entry = pack, op
+
+    def __repr__(self) -> str:
+        return described_op(self)
 
     @property
     def name(self) -> str:
@@ -179,6 +183,9 @@ class Convolution:
             copies = {name: value.copy() if name in frozen else value for name, value in {"x": x, **inputs}.items()}
             self(copies.pop("x"), out, **copies)
         return out
+
+    def __repr__(self) -> str:
+        return described_op(self)
 
     @property
     def name(self) -> str:

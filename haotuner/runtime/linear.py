@@ -12,6 +12,7 @@ import numpy as np
 from haotuner.errors import PackClosed
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
+from haotuner.runtime.described import described_op
 from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.words.limits import threads_of
 
@@ -67,6 +68,9 @@ class Linear:
                 raise explain(self.name, {"x": (x, "float32"), "out": (out, "float32")}, error) from error
             self(x.copy(), out)
         return out
+
+    def __repr__(self) -> str:
+        return described_op(self)
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
+from haotuner.runtime.described import described_op
 from haotuner.words.composition import Part
 from haotuner.words.limits import MAX_PARTS
 
@@ -20,6 +21,9 @@ class LinearOp:
 
     def __init__(self, pack: Pack, op: PackOp) -> None:
         self._pack, self._op = pack, op
+
+    def __repr__(self) -> str:
+        return described_op(self)
 
     @property
     def name(self) -> str:

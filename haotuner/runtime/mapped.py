@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
+from haotuner.runtime.described import described_end
 from haotuner.runtime.handed import NAMES, Handed, address
 
 _VERSION = 1  # of runtime/native/model/entry.h
@@ -143,6 +144,9 @@ class NativeEnd:
             facts.extents[a] if facts.extents[a] >= 0 else facts.dims[a].decode() if facts.dims[a] else None
             for a in range(facts.rank)
         )
+
+    def __repr__(self) -> str:
+        return f"<{described_end(self)}>"
 
 
 class _Said:

@@ -11,6 +11,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.runtime.answers import Answers
+from haotuner.runtime.described import described_model
 from haotuner.runtime.mapped import Mapped, NativeEnd, NativeModel
 from haotuner.runtime.model_files import OpenModel
 from haotuner.runtime.schedule import Schedule
@@ -37,6 +38,9 @@ class Model:
 
     def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
         return NativeModel(mapped, index, files.weights, self.pack.threads, check=self.pack.check_weights)
+
+    def __repr__(self) -> str:
+        return described_model(self)
 
     @property
     def name(self) -> str:
@@ -242,6 +246,9 @@ class Session:
     def __init__(self, model: Model | Chain) -> None:
         self._model = model
 
+    def __repr__(self) -> str:
+        return f"<Session of {self._model!r}>"
+
     def run(self, names: list[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Outputs in the order of ``names``; None: all."""
         found = self._model.run(feeds)
@@ -269,3 +276,6 @@ class Argument:
     def __init__(self, end: NativeEnd | ChainEnd) -> None:
         self.name, self.shape = end.name, list(end.shape)
         self.type = f"tensor({ {'float32': 'float', 'float64': 'double'}.get(end.dtype.name, end.dtype.name) })"
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.type} {self.shape}>"

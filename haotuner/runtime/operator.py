@@ -15,6 +15,7 @@ from haotuner.ops.arithmetic import arithmetic_of
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp, PackOperand
 from haotuner.runtime.addresses import ARRAYS
+from haotuner.runtime.described import described_op
 from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
 from haotuner.words.limits import MAX_AXES
 from haotuner.words.op import Op
@@ -38,6 +39,9 @@ class Operator:
         self._names = tuple(operand.name for operand in op.inputs)
         self._count = -1 if self._derived else len(self._names)  # operands of a call that is passed on as it comes
         self._several = itemgetter(*self._names) if len(self._names) > 1 else None
+
+    def __repr__(self) -> str:
+        return described_op(self)
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
 from haotuner.runtime.chain import Chain, is_chain
 from haotuner.runtime.convolution import ConvBound, Convolution
+from haotuner.runtime.described import described_pack
 from haotuner.runtime.fronts import front_of
 from haotuner.runtime.gpus import find_gpu, ordinal_of, part_of
 from haotuner.runtime.group import Outputs, named_so
@@ -63,6 +64,9 @@ class Pack:
         self._next: Pack | None = None  # who serves what is bound from now on, once this pack is being handed over
         self.arena = Arena()
         self._models: dict[str, Model | Chain] = {}
+
+    def __repr__(self) -> str:
+        return described_pack(self)
 
     @property
     def ops(self) -> tuple[str, ...]:

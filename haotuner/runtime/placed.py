@@ -12,6 +12,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
+from haotuner.runtime.described import described_op
 from haotuner.runtime.linear import Closed
 from haotuner.runtime.linear_op import LinearOp
 from haotuner.runtime.on_device import check_lazy, empty_like, exchange_of, explained, stream_for
@@ -84,6 +85,9 @@ class PlacedLinear:
         except REFUSED as error:
             raise explained(self.name, error, {"x": x, "out": out}) from error
         return out
+
+    def __repr__(self) -> str:
+        return described_op(self)
 
     @property
     def name(self) -> str:

@@ -13,15 +13,19 @@ A pack infers: gradients are refused.
 
 from __future__ import annotations
 
-from haotuner.torch.comparison import WrongResult
-from haotuner.torch.convolution import PackedConvolution
-from haotuner.torch.exporting import export
-from haotuner.torch.layer import PackedLinear
-from haotuner.torch.model import ServedModel
-from haotuner.torch.needed import ops_of
-from haotuner.torch.ops import Registered, packed_tensor, register, share_threads
-from haotuner.torch.placed import PlacedLayer
-from haotuner.torch.swap import Swapped, swap, swap_linears
+from haotuner.extras import require_torch
+
+require_torch()
+
+from haotuner.torch.comparison import WrongResult  # noqa: E402
+from haotuner.torch.convolution import PackedConvolution  # noqa: E402
+from haotuner.torch.exporting import export  # noqa: E402
+from haotuner.torch.layer import PackedLinear  # noqa: E402
+from haotuner.torch.model import ServedModel  # noqa: E402
+from haotuner.torch.needed import ops_of  # noqa: E402
+from haotuner.torch.ops import Registered, packed_tensor, register, share_threads  # noqa: E402
+from haotuner.torch.placed import PlacedLayer  # noqa: E402
+from haotuner.torch.swap import Swapped, swap, swap_linears  # noqa: E402
 
 __all__ = [
     "PackedConvolution",

@@ -12,7 +12,8 @@ import torch
 
 from haotuner.graph.graph import Graph
 from haotuner.importing.aten_lengths import lengths_kept
-from haotuner.importing.exported import NAMES, SUFFIX, graph_of_program, symbols_of
+from haotuner.importing.exported import SUFFIX, graph_of_program, symbols_of
+from haotuner.importing.exported_file import NAMES
 
 
 def export(
@@ -47,6 +48,7 @@ def export(
         place = Path(out)
         place = place if place.suffix == SUFFIX else place.with_name(place.name + SUFFIX)
         lines = "\n".join(f"{symbol} {name}" for symbol, name in names.items())
+        program.example_inputs = None  # the caller's data, and pickles of classes that readers have not
         torch.export.save(program, str(place), extra_files={NAMES: lines})
     return graph
 

@@ -40,6 +40,10 @@ class ServedModel(torch.nn.Module):  # type: ignore[misc]
     def __copy__(self) -> ServedModel:
         return self.__deepcopy__({})
 
+    def extra_repr(self) -> str:
+        """What stands in the brackets of the module's text."""
+        return repr(self._served)
+
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
         """The outputs. UsageError names the input, what was expected and what was found; ValueError for gradients."""
         given = dict(zip(self._inputs, inputs, strict=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +12,7 @@ from haotuner.errors import UsageError
 from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
 from haotuner.ops.epilogue import STEPS, operands_of
 from haotuner.ops.groups import GROUPS
-from haotuner.ops.index import KINDS
+from haotuner.ops.index import kind_in, kind_named, kind_names
 from haotuner.ops.kind import Operand, OpKind, Option
 from haotuner.words.limits import MAX_EXTRA
 from haotuner.words.shape import AXIS_LIMIT, Shape
@@ -224,14 +225,17 @@ def _word_of(name: str, option: Option, value: str) -> str:
 
 
 def _kind(name: str) -> OpKind:
-    found = KINDS.get(name) or GROUPS.get(name)
+    found = kind_named(name)
     if found is not None:
         return found
     if name == "group" or name.startswith("group_"):
         raise UsageError(
             f"op {name!r}: a group is known by its file or by the pack that holds it; name --op group:FILE, or open the pack"
         )
-    raise UsageError(f"unknown op kind {name!r}; known kinds: {', '.join(sorted(KINDS))}")
+    names = kind_names()
+    near = difflib.get_close_matches(name, names, 1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(f"unknown op kind {name!r}; {meant}known kinds: {', '.join(names)}")
 
 
 def _from_spec(text: str) -> Op:
@@ -265,7 +269,7 @@ def _from_name(text: str) -> Op:
     text = text.strip()
     if text in GROUPS:
         return Op(kind=text, static=tuple(GROUPS[text].extents.items()))
-    kind = max((name for name in KINDS if f"{text}_".startswith(f"{name}_")), key=len, default=text.partition("_")[0])
+    kind = kind_in(text) or text.partition("_")[0]
     options = _kind(kind).options
     chosen = {_word_of(name, option, value): (name, value) for name, option in options.items() for value in option.choices}
     static: list[tuple[str, int]] = []

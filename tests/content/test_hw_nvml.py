@@ -63,7 +63,7 @@ def test_no_python_module(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     found = query_nvml()
     assert isinstance(found, NoGpu)
-    assert (found.reason, "haotuner[tune]" in found.remedy) == ("no-module", True)
+    assert (found.reason, ".[tune]" in found.remedy) == ("no-module", True)
 
 
 def test_the_real_module_on_this_machine_gives_a_clean_answer():

@@ -98,7 +98,7 @@ def test_a_changed_pack_is_refused_and_none_of_its_code_runs(tuned, cache, tmp_p
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="matplotlib: it is installed")
 def test_plots_need_matplotlib_and_the_message_says_how_to_get_it(tuned, cache, tmp_path):
     answer = haotuner("bench", str(tuned[0] / "pack"), "--plot", "x.png", cache=cache, cwd=tmp_path)
-    assert answer.code == 4 and "pip install 'haotuner[bench]'" in answer.err
+    assert answer.code == 4 and "pip install '.[bench]'" in answer.err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib: not installed")

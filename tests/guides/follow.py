@@ -7,6 +7,8 @@ first that does not do what the guide says ends the run with exit code 1. Three 
     ```python title=haotuner/ops/index.py after="line"         text that is inserted after the one line that contains this
     ```console                                                 `$ command`, more lines of it after `> `, then lines that its
                                                                output must contain
+
+``$ pip install -e FOLDER`` makes a package of the guide's known to the environment as pip would, without a network.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,7 @@ COMMAND_LIMIT_S = 600.0
 _FENCE = re.compile(r"^```(\w*)[ \t]*(.*)$")
 _SETTING = re.compile(r'(\w+)=(?:"([^"]*)"|(\S+))')
 _ANY = re.compile(r"\.\.\.|…")  # in a line of expected output: whatever stands there
+_INSTALL = re.compile(r"pip install -e (\w+)")
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", "build", "dist", ".*_cache", ".hypothesis")
 
 
@@ -144,6 +148,9 @@ def run(command: Command, tree: Path, limit_s: float = COMMAND_LIMIT_S) -> str:
     Raises:
         GuideWrong: it failed, took longer than the limit, or did not print what the guide shows.
     """
+    package = _INSTALL.fullmatch(command.text)
+    if package:
+        return installed(tree / package[1], tree)
     where = {**os.environ, "PATH": f"{tree / '.venv' / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
     where.pop("PYTHONPATH", None)
     try:
@@ -184,6 +191,20 @@ def copied(tree: Path) -> Path:
     script.write_text(f"#!{tree}/.venv/bin/python\nimport sys\nfrom haotuner.entry import main\n\nsys.exit(main())\n")
     script.chmod(0o755)
     return tree
+
+
+def installed(folder: Path, tree: Path) -> str:
+    """What an editable install of a package without dependencies leaves in the tree's environment."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (packages,) = (tree / ".venv" / "lib").glob("python3*/site-packages")
+    facts = packages / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = project.get("entry-points", {}).items()
+    lines = [line for group, names in groups for line in (f"[{group}]", *(f"{key} = {one}" for key, one in names.items()))]
+    (facts / "entry_points.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    (packages / f"c_{project['name']}.pth").write_text(f"{folder}\n", encoding="utf-8")
+    return f"installed {project['name']}"
 
 
 def follow(guide: Path, tree: Path, say: Callable[[str], None] = print) -> int:

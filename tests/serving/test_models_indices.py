@@ -134,7 +134,10 @@ def test_a_pack_is_checked_by_requests_that_have_answers(tmp_path: Path) -> None
     """Neither an index that the reference cannot answer nor one that no request can have ends in a traceback."""
     own = messages("next")
     pack = model_pack(tmp_path / "pack", {"own": own}, tuned=False, exact=False)
-    check_model(pack, "own", own, {"b": Span(first=1, last=3), "k": Span(first=2, last=3)})  # of one row there is no next one
+    # Of one row there is no next one.
+    check_model(
+        pack, "own", own, {"b": Span(first=1, last=3), "k": Span(first=2, last=3)}
+    )  # of one row there is no next one
     with pytest.raises(PackInvalid, match="no request that was drawn has an answer, rows are chosen that no tensor has"):
         check_model(pack, "own", own, {"b": Span(first=1, last=1), "k": Span(first=2, last=3)})
 

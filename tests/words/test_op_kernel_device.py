@@ -109,7 +109,7 @@ def test_names_append_only_what_differs_from_the_defaults():
     "text, why",
     [
         ("", "unknown op kind ''"),
-        ("conv:n=1", "unknown op kind 'conv'; known kinds: add_layer_norm"),
+        ("conv:n=1", "unknown op kind 'conv'; did you mean 'conv2d'? known kinds: add_layer_norm"),
         ("dense:n", "'n' is not KEY=VALUE"),
         ("dense:n=", "'n=' is not KEY=VALUE"),
         ("dense:n=0", "n=0 must be in 1..2^31-1"),

@@ -103,6 +103,21 @@ def test_a_file_that_does_not_come_in_keeps_no_other_out(db, gemm, tmp_path):
     assert "last.json: 1 rows" in result.stdout
 
 
+def test_a_file_tells_its_own_format(db, gemm, tmp_path):
+    run("import", gemm, "--db", db)
+    folder = tmp_path / "both"
+    folder.mkdir()
+    run("export", folder / "out.jsonl", "--db", db, "-q")
+    gemm.rename(folder / gemm.name)
+    other = f"sqlite:///{tmp_path}/other.db"
+    assert len(json.loads(run("import", folder, "--db", other, "--json"))["files"]) == 2
+    with_ids = [[r.id for r in open_store(url, write=False).records()] for url in (db, other)]
+    assert with_ids[0] == with_ids[1]
+    (tmp_path / "x.csv").write_text("m,n,k,time\n1,2,3,4.0\n")
+    with pytest.raises(UsageError, match=r"What comes in: Kernel Tuner's caches, and JSON Lines as"):
+        run("import", tmp_path / "x.csv", "--db", db)
+
+
 def test_one_file_that_does_not_come_in_is_told_as_itself(db, tmp_path):
     document, error = document_of(tmp_path / "none.json", "--db", db)
     (told,) = document["files"]

@@ -1,0 +1,44 @@
+"""Where an optional package is missing, Python's doors say so as the command line does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from haotuner import extras
+from haotuner.errors import EnvironmentMissing
+
+
+def without(package: str, statement: str) -> str:
+    """What a statement ends with in a process that has not the package."""
+    code = f"""
+import importlib.util as util, sys
+real = util.find_spec
+util.find_spec = lambda name, *more: None if name == {package!r} else real(name, *more)
+sys.modules[{package!r}] = None
+{statement}
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    return ended.stderr
+
+
+def test_tuning_without_its_extra_is_refused_in_the_words_of_the_command_line():
+    said = without("pandas", "import haotuner; haotuner.tune('dense:n=8,k=8')")
+    assert "haotuner.tune needs the tuning extra; not installed: pandas" in said
+    assert "pip install '.[tune]' in a clone of haotuner" in said and "No module named" not in said
+
+
+def test_torchs_door_without_torch_says_what_to_install():
+    said = without("torch", "import haotuner.torch")
+    assert "haotuner.torch needs PyTorch, which is not installed. Run: pip install torch" in said
+
+
+def test_whoever_catches_import_errors_still_does(monkeypatch):
+    monkeypatch.setattr(extras, "missing", list)
+    for refused in (extras.require_tuning, extras.require_torch):
+        with pytest.raises(ImportError) as error:
+            refused()
+        assert isinstance(error.value, EnvironmentMissing)
