@@ -15,6 +15,7 @@ from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.indexing import INDEXING
 from haotuner.importing.integers import INTEGERS
 from haotuner.importing.layout import LAYOUT
+from haotuner.importing.less_common import LESS_COMMON
 from haotuner.importing.microsoft import MICROSOFT
 from haotuner.importing.moved_bytes import moving_bytes
 from haotuner.importing.norms import NORMS
@@ -23,6 +24,7 @@ from haotuner.importing.products import PRODUCTS
 from haotuner.importing.quantised import QUANTISED
 from haotuner.importing.recurrent import RECURRENT
 from haotuner.importing.reductions import REDUCTIONS
+from haotuner.importing.regions import REGIONS
 from haotuner.importing.resize import RESIZE
 from haotuner.importing.sampled import SAMPLED
 from haotuner.importing.spectra import SPECTRA
@@ -42,6 +44,8 @@ _RULES: Mapping[str, Rule] = {
     **RESIZE,
     **SAMPLED,
     **SPECTRA,
+    **REGIONS,
+    **LESS_COMMON,
     **INDEXING,
     **RECURRENT,
     **DATA,

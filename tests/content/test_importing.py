@@ -175,11 +175,11 @@ def test_outputs_keep_their_names_even_where_they_are_inputs():
 
 def test_every_unknown_operator_is_listed_with_where_it_is():
     nodes = [
-        helper.make_node("Unique", ["x"], ["a"], name="first"),
+        helper.make_node("StringNormalizer", ["x"], ["a"], name="first"),
         helper.make_node("Mystery", ["x"], ["b"], name="second", domain="acme"),
         helper.make_node("Mystery", ["x"], ["c"], name="third", domain="acme"),
     ]
-    with pytest.raises(UsageError, match=r"acme\.Mystery: 2 \(second, third\); Unique: 1 \(first\)"):
+    with pytest.raises(UsageError, match=r"acme\.Mystery: 2 \(second, third\); StringNormalizer: 1 \(first\)"):
         graph_of(model(nodes, {"x": ["m"]}, ["b"]), None, {})
 
 

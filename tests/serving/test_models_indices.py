@@ -135,9 +135,7 @@ def test_a_pack_is_checked_by_requests_that_have_answers(tmp_path: Path) -> None
     own = messages("next")
     pack = model_pack(tmp_path / "pack", {"own": own}, tuned=False, exact=False)
     # Of one row there is no next one.
-    check_model(
-        pack, "own", own, {"b": Span(first=1, last=3), "k": Span(first=2, last=3)}
-    )  # of one row there is no next one
+    check_model(pack, "own", own, {"b": Span(first=1, last=3), "k": Span(first=2, last=3)})
     with pytest.raises(PackInvalid, match="no request that was drawn has an answer, rows are chosen that no tensor has"):
         check_model(pack, "own", own, {"b": Span(first=1, last=1), "k": Span(first=2, last=3)})
 
