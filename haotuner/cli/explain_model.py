@@ -18,6 +18,8 @@ def model_document(manifest: Manifest, model: str, region: str) -> dict[str, Any
     if model not in held:
         raise UsageError(f"the pack says nothing of the plan of a model {model!r}; it does of {', '.join(held) or 'none'}")
     found = dict(held[model], model=model)
+    if not _is_whole(found):
+        raise UsageError(f"what the pack says of the plan of a model {model!r} is not whole; restore the pack or tune again")
     if region:
         kept = [one for one in found["regions"] if region in _tensors(one)]
         if not kept:
@@ -25,6 +27,18 @@ def model_document(manifest: Manifest, model: str, region: str) -> dict[str, Any
             raise UsageError(f"--region {region!r}: no kernel of {model} makes it; some that kernels make: {every}")
         found["regions"] = kept
     return found
+
+
+def _is_whole(plan: dict[str, Any]) -> bool:
+    """Whether nothing lacks that is printed; types were checked with the manifest."""
+    regions, ways = plan.get("regions", ()), plan.get("ways", ())
+    kernels = [one for region in regions for who in ("chosen", "greedy") for one in region.get(who, ({},))]
+    return (
+        {"status", "measured", "requests", "regions"} <= plan.keys()
+        and all(region.get("outputs") for region in regions)
+        and all({"output", "primitives", "us"} <= kernel.keys() for kernel in kernels)
+        and all({"where", "us", "requests", "one_plan_us", "own_kernels"} <= way.keys() for way in ways)
+    )
 
 
 def print_model(document: dict[str, Any], *, every: bool) -> None:

@@ -16,11 +16,27 @@ _NUMBERS = frozenset(NUMBER)
 _ESCAPES = re.compile(rb"\\(u....|[^nt\"/\\])")  # but those that print: new line, tabulator, quotes, slashes
 L3_LIMIT_BYTES = 1 << 36
 
+_KERNEL: dict[str, Any] = {"output": str, "primitives": [str], "us": NUMBER, "beside": [str]}
+MODEL_PLAN: dict[str, Any] = {
+    "status": str,
+    "measured": NUMBER,
+    "requests": NUMBER,
+    "predicted_us": {str: {str: {str: NUMBER}}},  # by threads, request and kind of step
+    "regions": [{"outputs": [str], "chosen": [_KERNEL], "greedy": [_KERNEL]}],
+    "ways": [{"where": str, "us": NUMBER, "requests": [{str: NUMBER}], "one_plan_us": NUMBER, "own_kernels": NUMBER}],
+}
 DOCUMENT: dict[str, Any] = {
     "haotuner": str,
     "toolchain": {str: str},
     "verification": {"numbers": bool, "why": str},
-    "tuning": {"shapes": str, "weights": str, "seconds": NUMBER, "stopped": str},
+    "tuning": {
+        "shapes": str,
+        "weights": str,
+        "seconds": NUMBER,
+        "stopped": str,
+        "model_ranges": {str: {str: PAIR}},  # of each dimension, the first and the last size that was tuned
+        "models": {str: MODEL_PLAN},
+    },
     "driver": {"version": int},  # the oldest CUDA whose driver takes the code; packs of earlier versions do not say
     "device": {"name": str, "kind": str, "l3_bytes": (*NUMBER, type(None))},
 }

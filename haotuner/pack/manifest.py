@@ -203,13 +203,17 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
     if "facts_sha256" in document:
         apart = FactsFile(folder.path, document["facts_sha256"])
         ops = tuple(replace(op, facts=OpFacts(apart, op.name)) for op in ops)
+    arch = _named(device, "arch", ARCH)
+    loose = [op.name for op in ops if op.kind == "dense" and op.kept and not is_placed(arch)]
+    if loose:
+        raise ValueError(f"op {loose[0]!r}: code for a CPU reads panels of a weight, of which its entry says nothing")
     models = read_models(document.get("models", {}))
     if len({op.name for op in ops}) != len(ops) or not (ops or models):
         raise ValueError("ops must be named once each; without a model there is at least one")
     return Manifest(
         library=library,
         sha256=sha256,
-        arch=_named(device, "arch", ARCH),
+        arch=arch,
         device_id=_named(device, "id", DEVICE_ID),
         ops=ops,
         document=document,

@@ -19,6 +19,7 @@ from haotuner.runtime.described import described_end
 from haotuner.runtime.handed import NAMES, Handed, address
 
 _VERSION = 1  # of runtime/native/model/entry.h
+_LARGEST_EXTENT = 1 << 40  # as runtime/native/model/model.h
 _VERSION_AT, _COMPARED = 8, 3  # bytes into a schedule, and the first version that has checksums of weights
 _AXES = 16
 _TEXT = 320
@@ -228,7 +229,10 @@ class NativeModel:
             self._said.append(said)
 
     def memory(self, dims: list[int]) -> int:
-        """Bytes of working memory of a call with these dimensions."""
+        """Bytes of working memory of a call with these dimensions. UsageError where one is no size of a tensor."""
+        for name, size in zip(self.dims, dims, strict=True):
+            if not 0 <= size <= _LARGEST_EXTENT:
+                raise UsageError(f"{self.name}: {name}={size} is no size of a tensor; 0 to {_LARGEST_EXTENT} are")
         given, found = np.array(dims, np.int64), np.zeros(1, np.int64)
         self._call(self._mapped.door.memory, address(given), address(found))
         return int(found[0])
