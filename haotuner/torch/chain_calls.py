@@ -37,7 +37,15 @@ class ChainClass(type):
     _haotuner_source: type
 
 
-copyreg.pickle(ChainClass, lambda made: (_itself, (made._haotuner_source,)))  # type: ignore[arg-type]
+def _itself(kind: type) -> type:
+    return kind
+
+
+def _reduced(made: Any) -> Any:
+    return _itself, (made._haotuner_source,)
+
+
+copyreg.pickle(ChainClass, _reduced)
 
 
 def class_with(source: type, methods: Mapping[str, FunctionType | Callable[..., Any]]) -> type:
@@ -51,7 +59,3 @@ def class_of(module: torch.nn.Module) -> type:
     """The class that a module was written as, whether or not its chains are called at once."""
     kind = type(module)
     return kind._haotuner_source if isinstance(kind, ChainClass) else kind
-
-
-def _itself(kind: type) -> type:
-    return kind

@@ -84,10 +84,10 @@ class _Reader:
 
     def lines(self, name: str, caller: torch.nn.Module) -> Iterator[list[Any]]:
         """Runs of modules, each of which takes the result of the one before and is alone in that; None for another thing."""
-        kind = class_of(caller)
+        kind: Any = class_of(caller)
         if kind.forward is Sequential.forward:
             self.classes[id(caller)] = self._class(kind, {"forward": sequential_forward})
-            yield list(caller)  # type: ignore[call-overload]
+            yield list(caller)
             return
         joined: dict[str, Any] = {}
         for method, owner, function in _methods(kind, caller):

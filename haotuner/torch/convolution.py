@@ -144,10 +144,8 @@ class PackedConvolution(PackedLinear):
     def _by_torch(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         compute: Any = getattr(torch.nn.functional, KINDS[self._kind])
         if not self.transposed:
-            return compute(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[no-any-return]
-        return compute(  # type: ignore[no-any-return]
-            x, weight, bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
-        )
+            return compute(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        return compute(x, weight, bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation)
 
     def _sides(self) -> int:
         """Axes of an image behind its batch, the channels among them."""

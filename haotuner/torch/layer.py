@@ -269,7 +269,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     def __deepcopy__(self, memo: dict[int, Any]) -> PackedLinear:
         copy = self.__class__.__new__(self.__class__)
         memo[id(self)] = copy
-        shared = {"_linear": self._linear.twin(), "_alone": None, "_registered": self._registered}
+        shared: dict[str, Any] = {"_linear": self._linear.twin(), "_alone": None, "_registered": self._registered}
         shared |= {
             "_operator": self._operator,
             "_fold": None,
@@ -317,7 +317,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def _show(self) -> None:
         """Buffers that share the bound linear's memory: what the registered operator takes in a compiled model."""
-        former, registered = self.packed, self._registered
+        former, registered = self._buffers["packed"], self._registered
         self.packed = packed_tensor(self._linear)
         if registered is not None and registered.pack is not self._linear.owner:  # after a hand-over: operators stay the old
             self.packed = registered.pack_weight(self._linear.name, tensor_of(self._linear.weight(), self._own))

@@ -43,7 +43,7 @@ class Registered:
         if pack.gpu is None:
             share_threads(pack)
         self.pack = self._pack = pack
-        self._packing = _Packing(pack)
+        self._packing: Any = _Packing(pack)
         self.folded: WeakValueDictionary[int, Any] = WeakValueDictionary()  # layers by the address of their packed weight
         self._library = torch.library.Library("haotuner", "FRAGMENT")
         self.names = pack.ops

@@ -10,6 +10,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
+import haotuner  # noqa: E402
 import haotuner.torch as adapter  # noqa: E402
 from tests.serving.test_torch_chains import IMAGE, Head, X, close, twins  # noqa: E402
 
@@ -174,3 +175,29 @@ def test_double_is_computed_in_double(chained):
             found, want = served.double()(x.double()), plain.double()(x.double())
             assert found.dtype is torch.float64 and torch.allclose(found, want, atol=1e-12, rtol=1e-12)
             assert close(served.float()(x), plain.float()(x))
+
+
+class Conv1D(nn.Module):  # type: ignore[misc, name-defined]
+    """As transformers' of that name: a linear whose weight is stored (in, out)."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight, self.bias = nn.Parameter(torch.randn(nx, nf)), nn.Parameter(torch.randn(nf))
+
+    def forward(self, x: Any) -> Any:
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view((*x.shape[:-1], self.nf))
+
+
+def test_a_linear_that_is_stored_by_input(made, monkeypatch):
+    monkeypatch.setattr(Conv1D, "__module__", "transformers.pytorch_utils")
+    with haotuner.load(made.path, threads=1) as pack, torch.inference_mode():
+        assert adapter.ops_of(nn.Sequential(Conv1D(64, 16))) == {"dense:n=64,k=16,weight=kn": 1}
+        plain, served, told = twins(nn.Sequential(Conv1D(64, 16)), pack)
+        assert told.replaced == ("0",) and served[0].nf == 64 and served[0].weight.shape == (16, 64)
+        x = torch.randn(2, 5, 16)
+        assert close(served(x), plain(x)) and close(copy.deepcopy(served)(x), plain(x))
+        for net in (plain, served):
+            net[0].weight.data += 1
+        assert close(served(x), plain(x)) and close(served.double()(x.double()), plain.double()(x.double()))
+        assert served.state_dict().keys() == plain.state_dict().keys()
