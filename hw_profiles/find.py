@@ -103,6 +103,7 @@ def _unknown(text: str, wanted: str) -> str:
     starts = [name for name in sorted(known) if wanted and name.startswith(wanted)]  # "a100": a100-40gb before a10
     close = difflib.get_close_matches(wanted[:80], known, n=3, cutoff=0.4)
     near = list(dict.fromkeys(known[name] for name in (*starts[:3], *close)))[:4]
+    near = [*(["cuda:0"] if wanted.startswith("gpu") else []), *near]
     hint = f"nearest: {', '.join(near)}; " if near else ""
     here = "this host is cpu, cpu:avx2, cuda, cuda:N, a part of a GPU cuda:0/64"
     return f"unknown device {text.strip()[:80]!r}; {hint}`haotuner devices` lists all ({here})"

@@ -23,7 +23,7 @@ FLOORS = {
     number: tuple(parts.split())
     for number, parts in enumerate(
         (
-            "errors files scratch ops words control_groups",  # 0
+            "errors extras files scratch ops words control_groups",  # 0
             "microkernels hw_profiles workloads workload_images trace judge isolate graph generate importing",  # 1
             "select cost plan transfer",  # 2
             "tuning initial_model backends measure records search orchestrate",  # 3

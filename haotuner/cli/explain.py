@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -151,6 +152,8 @@ def _named(op: str, groups: Mapping[str, str]) -> str:
 
 
 def _extents(shape: str, axes: Sequence[str]) -> dict[str, int]:
+    if len(axes) == 1 and re.fullmatch(r"[0-9]{1,10}", shape.strip()):
+        shape = f"{axes[0]}={shape.strip()}"
     spans = dict(ShapeRange.parse(shape).spans)
     if set(spans) != set(axes) or any(len(span) != 1 or span.last > AXIS_LIMIT for span in spans.values()):
         example = ";".join(f"{axis}=37" for axis in axes)

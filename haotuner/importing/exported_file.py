@@ -189,7 +189,7 @@ def _only_tensors(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, t
     with archive.open(info) as file:
         data = file.read()
     try:
-        held = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True) if data else None
+        held = torch.load(io.BytesIO(data), map_location=lambda storage, _: storage, weights_only=True) if data else None
     except Exception as error:  # torch raises whatever its unpickler finds
         reason = str(error).partition("\n")[0][:160]
         raise UsageError(

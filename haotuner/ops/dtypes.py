@@ -54,4 +54,6 @@ DTYPES: dict[str, DType] = {
         DType(name="int32", size=4, numpy="int32", eps=0.0, code=0, low=-(2**31), high=2**31 - 1),
     )
 }
+# As numpy, torch and ONNX call the types of ops.
+DTYPE_ALIASES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 DTYPE_BYTES: dict[str, int] = {name: dtype.size for name, dtype in DTYPES.items()}

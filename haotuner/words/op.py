@@ -9,7 +9,7 @@ from functools import cache
 from math import prod
 
 from haotuner.errors import UsageError
-from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
+from haotuner.ops.dtypes import DTYPE_ALIASES, DTYPE_BYTES, DTYPES
 from haotuner.ops.epilogue import STEPS, operands_of
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import kind_in, kind_named, kind_names
@@ -250,7 +250,7 @@ def _from_spec(text: str) -> Op:
         if key in _FIELDS or key in options:
             if key in fields:
                 raise UsageError(f"op {text!r}: {key} is given twice")
-            fields[key] = value
+            fields[key] = DTYPE_ALIASES.get(value, value) if key == "dtype" else value
         elif re.fullmatch(r"[0-9]{1,10}", value):
             static.append((key, int(value)))
         else:

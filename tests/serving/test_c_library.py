@@ -59,7 +59,7 @@ def test_the_cpp_example_through_cmake(installed, made, tmp_path):
     if shutil.which("c++") is None:
         pytest.skip("c++: not installed")
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.16)\nproject(server CXX)\nfind_package(haotuner REQUIRED)\n"
+        "cmake_minimum_required(VERSION 3.16)\nproject(server CXX)\nfind_package(haotuner 0.1 REQUIRED)\n"
         "find_package(Threads REQUIRED)\n"
         f"add_executable(server {CLIB / 'examples/serve.cpp'})\n"
         "target_compile_options(server PRIVATE -std=c++17 -Wall -Wextra -Werror)\n"

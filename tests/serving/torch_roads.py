@@ -8,18 +8,21 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import torch
+import pytest
 
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.products import Finder
 from haotuner.orchestrate.segments import cut, flattened
-from haotuner.torch import export
 from haotuner.whole_model import graph_of
 from haotuner.words.op import Op
+
+torch = pytest.importorskip("torch")
 
 
 def by_both(module: Any, args: tuple[Any, ...], dynamic: tuple[Any, ...], shapes: str, folder: Path) -> tuple[Graph, Graph]:
     """The graphs of the module's ONNX file and of its ``.pt2`` file, for one range of sizes."""
+    from haotuner.torch import export
+
     module = module.eval()
     export(module, args, dynamic, out=folder / "m.pt2")
     with contextlib.redirect_stdout(io.StringIO()):

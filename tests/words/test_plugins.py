@@ -67,6 +67,11 @@ def test_a_broken_one_is_told_with_its_package_and_nothing_else_is(package, name
     assert families_for(Op.parse("softmax:"), "cpu")
 
 
+def test_types_have_the_names_of_other_libraries_too():
+    for one, other in (("float32", "fp32"), ("float16", "fp16"), ("bfloat16", "bf16")):
+        assert Op.parse(f"dense:n=8,k=8,dtype={one}") == Op.parse(f"dense:n=8,k=8,dtype={other}")
+
+
 def test_an_unknown_kind_is_told_with_the_nearest(package):
     with pytest.raises(UsageError, match="unknown op kind 'dens'; did you mean 'dense'"):
         Op.parse("dens:n=8,k=8")
