@@ -36,10 +36,10 @@ from haotuner.pack.device_models import answered, answered_chain
 from haotuner.pack.device_numbers import ordinal_for
 from haotuner.pack.manifest import read_manifest
 from haotuner.runtime.chain import Chain
-from haotuner.runtime.model import Model
+from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.placed_chain import PlacedChain
-from haotuner.runtime.placed_model import PlacedModel
+from haotuner.runtime.placed_model import PlacedModelBound
 from haotuner.words.op import Op
 from haotuner.words.shape import Span
 
@@ -160,7 +160,7 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
         for opened in _opened(pack):
             with opened:
                 model = opened.model(name)
-                parts: list[Model] = list(model.segments.values()) if isinstance(model, Chain) else [model]
+                parts: list[ModelBound] = list(model.segments.values()) if isinstance(model, Chain) else [model.bound]
                 if references is None:
                     ends = {end.name for part in parts for end in (*part.inputs, *part.outputs)}
                     try:
@@ -260,11 +260,11 @@ def _whole(model: Chain, given: Mapping[str, Any]) -> dict[str, Any]:
     return answered_chain(model, given, SEED) if isinstance(model, PlacedChain) else model.run(given, seed=SEED)
 
 
-def _check_part(part: Model, values: Mapping[str, Any], sizes: Mapping[str, int], most: float) -> None:
+def _check_part(part: ModelBound, values: Mapping[str, Any], sizes: Mapping[str, int], most: float) -> None:
     if not all(end.name in values for end in (*part.inputs, *part.outputs)):
         return  # of a side of a branch that was not taken, or of a loop's body: the whole call runs it
     given = {end.name: values[end.name] for end in part.inputs}
-    found = answered(part, given) if isinstance(part, PlacedModel) else part.run(given)
+    found = answered(part, given) if isinstance(part, PlacedModelBound) else part.run(given)
     for output, computed in found.items():
         far = difference(computed, values[output])
         if far > most:

@@ -219,7 +219,7 @@ def test_a_condition_of_several_elements_is_refused():
         interpret(graph, {"x": rows(2, 1), "flags": np.ones(2, bool)})
     with pytest.raises(PackInvalid, match="is not a model's chain"):
         damaged = b'{"chain": [{"do": "when"}], "name": "a", "dims": [], "inputs": [], "outputs": []}'
-        haotuner.runtime.chain.Chain(None, damaged, "a", lambda name: None)
+        haotuner.runtime.chain_bound.ChainBound(None, damaged, "a", lambda name: None)
 
 
 def test_a_reflection_needs_as_many_elements():
