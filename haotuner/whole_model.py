@@ -7,12 +7,12 @@ tuner along.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from math import prod
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,9 @@ from haotuner.graph.singles import in_singles
 from haotuner.graph.types import FLOATS, HALVES, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
+from haotuner.isolate.group import how_it_ended
 from haotuner.ops.dtypes import DTYPES
 from haotuner.orchestrate.agreements import demands, unmet
 from haotuner.orchestrate.index_sources import index_sources
@@ -102,20 +105,18 @@ def graph_of(file: Path, shapes: str, *, defaults: bool = True) -> Graph:
     return read(file, ranges=lambda inputs: ranges_of(inputs, shapes), defaults=defaults)
 
 
-def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str]) -> None:
+def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str], abandoned: Event | None = None) -> None:
     """``check_model`` in a process of its own. PackInvalid with its words."""
-    command = [sys.executable, "-m", "haotuner.whole_model", str(pack), str(file), shapes]
+    words = [sys.executable, "-m", "haotuner.whole_model", str(pack), str(file), shapes]
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, env=dict(environment) or None, timeout=CHECK_LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
+        answer = command.run(words, CHECK_LIMIT_S, dict(environment) or None, abandoned=abandoned)
+    except TimedOut as error:
         raise PackInvalid(
             f"the check of the new pack's model took more than {CHECK_LIMIT_S:.0f} s; tune for smaller sizes, or on a host "
             "that is less busy: what was measured is kept in the records"
         ) from error
-    if answer.returncode != 0:
-        said = answer.stderr.strip()[-1500:] or f"status {answer.returncode}"
+    if answer.code != 0:
+        said = answer.errors.strip()[-1500:] or how_it_ended(answer.code)
         raise PackInvalid(f"the model of the new pack did not pass its check and was not published: {said}")
 
 

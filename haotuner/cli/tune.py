@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +18,7 @@ from haotuner.cli.devices import columns
 from haotuner.cli.output import counted, say, tell
 from haotuner.cli.progress import Watcher
 from haotuner.cli.requested import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
+from haotuner.cli.stopping import STOPPED, Stopping
 from haotuner.errors import UsageError
 from haotuner.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, ops_asked, serves_on
 from haotuner.search.policies.names import NAMES
@@ -121,102 +120,85 @@ def tune(
     verbose: Verbose = False,
 ) -> None:
     """Tune on this host for a range of shapes and write a pack. By default: BERT-base's four dense layers, m 1..2048."""
-    cores = len(os.sched_getaffinity(0))
-    if op and workload:
-        raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
-    if file and (op or workload):
-        raise UsageError("a model brings its own ops; leave --op and --workload out")
-    peers = peers_of(PEERS_HERE if against is None else against)
-    said = shapes or ["dynamic"]
-    seconds = None if budget is None else seconds_of(budget)
-    began = time.monotonic()
-    asked = read_models(file, said, serves_on(device), quiet=quiet) if file else None
-    arrivals = arrivals_of(*said) if asked is None else asked.arrivals
-    if workload is not None:
-        arrivals = arrivals.with_own(workload_shapes(workload))
-    request = Request(
-        ops=ops_asked(op or None, workload, arrivals, device) if asked is None else asked.ops,
-        models=() if asked is None else asked.models,
-        arrivals=arrivals,
-        device=device,
-        threads=() if threads is None else threads_of(threads),
-        budget_s=seconds,
-        out=out,
-        db=db,
-        seed=seed,
-        resume=resume,
-        weights=weights,
-        batch_invariant=batch_invariant,
-        search=search,
-        model=model,
-        zero_measure=zero_measure,
-        objective=objective,
-        strategy=strategy,
-        early_stopping=early_stopping,
-        spent_s=0.0 if asked is None else time.monotonic() - began,
-        cache=cache_folder(os.environ),
-        environment=dict(os.environ),
-    )
-    request.check()
-    budget_s = request.seconds
-    if not quiet:
-        what = ", ".join(one.written.name for one in request.models) or ", ".join(o.name for o in request.ops)
-        here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
-        how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
-        tell(f"tuning {what} for {request.shapes} on {device}, {how}")
-    from haotuner.cli.speed import compare, times_table
-    from haotuner.producing import produce
+    stopping = Stopping(out)
+    with stopping.signals():
+        cores = len(os.sched_getaffinity(0))
+        if op and workload:
+            raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
+        if file and (op or workload):
+            raise UsageError("a model brings its own ops; leave --op and --workload out")
+        peers = peers_of(PEERS_HERE if against is None else against)
+        said = shapes or ["dynamic"]
+        seconds = None if budget is None else seconds_of(budget)
+        began = time.monotonic()
+        asked = read_models(file, said, serves_on(device), quiet=quiet) if file else None
+        arrivals = arrivals_of(*said) if asked is None else asked.arrivals
+        if workload is not None:
+            arrivals = arrivals.with_own(workload_shapes(workload))
+        request = Request(
+            ops=ops_asked(op or None, workload, arrivals, device) if asked is None else asked.ops,
+            models=() if asked is None else asked.models,
+            arrivals=arrivals,
+            device=device,
+            threads=() if threads is None else threads_of(threads),
+            budget_s=seconds,
+            out=out,
+            db=db,
+            seed=seed,
+            resume=resume,
+            weights=weights,
+            batch_invariant=batch_invariant,
+            search=search,
+            model=model,
+            zero_measure=zero_measure,
+            objective=objective,
+            strategy=strategy,
+            early_stopping=early_stopping,
+            spent_s=0.0 if asked is None else time.monotonic() - began,
+            cache=cache_folder(os.environ),
+            environment=dict(os.environ),
+        )
+        request.check()
+        budget_s = request.seconds
+        if not quiet:
+            what = ", ".join(one.written.name for one in request.models) or ", ".join(o.name for o in request.ops)
+            here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
+            how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
+            tell(f"tuning {what} for {request.shapes} on {device}, {how}")
+        from haotuner.cli.speed import compare, times_table
+        from haotuner.producing import produce
 
-    watcher = Watcher(request.ops, budget_s, quiet=quiet)
-    with watcher, _signals(watcher):
-        report = produce(request, watcher)
-    speed = None
-    if report.device.kind != "cpu":  # peers run on this host's CPU
-        if peers and against is not None:
-            tell(f"--against {against}: peers on a GPU are raced by `haotuner bench`, not here")
-        peers = ()
-    if peers and report.stopped != "signal" and not zero_measure and asked is None:
-        speed = compare(request, report, peers, quiet=quiet)
-    if json_output:
-        of_models = {} if asked is None else asked.document(report)
-        say(json.dumps({**report.document, **of_models, "speed": None if speed is None else speed.document}, indent=1))
-    elif quiet:
-        say(str(report.pack))
-    else:
-        by_op = bool(report.tuned) and (asked is None or verbose)  # a model has dozens of ops
-        if by_op:
-            say(_table(report, speed))
-            say(_legend(report))
-        if speed is not None:
-            say(speed.note())
-        if by_op:
-            say(f"\n{times_table(report, speed)}")
-        if asked is not None:
-            say(asked.table(report))
-        say(_closing(report, verbose=verbose))
-    if not report.complete:
-        raise typer.Exit(3)
-
-
-@contextmanager
-def _signals(watcher: Watcher) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks the tuner to finish, the second stops it where it is; records are safe either way.
-
-    Before the first op is begun there is nothing to write a pack from, and the first one stops it, too.
-    """
-
-    def asked(number: int, frame: FrameType | None) -> None:
-        if watcher.stop or not watcher.begun:
-            raise KeyboardInterrupt
-        watcher.stop = True
-        tell("\nstopping: writing a pack from what is measured; once more to stop at once")
-
-    kept = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+        stopping.watcher = Watcher(request.ops, budget_s, quiet=quiet)
+        with stopping.watcher:
+            report = produce(request, stopping.watcher)
+        speed = None
+        if report.device.kind != "cpu":  # peers run on this host's CPU
+            if peers and against is not None:
+                tell(f"--against {against}: peers on a GPU are raced by `haotuner bench`, not here")
+            peers = ()
+        stopping.racing = True
+        if peers and not stopping.asked and not zero_measure and asked is None:
+            with suppress(KeyboardInterrupt):  # the pack is there, and its figures are told without peers
+                speed = compare(request, report, peers, quiet=quiet)
+        if json_output:
+            of_models = {} if asked is None else asked.document(report)
+            say(json.dumps({**report.document, **of_models, "speed": None if speed is None else speed.document}, indent=1))
+        elif quiet:
+            say(str(report.pack))
+        else:
+            by_op = bool(report.tuned) and (asked is None or verbose)  # a model has dozens of ops
+            if by_op:
+                say(_table(report, speed))
+                say(_legend(report))
+            if speed is not None:
+                say(speed.note())
+            if by_op:
+                say(f"\n{times_table(report, speed)}")
+            if asked is not None:
+                say(asked.table(report))
+            say(_closing(report, verbose=verbose))
+        if stopping.asked or not report.complete:
+            raise typer.Exit(STOPPED)
 
 
 def _table(report: Report, speed: Speed | None) -> str:

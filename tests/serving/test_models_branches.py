@@ -128,7 +128,7 @@ def rows(count: int, sign: float) -> Any:
 
 def agree(model: Any, graph: Graph, given: dict[str, Any]) -> None:
     wanted = interpret(graph, given)
-    for found in (model.run(given), model._walked(given, None, None, lambda one, own, placed: one.run(own, placed))):
+    for found in (model.run(given), model.bound._walked(given, None, None, lambda one, own, placed: one.run(own, placed))):
         assert list(found) == list(graph.outputs)
         for name, want in wanted.items():
             np.testing.assert_allclose(found[name], want, rtol=3e-4, atol=3e-4)
