@@ -133,6 +133,11 @@ class ChainBound:
         return {end.name: _delivered(found[place], end, out) for place, end in enumerate(self._outputs)}
 
     @property
+    def native(self) -> NativeModel | None:
+        """The chain as the library knows it; None of packs whose library knows the segments alone."""
+        return self._native
+
+    @property
     def _linked(self) -> NativeModel:
         assert self._native is not None
         return self._native

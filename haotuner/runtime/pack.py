@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from haotuner.runtime.model_handle import difference_of_ends
 from haotuner.runtime.placed import PlacedBound, PlacedLinear
 from haotuner.runtime.placed_chain import PlacedChain, PlacedChainBound
 from haotuner.runtime.placed_model import PlacedModel, PlacedModelBound
+from haotuner.runtime.suitability import checked_bytes, default_threads, reservations
 from haotuner.runtime.typed import numpy_type
 from haotuner.words import limits
 from haotuner.words.limits import MAX_THREADS
@@ -51,16 +53,21 @@ class Pack:
         device: Any = None,
         *,
         check_weights: bool = True,
+        max_request_bytes: SupportsIndex | None = None,
     ) -> None:
         """``check_weights``: whether opening a whole model compares its weights with their checksums."""
         self.path = Path(path)
         self.check_weights = check_weights
+        self._most_bytes = 0 if max_request_bytes is None else checked_bytes(max_request_bytes)
         ordinal = ordinal_of(device)
         self.gpu = None if ordinal is None else part_of(find_gpu(ordinal), device)
-        self.threads = min(usable_cores(), MAX_THREADS) if threads is None else checked_threads(threads)
+        if threads is not None:
+            threads = checked_threads(threads)
         self._library: Library | None = Library(self.path, self.gpu)
         self.is_open = True  # whether it was not closed: every call asks
         self.manifest = self._library.manifest
+        cores = min(usable_cores(), MAX_THREADS)
+        self.threads: int = default_threads(self.manifest, cores) if threads is None else threads
         self._ops = {op.name: op for op in self.manifest.ops}
         # By identity, so that a snapshot is one step while other threads bind (a WeakSet's is not). No lock: a child may be
         # forked while another thread would hold it.
@@ -128,6 +135,12 @@ class Pack:
 
     def _opened(self, name: str, segment: Callable[[str], ModelBound] | None) -> AnyModelBound:
         """``segment``: opens those of a chain; None where a chain is none that may be here. PackInvalid."""
+        opened = self._opened_freely(name, segment)
+        if self._most_bytes and opened.native is not None:
+            opened.native.limit(self._most_bytes)
+        return opened
+
+    def _opened_freely(self, name: str, segment: Callable[[str], ModelBound] | None) -> AnyModelBound:
         mapped = self.library().mapped
         hashed = self.check_weights and not mapped.compares_weights(name)
         with opened_model(self.path, self.manifest, name, hashed=hashed) as files:
@@ -333,7 +346,8 @@ def checked_threads(threads: Any) -> int:
         count = 0
     if isinstance(threads, bool) or not 1 <= count <= MAX_THREADS:
         raise UsageError(
-            f"threads={threads!r} must be a whole number in 1..{MAX_THREADS}, or None for all {usable_cores()} cores"
+            f"threads={threads!r} must be a whole number in 1..{MAX_THREADS}, or None for the tuned count nearest to "
+            f"{usable_cores()} cores"
         )
     return count
 
@@ -344,8 +358,12 @@ def load(
     device: Any = None,
     *,
     check_weights: bool = True,
+    max_request_bytes: SupportsIndex | None = None,
 ) -> Pack:
-    """Open a pack for serving with ``threads`` threads (None: the cores and CPU time that this process may use).
+    """Open a pack for serving with ``threads`` threads.
+
+    None: the tuned count that is nearest to the cores and CPU time that this process may use, and not above where there is
+    one. A warning says of an unverified pack, and of one that was made for another CPU, that it is.
 
     ``device`` (``"cuda:0"``, ``"cuda"`` for the first) serves tensors of that device; otherwise it is the CPU, whatever the
     pack holds. ``"cuda:0/64"`` serves by the plans for 64 of its multiprocessors; it is the caller who limits the process to
@@ -353,6 +371,9 @@ def load(
 
     Opening a whole model compares its weights with their checksums while they are read. ``check_weights=False`` leaves that
     out, for a server that cannot wait; damaged weights then give wrong numbers.
+
+    ``max_request_bytes``: what one request to a whole model may take of working memory (``Model.memory_bytes``) and outputs
+    together. A larger one is refused with a UsageError before anything is allocated. None: no bound.
 
     A pack is code: its library runs in this process with all rights of this process. Hashes find damage, not malice, so load
     only packs that you would run as a program.
@@ -363,4 +384,7 @@ def load(
         PackMismatch: the pack needs another CPU, device, driver or platform.
         EnvironmentMissing: there is no such device, or no driver.
     """
-    return Pack(path, threads, device, check_weights=check_weights)
+    pack = Pack(path, threads, device, check_weights=check_weights, max_request_bytes=max_request_bytes)
+    for words in reservations(pack.manifest, on_cpu=pack.gpu is None):
+        warnings.warn(f"{path}: {words}", stacklevel=2)
+    return pack
