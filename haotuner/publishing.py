@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -45,6 +45,7 @@ SAID_MOST = 600  # letters of what a compiler says
 # Of what the first pack of a run took to build, where objects are kept: MiniLM's, 70 and 7 s on a crowded machine.
 BUILT_AGAIN, BUILT_S = 0.2, 4.0
 RACE_S = 10.0  # at least, of the race with the pack in its place: so many seconds of calls, and the start of a process
+CHECKING_TOLD_S = 10.0  # between two words of how far the checks are
 OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 
 
@@ -243,6 +244,10 @@ def _check_of(
                         pool.submit(check_apart, aside, one.file, one.shapes, request.environment, abandoned)
                         for one in models
                     ]
+                while len(done := wait(parts, CHECKING_TOLD_S, FIRST_EXCEPTION).done) < len(parts):
+                    for part in done:
+                        part.result()
+                    watch("", f"checking what it computes: {len(done)} of {len(parts)} checks done", None)
                 for part in parts:
                     part.result()
             except BaseException:  # one has failed, or the user does not wait: the others are of no use

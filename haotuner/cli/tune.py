@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -69,7 +70,7 @@ def tune(
         str | None,
         typer.Option(
             "--budget",
-            help=f"Time for all ops: 60s, 5m [default: {BUDGET_PER_OP_S:.0f}s an op, of models {BUDGET_OF_MODELS_S:.0f}s].",
+            help=f"Time to measure: 60s, 5m [default: {BUDGET_PER_OP_S:.0f}s an op, of models {BUDGET_OF_MODELS_S:.0f}s].",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The pack's directory; an earlier pack there is replaced.")] = Path(
@@ -154,7 +155,6 @@ def tune(
             objective=objective,
             strategy=strategy,
             early_stopping=early_stopping,
-            spent_s=0.0 if asked is None else time.monotonic() - began,
             cache=cache_folder(os.environ),
             environment=dict(os.environ),
         )
@@ -167,7 +167,12 @@ def tune(
             tell(f"tuning {what} for {request.shapes} on {device}, {how}")
         from haotuner.cli.speed import compare, times_table
         from haotuner.producing import produce
+        from haotuner.search.turns import enough_s
 
+        enough = enough_s(len(request.ops))
+        if request.models and not zero_measure and not quiet and budget_s < enough:
+            ops = counted(len(request.ops), "op")
+            tell(f"{_seconds(budget_s)} is little for {ops}: --budget {_seconds(enough)} measures each")
         stopping.watcher = Watcher(request.ops, budget_s, quiet=quiet)
         with stopping.watcher:
             report = produce(request, stopping.watcher)
@@ -196,7 +201,7 @@ def tune(
                 say(f"\n{times_table(report, speed)}")
             if asked is not None:
                 say(asked.table(report))
-            say(_closing(report, verbose=verbose))
+            say(_closing(report, time.monotonic() - began, budget_s, verbose=verbose))
         if stopping.asked or not report.complete:
             raise typer.Exit(STOPPED)
 
@@ -229,14 +234,42 @@ def _legend(report: Report) -> str:
     )
 
 
-def _closing(report: Report, *, verbose: bool) -> str:
+def _seconds(seconds: float) -> str:
+    """A time as --budget takes it."""
+    return f"{seconds:.0f}s" if seconds < 120 else f"{math.ceil(seconds / 60)}m"
+
+
+def _unmeasured(report: Report, budget_s: float) -> list[str]:
+    """What a budget left out, and one that would not; a run that was stopped has other reasons."""
+    from haotuner.search.turns import enough_s
+
+    lacking = sum(not tuned.measured for tuned in report.tuned)
+    if not lacking or report.stopped == "signal" or report.stopped == "zero-measure":
+        return []
+    enough = _seconds(max(enough_s(len(report.tuned)), 2 * budget_s * lacking / len(report.tuned)))
+    return [
+        f"{lacking} of {counted(len(report.tuned), 'op')} had no time to be measured: --budget {_seconds(budget_s)} was too "
+        f"little on this machine; run again with --resume --budget {enough}"
+    ]
+
+
+def _unverified(report: Report) -> str:
+    """Why a pack is marked so; a model's generated groups may have times where no op has."""
+    if any(model.told.measured for model in report.models):
+        return "unverified: generated groups were timed and no op was; plans and times of the ops are predictions"
+    return "unverified: nothing was measured on the device, plans and times are predictions"
+
+
+def _closing(report: Report, seconds: float, budget_s: float, *, verbose: bool) -> str:
+    """``seconds``: that passed since the command was given."""
     document: Mapping[str, Any] = report.document
     made = f"{counted(len(report.tuned), 'op')} for {report.device.id}"
-    lines = [f"\n{report.pack}: {made} in {report.seconds:.0f} s ({report.stopped})"]
+    lines = [f"\n{report.pack}: {made} in {seconds:.0f} s ({report.stopped})"]
     if report.start:
         lines.append(f"started {report.start}")
     if document["unverified"]:
-        lines.append("unverified: nothing was measured on the device, plans and times are predictions")
+        lines.append(_unverified(report))
+    lines += _unmeasured(report, budget_s)
     if "kept" in document:
         lines.append(f"not replaced: {document['kept']}")
     if document["verification"]["why"]:
