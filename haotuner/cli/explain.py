@@ -107,7 +107,7 @@ def explain(
             backend = backend_named(str(opened.manifest.document["device"].get("kind", "cpu")))
             asked = Op.parse(name)
             second = runner_up(plan, m, composition, tile_rows, lambda way: backend.rows_of(way, asked, count, m) >= m)
-        document: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "op": name,
             "shape": {"m": m},
             "threads": count,
@@ -122,14 +122,14 @@ def explain(
             "predicted_us": predicted,
         }
         if not json_output:
-            _print_plan(document)  # before anything is timed: a large call takes a while
+            _print_plan(facts)  # before anything is timed: a large call takes a while
         not_timed = why_not_timed(entry, m, predicted)
         measured = None if not_timed else call_us(opened, entry, m, weights, cache)
-    document |= {"measured_us": measured, "not_timed": not_timed, "runner_up": second}
+    facts |= {"measured_us": measured, "not_timed": not_timed, "runner_up": second}
     if json_output:
-        say(json.dumps(document, indent=1))
+        say(json.dumps(facts, indent=1))
     else:
-        _print_times(document)
+        _print_times(facts)
 
 
 def _asked(pack: Path, op: str, shape: str | None, manifest: Manifest) -> tuple[str, str]:
