@@ -8,7 +8,6 @@ not take the tuner along.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,9 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import HaotunerError, PackInvalid
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
+from haotuner.isolate.group import how_it_ended
 from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.runtime.pack import Pack
 
@@ -84,21 +86,18 @@ class Outcome:
 
 def raced_apart(old: Path, new: Path, environment: Mapping[str, str]) -> Outcome:
     """The race in a process of its own, which may crash, hang, or be refused memory."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "haotuner.pack_race", str(old), str(new)]
+    words = [sys.executable, "-X", "faulthandler", "-m", "haotuner.pack_race", str(old), str(new)]
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, errors="backslashreplace", env=dict(environment) or None,
-            timeout=LIMIT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+        answer = command.run(words, LIMIT_S, dict(environment) or None)
+    except TimedOut:
         return Outcome(None, BOTH, f"it took more than {LIMIT_S:.0f} s")
     except OSError as error:
         return Outcome(None, BOTH, str(error))
-    lines = answer.stdout.split()
-    if answer.returncode == 0 and lines:
+    lines = answer.out.split()
+    if answer.code == 0 and lines:
         return Outcome(float(lines[-1]))
     turn = lines[-1] if lines and lines[-1] in (OLD, NEW, BOTH) else BOTH
-    return Outcome(None, turn, answer.stderr.strip()[-SAID_MOST:] or f"status {answer.returncode}")
+    return Outcome(None, turn, answer.errors.strip()[-SAID_MOST:] or how_it_ended(answer.code))
 
 
 def ratio(

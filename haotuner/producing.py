@@ -133,7 +133,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         if request.models and isinstance(lab, Lab):
             from haotuner.whole_tuning import tune_models
 
-            whole = tune_models(request, lab, threads, starts.model, watch, publisher, begin - request.spent_s)
+            whole = tune_models(request, lab, threads, starts.model, watch, publisher)
         else:
             whole = Whole(tune_every(request, lab, threads, starts.model, watch), request.models)
         tuned, stopped = whole.tuned, whole.stopped or stopped_of(whole.tuned)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from haotuner import __version__
@@ -20,6 +20,9 @@ from haotuner.backends.object_cache import not_private
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.every_op import SIGNAL, Watch
 from haotuner.initial_model import Start
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
+from haotuner.isolate.group import how_it_ended
 from haotuner.measure.laboratory import Laboratory
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import read_manifest
@@ -42,6 +45,7 @@ SAID_MOST = 600  # letters of what a compiler says
 # Of what the first pack of a run took to build, where objects are kept: MiniLM's, 70 and 7 s on a crowded machine.
 BUILT_AGAIN, BUILT_S = 0.2, 4.0
 RACE_S = 10.0  # at least, of the race with the pack in its place: so many seconds of calls, and the start of a process
+CHECKING_TOLD_S = 10.0  # between two words of how far the checks are
 OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 
 
@@ -229,14 +233,27 @@ def _check_of(
     options = () if most is None else ("--most-flops", str(most))
 
     def check(aside: Path) -> None:
+        abandoned = Event()
         with ThreadPoolExecutor(2) as pool:  # each is a process of its own, mostly of one thread
-            parts = [pool.submit(_verify, aside, request.environment, options)]
-            if models:
-                from haotuner.whole_model import check_apart
+            try:
+                parts = [pool.submit(_verify, aside, request.environment, options, abandoned)]
+                if models:
+                    from haotuner.whole_model import check_apart
 
-                parts += [pool.submit(check_apart, aside, one.file, one.shapes, request.environment) for one in models]
-            for part in parts:
-                part.result()
+                    parts += [
+                        pool.submit(check_apart, aside, one.file, one.shapes, request.environment, abandoned)
+                        for one in models
+                    ]
+                while len(done := wait(parts, CHECKING_TOLD_S, FIRST_EXCEPTION).done) < len(parts):
+                    for part in done:
+                        part.result()
+                    watch("", f"checking what it computes: {len(done)} of {len(parts)} checks done", None)
+                for part in parts:
+                    part.result()
+            except BaseException:  # one has failed, or the user does not wait: the others are of no use
+                abandoned.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         if models and not request.zero_measure and not models[0].on_device:
             told = check_not_slower(request.out, aside, request.environment)
             if told:
@@ -328,28 +345,25 @@ def row_of(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
     }
 
 
-def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
+def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = (), abandoned: Event | None = None) -> None:
     """In a process of its own: a kernel that crashes must not take the tuner along."""
     ops = read_manifest(pack).ops
     limit, groups = VERIFY_LIMIT_S * max(1, len(ops)), any(op.group for op in ops)
     try:
-        answer = subprocess.run(
+        answer = command.run(
             [sys.executable, "-m", "haotuner.held_groups" if groups else "haotuner.pack", "verify", str(pack), *options],
-            capture_output=True,
-            text=True,
-            errors="backslashreplace",  # the path may be any bytes
-            timeout=limit,
+            limit,
             # One thread is enough for small references, and does not wait for cores that others use.
-            env={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1", **({"OPENBLAS_NUM_THREADS": "1"} if options else {})},
-            check=False,
+            {**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1", **({"OPENBLAS_NUM_THREADS": "1"} if options else {})},
+            abandoned=abandoned,
         )
-    except subprocess.TimeoutExpired as error:
+    except TimedOut as error:
         raise PackInvalid(
             f"the new pack was not verified within {limit:.0f} s and was not published; its measurements are kept: run the "
             "same command with --resume on a quieter machine"
         ) from error
-    if answer.returncode != 0:
+    if answer.code != 0:
         raise PackInvalid(
             "the new pack did not pass verification and was not published: "
-            f"{answer.stderr.strip()[-1500:] or f'status {answer.returncode}'}"
+            f"{answer.errors.strip()[-1500:] or how_it_ended(answer.code)}"
         )

@@ -89,7 +89,6 @@ class Request:
     models: tuple[AskedModel, ...] = ()  # whole models that the pack serves with these ops
     objective: str = "sum"  # what their budget is spent for (search/task_objectives.py)
     strategy: str = GRADIENT  # how it is shared among their tasks
-    spent_s: float = 0.0  # of their budget, before the request was made: to read and to plan them
     early_stopping: int = 0  # turns without a better time, after which a task gets no more; 0: never
 
     @property

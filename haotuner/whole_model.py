@@ -7,12 +7,12 @@ tuner along.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from math import prod
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,9 @@ from haotuner.graph.singles import in_singles
 from haotuner.graph.types import FLOATS, HALVES, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
+from haotuner.isolate.group import how_it_ended
 from haotuner.ops.dtypes import DTYPES
 from haotuner.orchestrate.agreements import demands, unmet
 from haotuner.orchestrate.index_sources import index_sources
@@ -36,10 +39,10 @@ from haotuner.pack.device_models import answered, answered_chain
 from haotuner.pack.device_numbers import ordinal_for
 from haotuner.pack.manifest import read_manifest
 from haotuner.runtime.chain import Chain
-from haotuner.runtime.model import Model
+from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.placed_chain import PlacedChain
-from haotuner.runtime.placed_model import PlacedModel
+from haotuner.runtime.placed_model import PlacedModelBound
 from haotuner.words.op import Op
 from haotuner.words.shape import Span
 
@@ -102,20 +105,18 @@ def graph_of(file: Path, shapes: str, *, defaults: bool = True) -> Graph:
     return read(file, ranges=lambda inputs: ranges_of(inputs, shapes), defaults=defaults)
 
 
-def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str]) -> None:
+def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str], abandoned: Event | None = None) -> None:
     """``check_model`` in a process of its own. PackInvalid with its words."""
-    command = [sys.executable, "-m", "haotuner.whole_model", str(pack), str(file), shapes]
+    words = [sys.executable, "-m", "haotuner.whole_model", str(pack), str(file), shapes]
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, env=dict(environment) or None, timeout=CHECK_LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
+        answer = command.run(words, CHECK_LIMIT_S, dict(environment) or None, abandoned=abandoned)
+    except TimedOut as error:
         raise PackInvalid(
             f"the check of the new pack's model took more than {CHECK_LIMIT_S:.0f} s; tune for smaller sizes, or on a host "
             "that is less busy: what was measured is kept in the records"
         ) from error
-    if answer.returncode != 0:
-        said = answer.stderr.strip()[-1500:] or f"status {answer.returncode}"
+    if answer.code != 0:
+        said = answer.errors.strip()[-1500:] or how_it_ended(answer.code)
         raise PackInvalid(f"the model of the new pack did not pass its check and was not published: {said}")
 
 
@@ -160,7 +161,7 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
         for opened in _opened(pack):
             with opened:
                 model = opened.model(name)
-                parts: list[Model] = list(model.segments.values()) if isinstance(model, Chain) else [model]
+                parts: list[ModelBound] = list(model.segments.values()) if isinstance(model, Chain) else [model.bound]
                 if references is None:
                     ends = {end.name for part in parts for end in (*part.inputs, *part.outputs)}
                     try:
@@ -260,11 +261,11 @@ def _whole(model: Chain, given: Mapping[str, Any]) -> dict[str, Any]:
     return answered_chain(model, given, SEED) if isinstance(model, PlacedChain) else model.run(given, seed=SEED)
 
 
-def _check_part(part: Model, values: Mapping[str, Any], sizes: Mapping[str, int], most: float) -> None:
+def _check_part(part: ModelBound, values: Mapping[str, Any], sizes: Mapping[str, int], most: float) -> None:
     if not all(end.name in values for end in (*part.inputs, *part.outputs)):
         return  # of a side of a branch that was not taken, or of a loop's body: the whole call runs it
     given = {end.name: values[end.name] for end in part.inputs}
-    found = answered(part, given) if isinstance(part, PlacedModel) else part.run(given)
+    found = answered(part, given) if isinstance(part, PlacedModelBound) else part.run(given)
     for output, computed in found.items():
         far = difference(computed, values[output])
         if far > most:

@@ -28,23 +28,18 @@ from haotuner.search.task_scheduler import Scheduler
 from haotuner.search.turns import shared
 from haotuner.tuning import Tuned
 from haotuner.words.device import Device
+from haotuner.words.record import Record
 
 EARLY_FROM_S = 60.0  # a budget of less ends so soon that its last pack is early enough
 GROUPS_SHARE = 0.1  # of the budget, for timing kernels of generated groups
 EVERY_S, PUBLISHING = 60.0, 12.0  # between two packs at least: so long, and so many times what publishing takes
-WRITING_S, WRITING_OP_S, WRITING_MOST = (
-    4.0,
-    0.4,
-    0.3,
-)  # what the last pack may take of the budget: see ``_reserve``
 Model = Callable[[str], CostModel | None]
 
 
 def tune_models(
-    request: Request, lab: Lab, threads: tuple[int, ...], model: Model, watch: Watch, publisher: Publisher, begin: float
+    request: Request, lab: Lab, threads: tuple[int, ...], model: Model, watch: Watch, publisher: Publisher
 ) -> Whole:
-    """What came of the request's models. ``begin``: when their budget began, by ``time.monotonic``."""
-    until = begin + request.seconds
+    """What came of the request's models. The budget is for measuring: reading, packs and checks are not charged to it."""
     guesses = _Guesses(request, lab, threads, model, watch)
     if request.seconds >= EARLY_FROM_S and not publisher.holds(request.models):
         try:
@@ -52,13 +47,14 @@ def tune_models(
             watch("", publisher.kept or f"a first pack lies in {request.out}", None)
         except PackInvalid as error:  # kernels that nobody ever ran; tuning leaves out those that fail
             watch("", f"no first pack: {error}", None)
+    until = time.monotonic() + request.seconds  # only measuring is charged to it
     models, reused = _timed(request, lab, watch, until)
     name = _first(request)
     if not watch(name, "search", None):
         return Whole(guesses.every(), models, (), SIGNAL, reused)
 
-    def between(found: Mapping[int, Tuned]) -> None:
-        left, since = until - time.monotonic(), time.monotonic() - publisher.when
+    def between(found: Mapping[int, Tuned], left: float) -> None:
+        since = time.monotonic() - publisher.when
         due = since > max(EVERY_S, PUBLISHING * publisher.seconds)
         if due and publisher.seconds and left > 3 * publisher.seconds:
             tuned = guesses.filled(found)
@@ -71,7 +67,7 @@ def tune_models(
     found, turns, stopped = shared(
         scheduler,
         lab.device,
-        until - _reserve(request, publisher),
+        until,
         lambda place, seconds: tune_one(
             request, lab, threads, model, watch, request.ops[place], seconds, selections=guesses.selections
         ),
@@ -117,16 +113,6 @@ def _timed(request: Request, lab: Lab, watch: Watch, until: float) -> tuple[Sequ
     return priced(request.models, prices), records.reused
 
 
-def _reserve(request: Request, publisher: Publisher) -> float:
-    """Seconds that the last pack will take: as the one before it, else a guess by how much there is to build and check.
-
-    On a crowded machine a pack may take half of a budget. Measuring keeps most of it all the same: nothing is gained by two
-    packs of predictions.
-    """
-    guess = WRITING_S + WRITING_OP_S * len(request.ops)
-    return min(publisher.seconds or guess, WRITING_MOST * request.seconds)
-
-
 class _Guesses:
     """What tasks are served with before they had a turn: kernels and plans from predictions, made once and when wanted."""
 
@@ -152,6 +138,9 @@ class _Guesses:
             asked = replace(self._asked, ops=tuple(self._asked.ops[place] for place in lacking))
             environment = dict(self._asked.environment)
             with closing(PredictionsOnly(self._lab.backend, self._lab.device, environment=environment)) as nothing:
-                made = tune_every(asked, nothing, self._threads, self._model, self._watch, self.selections)
+                made = tune_every(asked, nothing, self._threads, self._model, self._predicting, self.selections)
             self._made |= {place: replace(one, stopped="budget") for place, one in zip(lacking, made, strict=True)}
         return [found.get(place) or self._made[place] for place in range(len(self._asked.ops))]
+
+    def _predicting(self, op: str, phase: str, record: Record | None) -> bool:
+        return self._watch(op, "predict", record)

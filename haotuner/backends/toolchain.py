@@ -7,8 +7,7 @@ import errno
 import importlib.metadata
 import os
 import shutil
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,12 @@ from pathlib import Path
 from haotuner.backends.object_cache import ObjectCache, hash_of, key_of
 from haotuner.errors import EnvironmentMissing
 from haotuner.extras import how_to_get
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 COMPILERS = ("cc", "gcc", "clang")
+VERSION_LIMIT_S = 30.0  # a compiler says its version at once, from a cold network disk in seconds
 # C11 for atomics; -O2 because the hot loops are TVM's, not ours; hidden so that two packs in one process never meet.
 CFLAGS = (
     "-std=c11",
@@ -48,11 +50,9 @@ class Toolchain:
             path = shutil.which(name)
             if path is None:
                 continue
-            answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
-            if answer.returncode == 0 and answer.stdout:
-                return Toolchain(
-                    compiler=path, version=answer.stdout.splitlines()[0], include=_ffi_headers(), objects=objects
-                )
+            answer = command.run([path, "--version"], VERSION_LIMIT_S)
+            if answer.code == 0 and answer.out:
+                return Toolchain(compiler=path, version=answer.out.splitlines()[0], include=_ffi_headers(), objects=objects)
         raise EnvironmentMissing(
             f"no C compiler: looked for {', '.join(COMPILERS)} on the PATH. "
             "Tuning links a library with it; install one, for example: apt-get install gcc"
@@ -101,7 +101,7 @@ class Toolchain:
         words = [self.version, importlib.metadata.version("apache-tvm-ffi"), *flags]
         common: dict[int, str] = {}  # by how many of the folders a source may include from
         made: dict[Path, Future[Path]] = {}
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool, _cancelled(pool):
             for source in sources:
                 if source.is_relative_to(_PACKAGE):
                     count = 1 if source.is_relative_to(include[0]) else len(include)
@@ -109,7 +109,7 @@ class Toolchain:
                         common[count] = hash_of(words, include[:count])  # reads all headers
                     how = key_of(source, common[count]), [*flags, *self._flags(include[:count])]
                     made[source] = pool.submit(self._kept, ObjectCache(self.objects), source, *how, timeout_s)
-        return [made[source].result() if source in made else source for source in sources]
+            return [made[source].result() if source in made else source for source in sources]
 
     def _kept(self, cache: ObjectCache, source: Path, key: str, flags: Sequence[str], timeout_s: float) -> Path:
         """The object file of a source of the package, compiled if nobody did yet; where there is no place, the source."""
@@ -159,11 +159,13 @@ class Toolchain:
         self._run(["-r", "-nostdlib", *map(str, objects), "-o", str(out)], 120)
 
     def _run(self, words: list[str], timeout_s: float) -> None:
-        answer = subprocess.run([self.compiler, *words], capture_output=True, text=True, timeout=timeout_s, check=False)
-        if answer.returncode != 0:
-            raise RuntimeError(
-                f"{Path(self.compiler).name} failed with {answer.returncode}: {answer.stderr.strip()[-2000:]}"
-            )
+        name = Path(self.compiler).name
+        try:
+            answer = command.run([self.compiler, *words], timeout_s)
+        except TimedOut as error:
+            raise RuntimeError(f"{error}; run again when the machine is less busy") from error
+        if answer.code != 0:
+            raise RuntimeError(f"{name} failed with {answer.code}: {_reason(answer.errors)[-2000:]}")
 
     def words(self) -> dict[str, str]:
         """Versions of all that shapes the generated code."""
@@ -171,6 +173,23 @@ class Toolchain:
             "compiler": self.version,
             **{name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")},
         }
+
+
+@contextlib.contextmanager
+def _cancelled(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Where this is left by an error, or by Ctrl-C, what the pool has not begun is never begun."""
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+
+
+def _reason(errors: str) -> str:
+    """What a compiler says without its warnings, which come before the reason; all of it where nothing else is left."""
+    lines = errors.strip().splitlines()
+    first = next((place for place, line in enumerate(lines) if " error: " in line or line.startswith("collect2")), 0)
+    return "\n".join(lines[first:])
 
 
 def _ffi_headers() -> Path:

@@ -52,9 +52,9 @@ def contender(told: Mapping[str, Any]) -> Program:
 def loader(name: str, task: Mapping[str, Any]) -> Callable[[], Run]:
     """What loads the model and gives a function that answers feeds. ImportError where its library is not installed."""
     if name == OURS:
-        from haotuner.runtime.pack import load
+        from haotuner.runtime.pack import Pack
 
-        return lambda: load(task["pack"], threads=task["threads"]).model(task["model"]).run
+        return lambda: Pack(task["pack"], threads=task["threads"]).model(task["model"]).run
     if name == "onnxruntime":
         import onnxruntime
 

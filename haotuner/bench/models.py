@@ -17,6 +17,7 @@ import numpy as np
 
 from haotuner.bench.agreed import Agreed
 from haotuner.bench.contender import OURS, Setting
+from haotuner.bench.contention import CONTENDED_CORES, foreign_cores, read
 from haotuner.bench.environment import child_environment
 from haotuner.bench.model_child import PROGRAM, RANGE
 from haotuner.bench.turns import Answering, Turns, greetings
@@ -226,10 +227,12 @@ def in_turns(
 
     First each request is answered once, in the order of the trace: what a size costs that was not seen before. Then each has
     ``TURNS`` turns, in an order that rotates; a turn's first call, whose caches the others used, is not counted.
-    ``turns_us``: the median of each turn, for each request; ``steady_us``: the median of those. A peer that fails is left
-    out; HaotunerError where ours does.
+    ``turns_us``: the median of each turn, for each request; ``steady_us``: the median of those; ``contended``: whether other
+    programs were busy meanwhile. A peer that fails is left out; HaotunerError where ours does.
     """
     turns = Turns(contenders, watch)
+    pids = [pid for one in contenders.values() if (pid := getattr(one, "pid", None)) is not None]
+    contended: list[bool] = []
     first: dict[str, list[float]] = {name: [] for name in contenders}
     medians: dict[str, list[list[float]]] = {name: [[] for _ in range(count)] for name in contenders}
     for place in range(count):
@@ -238,15 +241,20 @@ def in_turns(
             first[name] += told["us"]
     for place in range(count):
         request = {"do": "answer", "place": place, "calls": 2, "seconds": seconds / TURNS}
+        before = read(pids)
         for turn in range(TURNS):
             for name, told in turns.round(turn, request).items():
                 medians[name][place].append(statistics.median(told["us"][1:]))
+        contended.append(foreign_cores(before, read(pids)) > CONTENDED_CORES)
+        ms = statistics.median(medians[OURS][place]) / 1e3
+        watch(f"{place + 1} of {count} requests: ours {ms:,.2f} ms{', other programs were busy' if contended[-1] else ''}")
     return {
         name: {
             "first_us": first[name],
             "turns_us": medians[name],
             "steady_us": [statistics.median(one) for one in medians[name]],
             "peak_bytes": told["bytes"],
+            "contended": contended,
         }
         for name, told in turns.round(0, {"do": "peak"}).items()
     }
@@ -265,6 +273,7 @@ def _document(
         {
             "model": name, "shape": dict(sizes), "threads": threads, "first_us": ours["first_us"][at],
             "steady_us": ours["steady_us"][at],
+            "contended": ours["contended"][at],
             "peers": {
                 p: {"first_us": one["first_us"][at], "steady_us": one["steady_us"][at],
                     "ratio": paired(one["turns_us"][at], ours["turns_us"][at])} for p, one in peers.items()
@@ -272,7 +281,8 @@ def _document(
         }
         for at, sizes in enumerate(requests)
     ]  # fmt: skip
-    ratios = [min(one["ratio"] for one in row["peers"].values()) for row in rows if row["peers"]]
+    quiet = [row for row in rows if not row["contended"]]
+    ratios = [min(one["ratio"] for one in row["peers"].values()) for row in quiet if row["peers"]]
     steady = sorted(row["steady_us"] for row in rows)
     return {
         "rows": rows,
@@ -280,8 +290,11 @@ def _document(
         "summary": {
             "geomean_vs_best": math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None,
             "geomean_vs": {
-                peer: math.exp(statistics.fmean(math.log(row["peers"][peer]["ratio"]) for row in rows)) for peer in peers
+                peer: math.exp(statistics.fmean(math.log(row["peers"][peer]["ratio"]) for row in quiet))
+                for peer in peers
+                if quiet
             },
+            "contended": len(rows) - len(quiet),
             "stream_vs": {peer: sum(one["first_us"]) / sum(ours["first_us"]) for peer, one in peers.items()},
             "first_vs_best": min((sum(one["first_us"]) for one in peers.values()), default=0.0) / sum(ours["first_us"])
             or None,

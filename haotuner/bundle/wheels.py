@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import zlib
 from pathlib import Path
 
 from haotuner.errors import EnvironmentMissing
+from haotuner.isolate import command
 
 # What the extra [cuda] of pyproject.toml asks for, and ml_dtypes: numpy's bf16.
 PACKAGES = (
@@ -32,15 +32,15 @@ def download(folder: Path, python: str) -> None:
     for old in folder.glob("*.whl"):
         old.unlink()
     platforms = [f"--platform={platform}" for platform in PLATFORMS]
-    command = [
+    words = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
         f"--python-version={python}", "--implementation=cp", *platforms, f"--dest={folder}", *PACKAGES,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
-    if done.returncode:
+    done = command.run(words, DOWNLOAD_SECONDS)
+    if done.code:
         raise EnvironmentMissing(
             f"asked the package index for {', '.join(PACKAGES)} (Python {python}, Linux x86-64): "
-            f"{done.stderr.strip()[-400:]}; build on a machine that reaches an index, or with --no-wheels "
+            f"{done.errors.strip()[-400:]}; build on a machine that reaches an index, or with --no-wheels "
             "for a GPU machine that has them"
         )
     filled.touch()

@@ -19,6 +19,11 @@ GROUPS = ("records", "transfer")
 
 
 # What typer raises for wrong usage; it names no public class, and whether it stands on click depends on its version.
+NOTHING_PUBLISHED = 6
+EXIT_CODES = (
+    "Exit codes: 0 ok, 1 failure, 2 usage, 3 stopped or not every op measured (a valid pack of this run lies at --out), "
+    "4 environment, 5 verification failed, 6 stopped before there was a pack."
+)
 _INTERRUPTED = 130  # what typer makes of Ctrl-C where a verb does not handle it: some versions return it, some raise it
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -40,6 +45,7 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         name="haotuner",
         help="Tune an operator once for a whole range of shapes on a device; serve it from a pack.",
+        epilog=EXIT_CODES,
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
@@ -53,12 +59,12 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
         if name in GROUPS:
             app.add_typer(getattr(module, f"{name}_app"), name=name)
         else:
-            app.command()(getattr(module, name))
+            app.command(epilog=EXIT_CODES)(getattr(module, name))
     return app
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Exit code of one command line: 0 ok, 1 failure, 2 usage, 3 stopped, 4 environment, 5 verification failed."""
+    """Exit code of one command line, see ``EXIT_CODES``."""
     try:
         code = app_for(arguments)(list(arguments), standalone_mode=False)
         with writing():
@@ -86,6 +92,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _stopped() -> int:
-    """Exit code of a verb that Ctrl-C, or a second signal to `tune`, ended."""
+    """Exit code of a verb that Ctrl-C ended; `tune` says itself whether it left a pack (cli/stopping.py)."""
     tell("haotuner: stopped")
-    return 3
+    return NOTHING_PUBLISHED

@@ -12,7 +12,7 @@ from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import read_manifest
-from haotuner.runtime.pack import load
+from haotuner.runtime.pack import Pack
 
 
 def bench_model(
@@ -44,7 +44,7 @@ def bench_model(
         tell(f"no file for {', '.join(without)}: ONNX Runtime and OpenVINO take --file MODEL.onnx, torch --file MODEL.pt2")
     found = []
     for count in threads:
-        with load(pack, threads=count) as opened:
+        with Pack(pack, threads=count) as opened:
             model = opened.model(name)
             text = shapes or str(opened.manifest.tuning["shapes"])
             dims = dims_of(model)
@@ -84,12 +84,16 @@ def _print(found: Mapping[str, object], peers: Sequence[str]) -> None:
                 f"{float(row['first_us']) / 1e3:,.2f}",  # type: ignore[arg-type]
                 f"{ours / 1e3:,.2f}",
                 *(f"{times[peer]['steady_us'] / 1e3:,.2f}" for peer in peers),
-                "-" if best is None else f"{best:.2f}x",
+                "-" if best is None else "contended" if row["contended"] else f"{best:.2f}x",
             )
         )
     say(columns(rows))
     summary: Mapping[str, object] = found["summary"]  # type: ignore[assignment]
     say("milliseconds; first: a size that was not seen before; others: steady, the median; vs best: peer over ours by turns")
+    if summary["contended"] == len(told):
+        say("EVERY ROW WAS CONTENDED: other programs were busy all the time. Run again on a quiet machine for figures")
+    elif summary["contended"]:
+        say(f"{summary['contended']} contended rows are left out of the mean below")
     if summary["geomean_vs_best"] is not None:
         stream: Mapping[str, float] = summary["stream_vs"]  # type: ignore[assignment]
         says = ", ".join(f"{peer} {ratio:.2f}x" for peer, ratio in stream.items())

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import takewhile
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
+MOST_S = 2.0  # for all calls: whoever wants more has `haotuner bench`
 FEWEST_CALLS = 5  # of long calls, whatever they take
 CACHE_MOST_BYTES = 1 << 30  # the largest last-level caches have half of that
 BYTES_LIMIT = 2 << 30  # of x, y and the weight: more is no look in passing, and may be all the memory there is
@@ -26,8 +28,10 @@ MOST_WEIGHTS = 4096  # bound one by one: 200,000 of a small op, beside a cache o
 FLOPS_LIMIT = 2e12  # of a call: half a minute on one old core
 
 
-def why_not_timed(entry: PackOp, m: int) -> str:
-    """Why a call with ``m`` rows is not timed here; empty if it is."""
+def why_not_timed(entry: PackOp, m: int, expected_us: float | None = None) -> str:
+    """Why a call with ``m`` rows, which is expected to take so long, is not timed here; empty if it is."""
+    if expected_us is not None and expected_us > MOST_S * 1e6:
+        return f"explain times for {MOST_S:.0f} s at most; `haotuner bench` times such calls"
     sizes = {"x": m * entry.k, "y": m * entry.n, "weight": entry.k * entry.panels * entry.pw}
     size = sum(DTYPES[o.dtype].size * sizes[o.name] for o in entry.operands if o.name in sizes)
     return too_large("x, y and the weight", size, 2 * m * entry.n * entry.k)
@@ -46,20 +50,27 @@ def median_us(calls: Sequence[Callable[[], object]], evicted_bytes: int = 0) -> 
     """Median time of calls made in turn, microseconds, after each was made once.
 
     ``evicted_bytes``: so much memory is written between the two, so that the caches keep nothing of the first calls; each
-    is then timed once at most.
+    is then timed once at most. After ``MOST_S`` no call is begun; where one takes as long, its first time is all there is.
     """
-    for call in calls:
-        call()
+    end = time.perf_counter() + MOST_S
+    first = [_us(call) for call in takewhile(lambda _: time.perf_counter() < end, calls)]
+    if time.perf_counter() >= end:
+        return statistics.median(first)
     np.ones(evicted_bytes, np.uint8)
     most = len(calls) if evicted_bytes else math.inf
     samples: list[float] = []
     until = time.perf_counter() + LOOK_S
     while len(samples) < most and (len(samples) < FEWEST_CALLS or time.perf_counter() < until):
-        call = calls[len(samples) % len(calls)]
-        start = time.perf_counter_ns()
-        call()
-        samples.append((time.perf_counter_ns() - start) / 1e3)
+        if samples and time.perf_counter() >= end:
+            break
+        samples.append(_us(calls[len(samples) % len(calls)]))
     return statistics.median(samples)
+
+
+def _us(call: Callable[[], object]) -> float:
+    start = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - start) / 1e3
 
 
 def call_us(pack: Pack, entry: PackOp, m: int, weights: str, cache_bytes: int) -> float:

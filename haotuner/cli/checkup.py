@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -23,6 +22,8 @@ from haotuner.hw_profiles.gpu import gpu_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.nvml import NoGpu, query_nvml
 from haotuner.hw_profiles.topology import topology
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
 from haotuner.words.device import Device
 
 Status = Literal["ok", "missing", "warning", "absent"]  # missing: tuning on the CPU cannot work; absent: optional
@@ -248,13 +249,13 @@ def _peer(name: str, version: str | None) -> Check:
     return Check(name=name, status="ok" if version else "absent", found=version or "not installed", remedy=remedy)
 
 
-def _output(command: list[str]) -> str | None:
+def _output(words: list[str]) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
+        done = command.run(words, 20)
+    except (OSError, TimedOut):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.out if done.code == 0 else None
 
 
-def _first_line(command: list[str]) -> str:
-    return next(iter((_output(command) or "").splitlines()), "")
+def _first_line(words: list[str]) -> str:
+    return next(iter((_output(words) or "").splitlines()), "")

@@ -108,27 +108,29 @@ def explain(
             backend = backend_named(str(opened.manifest.document["device"].get("kind", "cpu")))
             asked = Op.parse(name)
             second = runner_up(plan, m, composition, tile_rows, lambda way: backend.rows_of(way, asked, count, m) >= m)
-        not_timed = why_not_timed(entry, m)
+        facts: dict[str, Any] = {
+            "op": name,
+            "shape": {"m": m},
+            "threads": count,
+            "split": composition.share,
+            "weights": weights,
+            "unverified": opened.manifest.unverified,
+            "in_range": entry.first_m <= m <= entry.last_m,
+            "regions": [
+                _region(region.kernel, {axis: list(span) for axis, span in region.box.items()})
+                for region in composition.boxes(tile_rows.__getitem__, {"m": m, "n": entry.n})
+            ],
+            "predicted_us": predicted,
+        }
+        if not json_output:
+            _print_plan(facts)  # before anything is timed: a large call takes a while
+        not_timed = why_not_timed(entry, m, predicted)
         measured = None if not_timed else call_us(opened, entry, m, weights, cache)
-    regions = composition.boxes(tile_rows.__getitem__, {"m": m, "n": entry.n})
-    document = {
-        "op": name,
-        "shape": {"m": m},
-        "threads": count,
-        "split": composition.share,
-        "weights": weights,
-        "unverified": opened.manifest.unverified,
-        "in_range": entry.first_m <= m <= entry.last_m,
-        "regions": [_region(r.kernel, {axis: list(span) for axis, span in r.box.items()}) for r in regions],
-        "predicted_us": predicted,
-        "measured_us": measured,
-        "not_timed": not_timed,
-        "runner_up": second,
-    }
+    facts |= {"measured_us": measured, "not_timed": not_timed, "runner_up": second}
     if json_output:
-        say(json.dumps(document, indent=1))
+        say(json.dumps(facts, indent=1))
     else:
-        _print(document)
+        _print_times(facts)
 
 
 def _asked(pack: Path, op: str, shape: str | None, manifest: Manifest) -> tuple[str, str]:
@@ -167,13 +169,22 @@ def _region(kernel: str, box: dict[str, list[int]]) -> dict[str, Any]:
 
 
 def _print(document: dict[str, Any]) -> None:
+    _print_plan(document)
+    _print_times(document)
+
+
+def _print_plan(document: dict[str, Any]) -> None:
     m = document["shape"]["m"]
     where = "" if document["in_range"] else " (outside the tuned range: the nearest plan is extended)"
     plan = f"plan for {counted(document['threads'], 'thread')}, {share_in_words(document['split'])}"
     say(f"{document['op']} m={m}, {plan}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
     say(columns([("kernel", "rows", "columns"), *rows]))
-    expected = f"expected {_us(document['predicted_us'])}"
+
+
+def _print_times(document: dict[str, Any]) -> None:
+    grown = "" if document["in_range"] else " (that of the nearest tuned shape, grown to this one)"
+    expected = f"expected {_us(document['predicted_us'])}{grown}"
     if document["not_timed"]:
         say(f"{expected}; not timed now: {document['not_timed']}")
     else:
@@ -184,7 +195,11 @@ def _print(document: dict[str, Any]) -> None:
     if second is None:
         say("no other composition of the kept kernels covers this shape")
         return
-    how = "measured while tuning" if second["from"] == "measured" else "by the kernels' curves"
+    how = (
+        "measured while tuning"
+        if second["from"] == "measured"
+        else "by the kernels' curves alone, which the expected time corrects,"
+    )
     say(f"runner-up: {second['composition']}, {share_in_words(second['split'])}")
     remark = _remark(second, document["in_range"])
     say(f"  {how} it takes {_us(second['us'])}, the chosen one {_us(second['chosen_us'])}{remark}")

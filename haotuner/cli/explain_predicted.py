@@ -13,7 +13,7 @@ from haotuner.cli.explain_steps import CALLS, timed_steps
 from haotuner.cli.output import say
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import Manifest
-from haotuner.runtime.pack import load
+from haotuner.runtime.pack import Pack
 
 KINDS = ("products", "groups", "all")
 
@@ -27,7 +27,7 @@ def predicted_document(manifest: Manifest, pack: Path, name: str, given: str, th
     if not held:
         raise UsageError(f"the pack keeps no predicted times of a model {name!r}; tune it again with this haotuner")
     rows = []
-    with load(pack, threads=threads) as opened:
+    with Pack(pack, threads=threads) as opened:
         model, count = opened.model(name), str(opened.threads)
         used = count if count in held else next(iter(held))
         dims = dims_of(model)

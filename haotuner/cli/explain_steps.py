@@ -15,7 +15,7 @@ from haotuner.cli.devices import columns
 from haotuner.cli.output import say
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
-from haotuner.runtime.pack import load
+from haotuner.runtime.pack import Pack
 
 CALLS = 7  # the least time of so many, step by step
 SHOWN = 25
@@ -26,7 +26,7 @@ def steps_document(pack: Path, name: str, shape: str, given: str, threads: int |
 
     ``call_us``: the least whole call, from Python and without clocks between its steps.
     """
-    with load(pack, threads=threads) as opened:
+    with Pack(pack, threads=threads) as opened:
         model = opened.model(name)
         dims = dims_of(model)
         (sizes, *_) = requests_of(shape, dims, data=[one for one in model.dims if one not in dims])

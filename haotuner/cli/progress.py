@@ -21,7 +21,8 @@ from haotuner.cli.output import counted, safe, tell
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed
 
-PHASES = {"search": "searching kernels", "plan": "timing plans"}
+PREDICTING = "predict"
+PHASES = {"search": "searching kernels", "plan": "timing plans", PREDICTING: "choosing kernels from predictions"}
 
 LINE_EVERY_S = 5.0  # without a terminal: often enough to see life, seldom enough for a log
 FIRST_TABLE_S = 12.0  # a first usable answer comes within 20 s of the start
@@ -33,7 +34,9 @@ class Watcher:
     def __init__(self, ops: tuple[Op, ...], budget_s: float, *, quiet: bool) -> None:
         self._ops = {op.name: op for op in ops}
         self._budget_s, self._quiet = budget_s, quiet
-        self._begin = self._line = time.monotonic()  # of the budget: set anew when the first op is begun
+        self._begun_at = self._line = time.monotonic()
+        self._begin = self._begun_at  # of the budget: set anew when the first op is begun, later where nothing is measured
+        self._idle: float | None = None  # since when nothing is measured: packs are not charged to the budget
         self.begun = False
         self._best: dict[tuple[str, str, int], tuple[float, str]] = {}  # of an op, its axes, a bound of their product
         self._failures: Counter[str] = Counter()
@@ -70,18 +73,24 @@ class Watcher:
         if record is not None:
             self._note(op, record)
         now = time.monotonic()
+        measures = bool(op) and phase != PREDICTING
+        if measures and self._idle is not None:
+            self._begin, self._idle = self._begin + (now - self._idle), None
+        elif not measures and self._idle is None:
+            self._idle = now
         place = f" ({list(self._ops).index(op) + 1}/{len(self._ops)})" if op in self._ops else ""
         where = f"{op}{place} {PHASES.get(phase, phase)}" if op else phase
         self._stage = self._stage if op else phase  # what was said of the whole run stands beside each op
         where = f"{self._stage}; {where}" if op and self._stage else where
-        left = max(0.0, self._budget_s - (now - self._begin))
-        said = f"at most {left:.0f} s left" if op else ""
+        left = max(0.0, self._budget_s - ((now if self._idle is None else self._idle) - self._begin))
+        said = f"at most {left:.0f} s left" if measures else ""
         if self._bar is not None:
             done = self._budget_s - left if self.begun else 0.0
-            self._bar.update(self._task, completed=done, description=where, seen=self._seen(), left=said)
+            seen = self._seen() if measures or self._trials else ""
+            self._bar.update(self._task, completed=done, description=where, seen=seen, left=said)
         elif not self._quiet and (not op or now - self._line >= LINE_EVERY_S):
             self._line = now
-            self._say(f"{now - self._begin:5.0f} s  {where}" + (f": {self._seen()}, {said}" if op else ""))
+            self._say(f"{now - self._begun_at:5.0f} s  {where}" + (f": {self._seen()}, {said}" if measures else ""))
         if not self._tabled and now - self._begin >= FIRST_TABLE_S and self._best:
             self._tabled = True
             self._say("first look, best single micro-kernel so far:\n" + self._table())

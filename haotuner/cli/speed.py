@@ -23,7 +23,7 @@ from haotuner.words.shape import Shape, Span
 
 QUICK_SHAPES = 6
 QUICK_S, QUICK_ROW_S = 40.0, 2.0  # at most, and for one op at one shape; more is what `haotuner bench` is for
-OTHER_LOAD = "other programs were busy meanwhile: run `haotuner bench` on a quiet machine for figures to rely on"
+OTHER_LOAD = "other programs were busy meanwhile; run `haotuner bench` on a quiet machine for figures to rely on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,11 @@ class Speed:
         text = f"peer time over ours, geometric mean over {of}; > 1 means haotuner is faster"
         if missing:
             text += f"\nnot installed: {', '.join(missing)}"
-        return text + (f"\n{contended} of {len(self.document['rows'])} rows: {OTHER_LOAD}" if contended else "")
+        if contended == len(rows):
+            return text + f"\nno figure is given, ~ marks their times: all rows were contended, {OTHER_LOAD}"
+        return text + (
+            f"\n{contended} of {len(rows)} rows are left out, ~ marks their times: {OTHER_LOAD}" if contended else ""
+        )
 
 
 def compare(request: Request, report: Report, against: Sequence[str], *, quiet: bool) -> Speed | None:
@@ -95,8 +99,11 @@ def compare(request: Request, report: Report, against: Sequence[str], *, quiet: 
 def times_table(report: Report, speed: Speed | None) -> str:
     """Time of one call and GFLOP/s at a few heights: as raced, or without a race as the plans expect."""
     times: dict[tuple[str, int, int], float] = {}
+    contended: set[tuple[str, int, int]] = set()
     if speed is not None:
-        times = {(row["op"], row["threads"], row["shape"]["m"]): row["ours_us"] for row in speed.document["rows"]}
+        rows = {(row["op"], row["threads"], row["shape"]["m"]): row for row in speed.document["rows"]}
+        times = {where: row["ours_us"] for where, row in rows.items()}
+        contended = {where for where, row in rows.items() if row.get("contended")}
     else:
         for tuned in report.tuned:
             rows = [shape["m"] for shape in tuned.task.traffic.shapes()] if tuned.row_tables else []
@@ -108,8 +115,13 @@ def times_table(report: Report, speed: Speed | None) -> str:
     flops = {tuned.task.op.name: tuned.task.op.flops for tuned in report.tuned}
     lines: list[tuple[str, ...]] = [("us (GFLOP/s)", "threads", *(f"m={m}" for m in heights))]
     for op, threads in dict.fromkeys((op, threads) for op, threads, _ in times):
-        found = [(times.get((op, threads, m)), m) for m in heights]
-        cells = ["-" if not us else f"{_amount(us)} ({flops[op](Shape.of(m=m)) / us / 1e3:.0f})" for us, m in found]
+        known = [(times.get((op, threads, m)), m) for m in heights]
+        cells = [
+            f"{'~' if (op, threads, m) in contended else ''}{_amount(us)} ({flops[op](Shape.of(m=m)) / us / 1e3:.0f})"
+            if us
+            else "-"
+            for us, m in known
+        ]
         lines.append((op, str(threads), *cells))
     what = "time of one call as raced" if speed is not None else "time of one call that the plans expect"
     if speed is not None and any("-" in line[2:] for line in lines):
@@ -164,7 +176,7 @@ def _ratios(rows: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> dict[tup
     logs: dict[tuple[str, int, str], list[float]] = {}
     for row in rows:
         times = {peer: us for peer, us in row["peers_us"].items() if us}
-        if not times or not row["ours_us"]:
+        if not times or not row["ours_us"] or row.get("contended"):
             continue
         for peer in peers:
             if peer in times:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +19,7 @@ from haotuner.cli.devices import columns
 from haotuner.cli.output import counted, say, tell
 from haotuner.cli.progress import Watcher
 from haotuner.cli.requested import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
+from haotuner.cli.stopping import STOPPED, Stopping
 from haotuner.errors import UsageError
 from haotuner.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, ops_asked, serves_on
 from haotuner.search.policies.names import NAMES
@@ -70,7 +70,7 @@ def tune(
         str | None,
         typer.Option(
             "--budget",
-            help=f"Time for all ops: 60s, 5m [default: {BUDGET_PER_OP_S:.0f}s an op, of models {BUDGET_OF_MODELS_S:.0f}s].",
+            help=f"Time to measure: 60s, 5m [default: {BUDGET_PER_OP_S:.0f}s an op, of models {BUDGET_OF_MODELS_S:.0f}s].",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The pack's directory; an earlier pack there is replaced.")] = Path(
@@ -121,102 +121,89 @@ def tune(
     verbose: Verbose = False,
 ) -> None:
     """Tune on this host for a range of shapes and write a pack. By default: BERT-base's four dense layers, m 1..2048."""
-    cores = len(os.sched_getaffinity(0))
-    if op and workload:
-        raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
-    if file and (op or workload):
-        raise UsageError("a model brings its own ops; leave --op and --workload out")
-    peers = peers_of(PEERS_HERE if against is None else against)
-    said = shapes or ["dynamic"]
-    seconds = None if budget is None else seconds_of(budget)
-    began = time.monotonic()
-    asked = read_models(file, said, serves_on(device), quiet=quiet) if file else None
-    arrivals = arrivals_of(*said) if asked is None else asked.arrivals
-    if workload is not None:
-        arrivals = arrivals.with_own(workload_shapes(workload))
-    request = Request(
-        ops=ops_asked(op or None, workload, arrivals, device) if asked is None else asked.ops,
-        models=() if asked is None else asked.models,
-        arrivals=arrivals,
-        device=device,
-        threads=() if threads is None else threads_of(threads),
-        budget_s=seconds,
-        out=out,
-        db=db,
-        seed=seed,
-        resume=resume,
-        weights=weights,
-        batch_invariant=batch_invariant,
-        search=search,
-        model=model,
-        zero_measure=zero_measure,
-        objective=objective,
-        strategy=strategy,
-        early_stopping=early_stopping,
-        spent_s=0.0 if asked is None else time.monotonic() - began,
-        cache=cache_folder(os.environ),
-        environment=dict(os.environ),
-    )
-    request.check()
-    budget_s = request.seconds
-    if not quiet:
-        what = ", ".join(one.written.name for one in request.models) or ", ".join(o.name for o in request.ops)
-        here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
-        how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
-        tell(f"tuning {what} for {request.shapes} on {device}, {how}")
-    from haotuner.cli.speed import compare, times_table
-    from haotuner.producing import produce
+    stopping = Stopping(out)
+    with stopping.signals():
+        cores = len(os.sched_getaffinity(0))
+        if op and workload:
+            raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
+        if file and (op or workload):
+            raise UsageError("a model brings its own ops; leave --op and --workload out")
+        peers = peers_of(PEERS_HERE if against is None else against)
+        said = shapes or ["dynamic"]
+        seconds = None if budget is None else seconds_of(budget)
+        began = time.monotonic()
+        asked = read_models(file, said, serves_on(device), quiet=quiet) if file else None
+        arrivals = arrivals_of(*said) if asked is None else asked.arrivals
+        if workload is not None:
+            arrivals = arrivals.with_own(workload_shapes(workload))
+        request = Request(
+            ops=ops_asked(op or None, workload, arrivals, device) if asked is None else asked.ops,
+            models=() if asked is None else asked.models,
+            arrivals=arrivals,
+            device=device,
+            threads=() if threads is None else threads_of(threads),
+            budget_s=seconds,
+            out=out,
+            db=db,
+            seed=seed,
+            resume=resume,
+            weights=weights,
+            batch_invariant=batch_invariant,
+            search=search,
+            model=model,
+            zero_measure=zero_measure,
+            objective=objective,
+            strategy=strategy,
+            early_stopping=early_stopping,
+            cache=cache_folder(os.environ),
+            environment=dict(os.environ),
+        )
+        request.check()
+        budget_s = request.seconds
+        if not quiet:
+            what = ", ".join(one.written.name for one in request.models) or ", ".join(o.name for o in request.ops)
+            here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
+            how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
+            tell(f"tuning {what} for {request.shapes} on {device}, {how}")
+        from haotuner.cli.speed import compare, times_table
+        from haotuner.producing import produce
+        from haotuner.search.turns import enough_s
 
-    watcher = Watcher(request.ops, budget_s, quiet=quiet)
-    with watcher, _signals(watcher):
-        report = produce(request, watcher)
-    speed = None
-    if report.device.kind != "cpu":  # peers run on this host's CPU
-        if peers and against is not None:
-            tell(f"--against {against}: peers on a GPU are raced by `haotuner bench`, not here")
-        peers = ()
-    if peers and report.stopped != "signal" and not zero_measure and asked is None:
-        speed = compare(request, report, peers, quiet=quiet)
-    if json_output:
-        of_models = {} if asked is None else asked.document(report)
-        say(json.dumps({**report.document, **of_models, "speed": None if speed is None else speed.document}, indent=1))
-    elif quiet:
-        say(str(report.pack))
-    else:
-        by_op = bool(report.tuned) and (asked is None or verbose)  # a model has dozens of ops
-        if by_op:
-            say(_table(report, speed))
-            say(_legend(report))
-        if speed is not None:
-            say(speed.note())
-        if by_op:
-            say(f"\n{times_table(report, speed)}")
-        if asked is not None:
-            say(asked.table(report))
-        say(_closing(report, verbose=verbose))
-    if not report.complete:
-        raise typer.Exit(3)
-
-
-@contextmanager
-def _signals(watcher: Watcher) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks the tuner to finish, the second stops it where it is; records are safe either way.
-
-    Before the first op is begun there is nothing to write a pack from, and the first one stops it, too.
-    """
-
-    def asked(number: int, frame: FrameType | None) -> None:
-        if watcher.stop or not watcher.begun:
-            raise KeyboardInterrupt
-        watcher.stop = True
-        tell("\nstopping: writing a pack from what is measured; once more to stop at once")
-
-    kept = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+        enough = enough_s(len(request.ops))
+        if request.models and not zero_measure and not quiet and budget_s < enough:
+            ops = counted(len(request.ops), "op")
+            tell(f"{_seconds(budget_s)} is little for {ops}: --budget {_seconds(enough)} measures each")
+        stopping.watcher = Watcher(request.ops, budget_s, quiet=quiet)
+        with stopping.watcher:
+            report = produce(request, stopping.watcher)
+        speed = None
+        if report.device.kind != "cpu":  # peers run on this host's CPU
+            if peers and against is not None:
+                tell(f"--against {against}: peers on a GPU are raced by `haotuner bench`, not here")
+            peers = ()
+        stopping.racing = True
+        if peers and not stopping.asked and not zero_measure and asked is None:
+            with suppress(KeyboardInterrupt):  # the pack is there, and its figures are told without peers
+                speed = compare(request, report, peers, quiet=quiet)
+        if json_output:
+            of_models = {} if asked is None else asked.document(report)
+            say(json.dumps({**report.document, **of_models, "speed": None if speed is None else speed.document}, indent=1))
+        elif quiet:
+            say(str(report.pack))
+        else:
+            by_op = bool(report.tuned) and (asked is None or verbose)  # a model has dozens of ops
+            if by_op:
+                say(_table(report, speed))
+                say(_legend(report))
+            if speed is not None:
+                say(speed.note())
+            if by_op:
+                say(f"\n{times_table(report, speed)}")
+            if asked is not None:
+                say(asked.table(report))
+            say(_closing(report, time.monotonic() - began, budget_s, verbose=verbose))
+        if stopping.asked or not report.complete:
+            raise typer.Exit(STOPPED)
 
 
 def _table(report: Report, speed: Speed | None) -> str:
@@ -247,14 +234,42 @@ def _legend(report: Report) -> str:
     )
 
 
-def _closing(report: Report, *, verbose: bool) -> str:
+def _seconds(seconds: float) -> str:
+    """A time as --budget takes it."""
+    return f"{seconds:.0f}s" if seconds < 120 else f"{math.ceil(seconds / 60)}m"
+
+
+def _unmeasured(report: Report, budget_s: float) -> list[str]:
+    """What a budget left out, and one that would not; a run that was stopped has other reasons."""
+    from haotuner.search.turns import enough_s
+
+    lacking = sum(not tuned.measured for tuned in report.tuned)
+    if not lacking or report.stopped == "signal" or report.stopped == "zero-measure":
+        return []
+    enough = _seconds(max(enough_s(len(report.tuned)), 2 * budget_s * lacking / len(report.tuned)))
+    return [
+        f"{lacking} of {counted(len(report.tuned), 'op')} had no time to be measured: --budget {_seconds(budget_s)} was too "
+        f"little on this machine; run again with --resume --budget {enough}"
+    ]
+
+
+def _unverified(report: Report) -> str:
+    """Why a pack is marked so; a model's generated groups may have times where no op has."""
+    if any(model.told.measured for model in report.models):
+        return "unverified: generated groups were timed and no op was; plans and times of the ops are predictions"
+    return "unverified: nothing was measured on the device, plans and times are predictions"
+
+
+def _closing(report: Report, seconds: float, budget_s: float, *, verbose: bool) -> str:
+    """``seconds``: that passed since the command was given."""
     document: Mapping[str, Any] = report.document
     made = f"{counted(len(report.tuned), 'op')} for {report.device.id}"
-    lines = [f"\n{report.pack}: {made} in {report.seconds:.0f} s ({report.stopped})"]
+    lines = [f"\n{report.pack}: {made} in {seconds:.0f} s ({report.stopped})"]
     if report.start:
         lines.append(f"started {report.start}")
     if document["unverified"]:
-        lines.append("unverified: nothing was measured on the device, plans and times are predictions")
+        lines.append(_unverified(report))
+    lines += _unmeasured(report, budget_s)
     if "kept" in document:
         lines.append(f"not replaced: {document['kept']}")
     if document["verification"]["why"]:

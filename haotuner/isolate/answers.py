@@ -46,9 +46,13 @@ class Refused(Unanswered):
 
 
 class TimedOut(Unanswered):
-    """The limit passed; the process and all that it started were killed."""
+    """The limit passed; the process and all that it started were killed. ``out``: what a command had written until then."""
 
     reason = "timeout"
+
+    def __init__(self, detail: str, out: str = "") -> None:
+        super().__init__(detail)
+        self.out = out
 
 
 class Crashed(Unanswered):

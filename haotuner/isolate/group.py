@@ -105,7 +105,7 @@ class Group:
     def errors(self) -> str:
         """All that it wrote to its errors."""
         self._errors.seek(0)
-        return self._errors.read().decode(errors="replace")
+        return self._errors.read().decode(errors="backslashreplace")
 
     def obituary(self) -> str:
         """How it ended and its last words; what is left of the group is killed. For a process that closed its output."""

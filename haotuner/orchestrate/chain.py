@@ -17,7 +17,7 @@ RANDOM = ("float32", "float64")  # that the library draws; others are drawn betw
 
 
 def chain_document(name: str, graph: Graph, segments: Iterable[Segment], models: Iterator[str]) -> Mapping[str, Any]:
-    """The segments with the names of their ``models``, and what the host computes before each; read by runtime/chain.py.
+    """Segments with the names of their ``models``, and what the host computes before each; runtime/chain_bound.py reads it.
 
     What one side of a branch does stands behind a step ``when``, which skips it where the other side is taken.
     """

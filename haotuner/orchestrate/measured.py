@@ -7,7 +7,6 @@ program looks at whatever might be cheaper; it is solved again until all kernels
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,8 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import HaotunerError
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
 from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.c_ordered import ordered_node
 from haotuner.orchestrate.costs import Kernel, Prices
@@ -155,16 +156,16 @@ class Measured(Prices):
             source.write_text(f"{head_of([text])}\n{text}\n{empty}\n", encoding="utf-8")
             values = [[group.sizes.values(one) for one in self.requests] for group in groups]
             try:
-                command = [Toolchain.find().compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
-                           "-I", str(RUNTIME_SOURCES), str(source), "-o", str(library), "-lm"]  # fmt: skip
-                subprocess.run(command, check=True, capture_output=True, timeout=CHILD_LIMIT_S)
+                words = [Toolchain.find().compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
+                         "-I", str(RUNTIME_SOURCES), str(source), "-o", str(library), "-lm"]  # fmt: skip
+                if command.run(words, CHILD_LIMIT_S).code != 0:
+                    return []
                 job = json.dumps({"library": str(library), "values": values, "tasks": tasks})
-                answer = subprocess.run([sys.executable, "-m", "haotuner.orchestrate.group_times"], input=job, text=True,
-                                        capture_output=True, timeout=limit, check=False)  # fmt: skip
-                return answer.stdout.splitlines()
-            except subprocess.TimeoutExpired as error:
-                return (error.stdout or b"").decode().splitlines() if isinstance(error.stdout, bytes) else []
-            except (OSError, subprocess.CalledProcessError, HaotunerError):
+                times = [sys.executable, "-m", "haotuner.orchestrate.group_times"]
+                return command.run(times, limit, stdin=job).out.splitlines()
+            except TimedOut as error:
+                return error.out.splitlines()
+            except (OSError, HaotunerError):
                 return []
 
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from haotuner.runtime.device_memory import DeviceMemory
 from haotuner.runtime.placed_chain import PlacedChain
-from haotuner.runtime.placed_model import PlacedModel
+from haotuner.runtime.placed_model import PlacedModel, PlacedModelBound
 
 
-def answered(model: PlacedModel, given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def answered(model: PlacedModel | PlacedModelBound, given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Outputs by name. The results' memory is filled with ones of all bits before, so that what is not written is seen."""
     assert model.pack.gpu is not None
     with DeviceMemory(model.pack.gpu.ordinal) as memory:

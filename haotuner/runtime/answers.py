@@ -16,6 +16,7 @@ from haotuner.runtime.handed import address
 PAGE = 4096
 MANY = 16 * PAGE  # below, page faults cost less than what is done here
 LARGE = HUGE_PAGE // 4  # from here on huge pages, as in model/host.c: half of what as many bytes cost in small ones
+WINDOW, SLACK = 64, 4  # as of arenas (model/run.c): blocks of SLACK times what the last WINDOW arrays needed are given back
 AGAIN = 2  # arrays of each output that are kept: a caller often holds an answer until it has the next
 
 
@@ -28,10 +29,12 @@ class Answers:
     def __init__(self, outputs: int) -> None:
         """``outputs``: how many arrays an answer has."""
         self._free: deque[_Block] = deque(maxlen=AGAIN * max(1, outputs))
+        self._taken, self._recent, self._window = 0, 0, WINDOW * max(1, outputs)
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """An array of undefined content; MemoryError or ValueError where it cannot be had."""
         need = math.prod(shape) * dtype.itemsize
+        self._rest(need)
         if need < MANY:
             return np.empty(shape, dtype)
         try:
@@ -45,6 +48,20 @@ class Answers:
     def clear(self) -> None:
         """Keep nothing; arrays that somebody holds stay."""
         self._free.clear()
+
+    def _rest(self, need: int) -> None:
+        """Once a window, let go of free memory that only a larger answer of an earlier window had needed."""
+        self._taken += 1
+        if need > self._recent:
+            self._recent = need
+        if self._taken < self._window:
+            return
+        most, self._taken, self._recent = SLACK * max(MANY, self._recent), 0, 0
+        for _ in range(len(self._free)):
+            with suppress(IndexError):  # another thread has it
+                block = self._free.popleft()
+                if block.room <= max(most, HUGE_PAGE):
+                    self._free.append(block)
 
     def _other(self, best: _Block, need: int) -> _Block:
         """The smallest that has the room; else the largest grows: only what is new of it costs page faults."""

@@ -29,16 +29,25 @@ def missing_flags(arch: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str
 
 def host_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Flags of the first core; empty where they cannot be read."""
+    return frozenset(_first_core("flags", cpuinfo).split())
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Model name of the first core, as tuning puts it into a pack; empty where it cannot be read."""
+    return _first_core("model name", cpuinfo)
+
+
+def _first_core(wanted: str, cpuinfo: Path) -> str:
     try:
         with cpuinfo.open(encoding="utf-8", errors="replace") as stream:
             text = stream.read(_FLAGS_SEEN_BYTES)
     except OSError:
-        return frozenset()
+        return ""
     for line in text.splitlines():
         key, _, value = line.partition(":")
-        if key.strip() == "flags":
-            return frozenset(value.split())
-    return frozenset()
+        if key.strip() == wanted:
+            return value.strip()
+    return ""
 
 
 def usable_cores(proc: Path = PROC, sysfs: Path = SYSFS) -> int:

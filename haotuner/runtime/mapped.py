@@ -93,6 +93,9 @@ class Mapped:
         self.default: Any = getattr(library, "ht_pack_model_default", None)  # packs made before it have none
         if self.default is not None:
             self.default.argtypes, self.default.restype = (_P, _I, _P), _P
+        self.limit: Any = getattr(library, "ht_pack_model_limit", None)  # packs made before it bound no request
+        if self.limit is not None:
+            self.limit.argtypes, self.limit.restype = (_P, ctypes.c_int64), None
         if self.door.version != _VERSION:
             raise PackInvalid(
                 f"{path} speaks version {self.door.version} of models, this haotuner {_VERSION}; tune again with it"
@@ -307,6 +310,15 @@ class NativeModel:
         found = np.zeros(5, np.int64)
         self._mapped.door.held(self._handle, address(found))
         return dict(zip(("calls", "plans", "contexts", "arena_bytes", "packed_bytes"), found.tolist(), strict=True))
+
+    def limit(self, most_bytes: int) -> None:
+        """Refuse later requests whose working memory and outputs take more bytes. UsageError of packs made before."""
+        if self._mapped.limit is None:
+            raise UsageError(
+                f"the pack of {self.name} was made before requests could be bounded; tune again with this haotuner, or load "
+                "it without max_request_bytes"
+            )
+        self._mapped.limit(self._handle, most_bytes)
 
     def trim(self) -> None:
         """Give back the working memory that no call uses."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ import numpy as np
 from haotuner.errors import PackClosed, PackInvalid, UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
-from haotuner.runtime.chain import Chain, is_chain
+from haotuner.runtime.chain import Chain
+from haotuner.runtime.chain_bound import ChainBound, is_chain
 from haotuner.runtime.convolution import ConvBound, Convolution
 from haotuner.runtime.described import described_pack
 from haotuner.runtime.fronts import front_of
@@ -23,16 +25,20 @@ from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
 from haotuner.runtime.model import Model, Session
+from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.model_files import opened_model
+from haotuner.runtime.model_handle import difference_of_ends
 from haotuner.runtime.placed import PlacedBound, PlacedLinear
-from haotuner.runtime.placed_chain import PlacedChain
-from haotuner.runtime.placed_model import PlacedModel
+from haotuner.runtime.placed_chain import PlacedChain, PlacedChainBound
+from haotuner.runtime.placed_model import PlacedModel, PlacedModelBound
+from haotuner.runtime.suitability import checked_bytes, default_threads, reservations
 from haotuner.runtime.typed import numpy_type
 from haotuner.words import limits
 from haotuner.words.limits import MAX_THREADS
 
 AnyLinear = Linear | PlacedLinear | Convolution
 AnyBound = Bound | PlacedBound | ConvBound
+AnyModelBound = ModelBound | ChainBound
 
 WARMUP_ROWS = 64  # enough for every plan to use all of its workers
 
@@ -47,23 +53,28 @@ class Pack:
         device: Any = None,
         *,
         check_weights: bool = True,
+        max_request_bytes: SupportsIndex | None = None,
     ) -> None:
         """``check_weights``: whether opening a whole model compares its weights with their checksums."""
         self.path = Path(path)
         self.check_weights = check_weights
+        self._most_bytes = 0 if max_request_bytes is None else checked_bytes(max_request_bytes)
         ordinal = ordinal_of(device)
         self.gpu = None if ordinal is None else part_of(find_gpu(ordinal), device)
-        self.threads = min(usable_cores(), MAX_THREADS) if threads is None else checked_threads(threads)
+        if threads is not None:
+            threads = checked_threads(threads)
         self._library: Library | None = Library(self.path, self.gpu)
         self.is_open = True  # whether it was not closed: every call asks
         self.manifest = self._library.manifest
+        cores = min(usable_cores(), MAX_THREADS)
+        self.threads: int = default_threads(self.manifest, cores) if threads is None else threads
         self._ops = {op.name: op for op in self.manifest.ops}
         # By identity, so that a snapshot is one step while other threads bind (a WeakSet's is not). No lock: a child may be
         # forked while another thread would hold it.
-        self._linears: dict[int, weakref.ref[AnyLinear]] = {}
+        self._served: dict[int, weakref.ref[AnyLinear | Model | Chain]] = {}
         self._next: Pack | None = None  # who serves what is bound from now on, once this pack is being handed over
         self.arena = Arena()
-        self._models: dict[str, Model | Chain] = {}
+        self._models: dict[str, AnyModelBound] = {}
 
     def __repr__(self) -> str:
         return described_pack(self)
@@ -100,34 +111,56 @@ class Pack:
 
         One whose sizes depend on data is a ``Chain`` of such models, its segments, which the pack holds beside it.
         """
+        try:
+            handle = self._handle(self._bound_model(name))
+            self.own(handle)
+            return handle
+        except PackClosed:
+            if self._next is None:
+                raise
+            return self._next.model(name)  # handed over meanwhile
+
+    def _bound_model(self, name: str) -> AnyModelBound:
         if name not in self.manifest.models:
             raise UsageError(f"{self.path} holds no model {name!r}; it holds {', '.join(self.models) or 'none'}")
         if name not in self._models:
             self._models[name] = self._opened(name, self._segment)
         return self._models[name]
 
-    def _opened(self, name: str, segment: Callable[[str], Model] | None) -> Model | Chain:
+    @staticmethod
+    def _handle(bound: AnyModelBound) -> Model | Chain:
+        if isinstance(bound, ChainBound):
+            return PlacedChain(bound) if isinstance(bound, PlacedChainBound) else Chain(bound)
+        return PlacedModel(bound) if isinstance(bound, PlacedModelBound) else Model(bound)
+
+    def _opened(self, name: str, segment: Callable[[str], ModelBound] | None) -> AnyModelBound:
         """``segment``: opens those of a chain; None where a chain is none that may be here. PackInvalid."""
+        opened = self._opened_freely(name, segment)
+        if self._most_bytes and opened.native is not None:
+            opened.native.limit(self._most_bytes)
+        return opened
+
+    def _opened_freely(self, name: str, segment: Callable[[str], ModelBound] | None) -> AnyModelBound:
         mapped = self.library().mapped
         hashed = self.check_weights and not mapped.compares_weights(name)
         with opened_model(self.path, self.manifest, name, hashed=hashed) as files:
             if not is_chain(files.schedule):
-                kind = Model if self.gpu is None else PlacedModel
+                kind = ModelBound if self.gpu is None else PlacedModelBound
                 return kind(self, mapped, mapped.find(name), files)
             if segment is None:
                 raise PackInvalid(f"{files.where}: a segment of a model has segments itself; restore the pack or tune again")
             if self.gpu is None:
-                return Chain(self, files.schedule, files.where, segment, mapped.chain(name, self.threads))
+                return ChainBound(self, files.schedule, files.where, segment, mapped.chain(name, self.threads))
             native = mapped.chain(name, 1, self.gpu.ordinal)
             if native is None:
                 raise PackInvalid(f"{files.where} is a model in segments that its library has not; tune again")
-            return PlacedChain(self, files.schedule, files.where, segment, native)
+            return PlacedChainBound(self, files.schedule, files.where, segment, native)
 
-    def _segment(self, name: str) -> Model:
+    def _segment(self, name: str) -> ModelBound:
         if name in self.manifest.models and name not in self._models:
             self._models[name] = self._opened(name, None)
         found = self._models.get(name)
-        if not isinstance(found, Model):
+        if not isinstance(found, ModelBound):
             raise PackInvalid(f"{self.path} holds no segment {name!r} of a model; restore the pack or tune again")
         return found
 
@@ -179,8 +212,8 @@ class Pack:
     def close(self) -> None:
         """Let go of the library; later calls raise PackClosed. Calling it twice is harmless."""
         self._let_go()
-        for linear in self.linears():
-            linear.close()
+        for handle in self._handles():
+            handle.close()
 
     def _let_go(self) -> None:
         self._library, self.is_open = None, False
@@ -209,61 +242,83 @@ class Pack:
         """The setting of calls that name numpy's arrays by ``id``; 0 where the library cannot take them so."""
         return setting + limits.BY_ADDRESS if self.gpu is None and self.library().takes_addresses else 0
 
-    def own(self, linear: AnyLinear) -> None:
-        """Serve this linear until the pack is closed or handed over, which may happen at this moment in another thread."""
-        linear.owner = self
-        self._linears[id(linear)] = weakref.ref(linear, _forget(self._linears, id(linear)))
+    def own(self, handle: AnyLinear | Model | Chain) -> None:
+        """Serve this linear or model until the pack is closed or handed over, which another thread may do at this moment."""
+        handle.owner = self
+        self._served[id(handle)] = weakref.ref(handle, _forget(self._served, id(handle)))
         if self._next is not None:
-            self._next.take(linear)
-            self._linears.pop(id(linear), None)
+            self._next.take(handle)
+            self._served.pop(id(handle), None)
         elif self._library is None:
-            linear.close()
+            handle.close()
+
+    def _handles(self) -> list[AnyLinear | Model | Chain]:
+        """Every linear and model that this pack serves now."""
+        return [handle for one in list(self._served.values()) if (handle := one()) is not None]
 
     def linears(self) -> list[AnyLinear]:
         """Every linear that this pack serves now."""
-        return [linear for one in list(self._linears.values()) if (linear := one()) is not None]
+        return [one for one in self._handles() if not isinstance(one, Model | Chain)]
 
-    def take(self, linear: AnyLinear, bound: AnyBound | None = None) -> None:
-        """Serve a linear of another pack from its next call on, as ``bound`` if that was made ready with ``ready``."""
-        serve: Callable[[Any], None] = linear.serve  # of the linear's own kind, as `ready` saw to
-        serve(self.ready(linear) if bound is None else bound)
-        self.own(linear)
+    def take(self, handle: AnyLinear | Model | Chain, bound: AnyBound | AnyModelBound | None = None) -> None:
+        """Serve one of another pack from its next call on, as ``bound`` if that was made ready with ``ready``."""
+        serve: Callable[[Any], None] = handle.serve  # of the handle's own kind, as `ready` saw to
+        serve(self.ready(handle) if bound is None else bound)
+        self.own(handle)
 
-    def ready(self, linear: AnyLinear) -> AnyBound:
-        """The linear's weight, laid out for this pack; UsageError if the pack has no such op."""
-        bound = linear.bound
+    def ready(self, handle: AnyLinear | Model | Chain) -> AnyBound | AnyModelBound:
+        """What serves it in this pack, weights laid out. UsageError if the pack has no such op or another such model."""
+        if isinstance(handle, Model | Chain):
+            return self._ready_model(handle.bound)
+        bound = handle.bound
         op = self.op_entry(bound.op.name)
-        if isinstance(bound, PlacedBound) != (self.gpu is not None):
+        self._check_same_device(isinstance(bound, PlacedBound))
+        return bound.moved(self, op)
+
+    def _ready_model(self, old: AnyModelBound) -> AnyModelBound:
+        self._check_same_device(old.pack.gpu is not None)
+        new = self._bound_model(old.name)
+        difference = difference_of_ends(old, new)
+        if isinstance(new, ChainBound) != isinstance(old, ChainBound):
+            difference = "sizes depend on data in one of both packs alone"
+        if difference:
+            raise UsageError(
+                f"{self.path} has another model {old.name}: {difference}; load it beside the old pack and change its callers"
+            )
+        return new
+
+    def _check_same_device(self, placed: bool) -> None:
+        if placed != (self.gpu is not None):
             raise UsageError(
                 f"{self.path} is open for {self._place()}; hand over to a pack that is open for the same device"
             )
-        return bound.moved(self, op)
 
     def _place(self) -> str:
         return "the CPU" if self.gpu is None else f"cuda:{self.gpu.ordinal}"
 
     def hand_over(self, new: Pack) -> None:
-        """Serve every linear bound from this pack from ``new`` from its next call on, then close this pack.
+        """Serve every linear and model of this pack from ``new`` from its next call on, then close this pack.
 
-        Weights are packed anew where the new pack lays them out differently; all linears are ready before the first one is
-        switched, and each is switched in one step, so calls go on throughout. What other threads bind meanwhile is handed
-        over, too. UsageError, and nothing is switched, if ``new`` lacks an op that is in use.
+        Weights are packed anew where the new pack lays them out differently, those of models always: both lie in memory
+        until the last call of the old pack ends. All are ready before the first is switched, and each is switched in one
+        step, so calls go on throughout. What other threads bind meanwhile is handed over, too. UsageError, and nothing is
+        switched, if ``new`` lacks an op or a model in use, or has a model of that name with other inputs or outputs.
         """
         if not isinstance(new, Pack) or new is self or self._next is not None:
             raise UsageError(f"{self.path} cannot be handed over to {new!r}; pass another open pack, once")
         new.library()
-        ready = [(linear, new.ready(linear)) for linear in self.linears()]
+        ready = [(handle, new.ready(handle)) for handle in self._handles()]
         self._next = new  # from here on `own` sees to what is bound
         try:
-            known = {id(linear) for linear, _ in ready}
-            late = [linear for linear in self.linears() if id(linear) not in known]
-            ready += [(linear, new.ready(linear)) for linear in late]
+            known = {id(handle) for handle, _ in ready}
+            late = [handle for handle in self._handles() if id(handle) not in known]
+            ready += [(handle, new.ready(handle)) for handle in late]
         except BaseException:
             self._next = None
             raise
-        for linear, bound in ready:
-            new.take(linear, bound)
-            self._linears.pop(id(linear), None)
+        for handle, bound in ready:
+            new.take(handle, bound)
+            self._served.pop(id(handle), None)
         self._let_go()  # whatever is still listed is on its way to `new`, in the thread that bound it
 
     def __enter__(self) -> Pack:
@@ -273,12 +328,12 @@ class Pack:
         self.close()
 
 
-def _forget(linears: dict[int, weakref.ref[AnyLinear]], key: int) -> Callable[[object], None]:
-    """What a linear's end does. Its address may be another's by then: only its own entry goes."""
+def _forget(handles: dict[int, weakref.ref[AnyLinear | Model | Chain]], key: int) -> Callable[[object], None]:
+    """What a handle's end does. Its address may be another's by then: only its own entry goes."""
 
     def gone(reference: object) -> None:
-        if linears.get(key) is reference:
-            del linears[key]
+        if handles.get(key) is reference:
+            del handles[key]
 
     return gone
 
@@ -291,7 +346,8 @@ def checked_threads(threads: Any) -> int:
         count = 0
     if isinstance(threads, bool) or not 1 <= count <= MAX_THREADS:
         raise UsageError(
-            f"threads={threads!r} must be a whole number in 1..{MAX_THREADS}, or None for all {usable_cores()} cores"
+            f"threads={threads!r} must be a whole number in 1..{MAX_THREADS}, or None for the tuned count nearest to "
+            f"{usable_cores()} cores"
         )
     return count
 
@@ -302,8 +358,12 @@ def load(
     device: Any = None,
     *,
     check_weights: bool = True,
+    max_request_bytes: SupportsIndex | None = None,
 ) -> Pack:
-    """Open a pack for serving with ``threads`` threads (None: the cores and CPU time that this process may use).
+    """Open a pack for serving with ``threads`` threads.
+
+    None: the tuned count that is nearest to the cores and CPU time that this process may use, and not above where there is
+    one. A warning says of an unverified pack, and of one that was made for another CPU, that it is.
 
     ``device`` (``"cuda:0"``, ``"cuda"`` for the first) serves tensors of that device; otherwise it is the CPU, whatever the
     pack holds. ``"cuda:0/64"`` serves by the plans for 64 of its multiprocessors; it is the caller who limits the process to
@@ -311,6 +371,9 @@ def load(
 
     Opening a whole model compares its weights with their checksums while they are read. ``check_weights=False`` leaves that
     out, for a server that cannot wait; damaged weights then give wrong numbers.
+
+    ``max_request_bytes``: what one request to a whole model may take of working memory (``Model.memory_bytes``) and outputs
+    together. A larger one is refused with a UsageError before anything is allocated. None: no bound.
 
     A pack is code: its library runs in this process with all rights of this process. Hashes find damage, not malice, so load
     only packs that you would run as a program.
@@ -321,4 +384,7 @@ def load(
         PackMismatch: the pack needs another CPU, device, driver or platform.
         EnvironmentMissing: there is no such device, or no driver.
     """
-    return Pack(path, threads, device, check_weights=check_weights)
+    pack = Pack(path, threads, device, check_weights=check_weights, max_request_bytes=max_request_bytes)
+    for words in reservations(pack.manifest, on_cpu=pack.gpu is None):
+        warnings.warn(f"{path}: {words}", stacklevel=2)
+    return pack

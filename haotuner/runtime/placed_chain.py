@@ -11,20 +11,17 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.runtime.chain import Chain
+from haotuner.runtime.chain_bound import ChainBound
 from haotuner.runtime.mapped import PLACE, shape_at
-from haotuner.runtime.model import Ran
+from haotuner.runtime.model_bound import Ran
 from haotuner.runtime.on_device import called, check_inputs, empty_like, stream_told
 from haotuner.runtime.streams import still
 
 _Made = Callable[[int, tuple[int, ...]], Any]
 
 
-class PlacedChain(Chain):
-    """Called as a ``PlacedModel``: tensors of the first input's framework, on its current or the given stream.
-
-    A call waits for the stream wherever data tell a size, a branch or the turns of a loop, so that no graph can hold it;
-    what follows the last of these is queued when it returns.
-    """
+class PlacedChainBound(ChainBound):
+    """What a ``PlacedChain`` calls until its pack is handed over."""
 
     @cached_property
     def _queue(self) -> Callable[..., Any]:
@@ -63,7 +60,6 @@ class PlacedChain(Chain):
 
     def placed(self, given: list[Any], seed: int | None, stream: int | None, made: _Made) -> dict[str, Any]:
         """Outputs by name in tensors that ``made`` has for their places and shapes; inputs in order, else as ``run``."""
-        self.pack.library()  # PackClosed once it was closed
         check_inputs(self.name, {end.name: one for end, one in zip(self._inputs, given, strict=True)})
         stream = stream_told(self.name, given[0], stream)
         native, found, raised = self._linked, dict[int, Any](), list[BaseException]()
@@ -92,3 +88,33 @@ class PlacedChain(Chain):
     def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[Ran]:
         """UsageError: the steps of a call on a GPU are not timed one by one."""
         return next(iter(self.segments.values())).step_times(inputs, seed)
+
+
+class PlacedChain(Chain):
+    """Called as a ``PlacedModel``: tensors of the first input's framework, on its current or the given stream.
+
+    A call waits for the stream wherever data tell a size, a branch or the turns of a loop, so that no graph can hold it;
+    what follows the last of these is queued when it returns.
+    """
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        out: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        stream: int | None = None,
+    ) -> dict[str, Any]:
+        """Outputs by name; ``out``: tensors for them, of the shapes that the data make. ``seed``: as of ``Chain.run``.
+
+        UsageError names the tensor, what was expected and what was found, or the size that the data make.
+        """
+        return self._placed().run(inputs, out, seed, stream)
+
+    def placed(self, given: list[Any], seed: int | None, stream: int | None, made: _Made) -> dict[str, Any]:
+        """Outputs by name in tensors that ``made`` has for their places and shapes; inputs in order, else as ``run``."""
+        return self._placed().placed(given, seed, stream, made)
+
+    def _placed(self) -> PlacedChainBound:
+        bound = self.current()
+        assert isinstance(bound, PlacedChainBound)  # a pack on a device opens no others
+        return bound

@@ -11,20 +11,14 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.runtime.mapped import Mapped, NativeModel
 from haotuner.runtime.model import Model
+from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.model_files import OpenModel
 from haotuner.runtime.on_device import called, check_inputs, empty_like, stream_told
 from haotuner.runtime.streams import still
 
 
-class PlacedModel(Model):
-    """``model.run({"x": tensor})`` gives tensors of the first input's framework, on its current or the given stream.
-
-    A call allocates and waits for nothing once its stream has had one of such sizes; the first one of a stream, or of
-    larger sizes, gets working memory. It may then be captured into a graph. Graphs captured on one stream share working
-    memory: replay them one after the other. Memory goes by the stream's handle: destroy a stream, or end the thread whose
-    default stream it is, once its calls are done. What graphs replay stays on the device as long as the
-    process. ``trim`` waits for the device: not while a stream is captured.
-    """
+class PlacedModelBound(ModelBound):
+    """What a ``PlacedModel`` calls until its pack is handed over."""
 
     def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
         gpu = self.pack.gpu
@@ -44,7 +38,6 @@ class PlacedModel(Model):
         self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, stream: int | None = None
     ) -> dict[str, Any]:
         """Outputs by name; ``out``: tensors for them. UsageError names the tensor, what was expected and what was found."""
-        self.pack.library()  # PackClosed once it was closed
         given = self._tensors(inputs)
         stream = stream_told(self.name, given[0], stream)
         handed = [still(one, stream) for one in given]
@@ -92,3 +85,29 @@ class PlacedModel(Model):
             shapes.append(tuple(rest[: end.rank]))
             rest = rest[end.rank :]
         return shapes
+
+
+class PlacedModel(Model):
+    """``model.run({"x": tensor})`` gives tensors of the first input's framework, on its current or the given stream.
+
+    A call allocates and waits for nothing once its stream has had one of such sizes; the first one of a stream, or of
+    larger sizes, gets working memory. It may then be captured into a graph. Graphs captured on one stream share working
+    memory: replay them one after the other. Memory goes by the stream's handle: destroy a stream, or end the thread whose
+    default stream it is, once its calls are done. What graphs replay stays on the device as long as the
+    process. ``trim`` waits for the device: not while a stream is captured.
+    """
+
+    def run(
+        self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, stream: int | None = None
+    ) -> dict[str, Any]:
+        """Outputs by name; ``out``: tensors for them. UsageError names the tensor, what was expected and what was found."""
+        return self._placed().run(inputs, out, stream)
+
+    def shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Shapes of the outputs that these tensors make. UsageError as of ``run``."""
+        return self._placed().shapes(inputs)
+
+    def _placed(self) -> PlacedModelBound:
+        bound = self.current()
+        assert isinstance(bound, PlacedModelBound)  # a pack on a device opens no others
+        return bound

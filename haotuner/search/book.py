@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from haotuner.plan.compose import covers_every
 from haotuner.plan.curves import Curve
 from haotuner.search.head import head
 from haotuner.search.probes import Probe, rows_of, uses
+from haotuner.search.shrinkage import combined, shrunk, variance_of
 from haotuner.words.device import Device
 from haotuner.words.family import Family, Layout
 from haotuner.words.kernel import Candidate, MicroKernel
@@ -48,6 +49,7 @@ class Book:
         self.op, self.family, self.device, self.cache = op, family, device.with_units(1), cache
         self.probes = {p.kernel.name: p for p in probes}
         self.us: dict[str, float] = {}  # trial key -> median
+        self._variances: dict[str, float] = {}  # trial key -> of the log of that time
         self.failed: set[str] = set()
         self._seed = seed
         self._given = model
@@ -79,12 +81,21 @@ class Book:
         """Take in one record of this op's probes."""
         if isinstance(record.outcome, Timed):
             self.us[record.trial.key()] = record.outcome.median_us
+            self._variances[record.trial.key()] = variance_of(record.outcome)
         else:
             self.failed.add(record.trial.kernel)
 
     def confirm(self, trial: Trial, us: float) -> None:
         """Take in a second time of a trial: the mean counts from now on."""
-        self.us[trial.key()] = (self.us[trial.key()] + us) / 2
+        key = trial.key()
+        self.us[key], self._variances[key] = combined(self.us[key], self._variances[key], us)
+
+    def _shrunk(self) -> dict[str, float]:
+        """The measured times of leading regions, by trial key, drawn towards predictions as far as they are noise."""
+        keys = [key for key in self._row_of if key in self.us]
+        us, variances = (np.array([of[key] for key in keys], np.float64) for of in (self.us, self._variances))
+        times = shrunk(us, variances, [float(self._predicted[self._row_of[key]]) for key in keys])
+        return dict(zip(keys, times.tolist(), strict=True))
 
     def open(self, trials: Iterable[Trial]) -> list[Trial]:
         """Those without a time."""
@@ -188,7 +199,8 @@ class Book:
         """
         none = np.full_like(self._predicted, np.inf)
         us = none if doubt == MEASURED_ONLY else self._predicted * np.exp(doubt * self._spread)
-        return [self._curve(self.probes[name], us) for name in names if name not in self.failed]
+        timed = self._shrunk()
+        return [self._curve(self.probes[name], us, timed) for name in names if name not in self.failed]
 
     def layouts(self, names: Sequence[str], doubt: float = 0.0) -> dict[Layout, list[Curve]]:
         """Curves by the layout of the weight that the kernels read; ``names`` and ``doubt`` as of ``curves``."""
@@ -197,8 +209,8 @@ class Book:
             found.setdefault(self.probes[name].layout, []).append(curve)
         return found
 
-    def _curve(self, probe: Probe, predicted: NDArray[np.float64]) -> Curve:
-        every = {tiles: self.us.get(t.key(), float(predicted[self._row_of[t.key()]])) for tiles, t in probe.lead}
+    def _curve(self, probe: Probe, predicted: NDArray[np.float64], known: Mapping[str, float]) -> Curve:
+        every = {tiles: known.get(t.key(), float(predicted[self._row_of[t.key()]])) for tiles, t in probe.lead}
         points = {tiles: us for tiles, us in every.items() if us < np.inf}
         timed = any(trial.key() in self.us for _, trial in probe.lead)  # else it stood beside predictions
         follow = self.us.get(probe.follow.key()) if timed else None

@@ -35,6 +35,7 @@ from haotuner.words.op import Op
 from haotuner.words.record import Timed, Trial
 
 NAME = "rows"
+WHOLE_UP_TO = 16  # rows: up to here one tile as high as the call is often the best, and no other says how fast it is
 TOGETHER = 4  # kernels that are built before any of them is timed: a run that is cut short should not only have built
 Floats = NDArray[np.float64]
 
@@ -108,6 +109,7 @@ class Search:
     def run(self) -> str:
         """Measure what the search asks for until it stops; says why: "converged", "exhausted" or "budget"."""
         stopped = self._rounds()
+        self._race_expected()
         if stopped == "budget" or not self.book.started:
             # What an earlier run recorded counts, even if there was no time to come to it.
             self._recall(self.ordered)
@@ -164,6 +166,16 @@ class Search:
             for record in self.lab.measure(self.book.open(self.book.probes[name].trials()), self.clock.not_given_up):
                 self.book.note(record)
 
+    def _race_expected(self) -> None:
+        """Whole probes of what would be kept without a measurement, and of the best tile of each small call's height."""
+        for name in self._expected_best():
+            if not self.book.done(name) and self.clock.goes_on():
+                trials = self.book.open(self.book.probes[name].trials())
+                if any(self.lab.known(trial) is None for trial in trials):
+                    self.lab.prepare([name], self.clock.not_given_up)
+                for record in self.lab.measure(trials, self.clock.goes_on):
+                    self.book.note(record)
+
     def _recall(self, asked: Sequence[str]) -> None:
         """Note what is already recorded of these kernels; in a search by whole probes of those whose every trial is."""
         for name in asked:
@@ -202,6 +214,10 @@ class Search:
             if not fresh and confirmed and clock.goes_on():  # the sketch stands; the exact program may still choose others
                 exact = cover(layouts, self.rows, self.shares).kept
                 fresh = [curve.kernel for curve in exact if curve.kernel not in confirmed]
+            if (
+                not fresh and confirmed and clock.goes_on()
+            ):  # what would be kept without a measurement, whatever noise said of it
+                fresh = [name for name in self._expected_best() if name not in confirmed and book.measured(name)]
             if not fresh:
                 break
             once_more = {name: _as_regions(book.probes[name]) for name in fresh}
@@ -219,6 +235,15 @@ class Search:
             confirmed.update(fresh)
         return True
 
+    def _expected_best(self) -> list[str]:
+        """What a plan without measurements keeps, and for small calls the tile of their height that looks best."""
+        book, axis_rows = self.book, {int(m) for m in self.rows if m <= WHOLE_UP_TO}
+        best: dict[int, tuple[float, str]] = {}
+        for curve in book.curves(self.ordered):
+            if curve.rows in axis_rows:
+                best[curve.rows] = min((curve.lead_us[0][1], curve.kernel), best.get(curve.rows, (np.inf, "")))
+        return list(dict.fromkeys([*self.foreseen, *(name for _, (_, name) in sorted(best.items()))]))
+
     def keep(self, *, whole: bool, cut_short: bool = False) -> Cover:
         """The kernels to keep. ``whole``: of those alone whose whole probe was timed.
 
@@ -229,7 +254,7 @@ class Search:
         book = self.book
         known = book.finished(self.ordered) if whole else self.judged()
         missing = [name for name in self.foreseen if name not in known and name not in book.failed]
-        if known and missing and cut_short:
+        if known and missing and (cut_short or not whole):
             book.level()
             known += missing
         kept = cover(self._complete(known), self.rows, self.shares, exact=bool(self.judged()) and not self.clock.given_up)

@@ -24,7 +24,7 @@ USUAL_OVER_S = 1.5  # by which a turn takes longer than it was given, before one
 
 OneTurn = Callable[[int, float], Tuned]  # task, its seconds
 Told = Callable[[str], bool]  # words for people; False: to stop
-Between = Callable[[Mapping[int, Tuned]], None]  # told what there is after each turn
+Between = Callable[[Mapping[int, Tuned], float], None]  # told what there is after each turn, and the seconds left
 Expected = Callable[[Mapping[int, Tuned]], str]  # what requests take by what there is, in words
 
 
@@ -44,7 +44,7 @@ def shared(
     one_turn: OneTurn,
     told: Told,
     threads: int = 1,
-    between: Between = lambda _: None,
+    between: Between = lambda *_: None,
     expected: Expected | None = None,
 ) -> tuple[dict[int, Tuned], list[Turn], bool]:
     """What came of the tasks that had a turn, the turns, and whether it was told to stop. It ends at ``until`` (``now``).
@@ -86,8 +86,15 @@ def shared(
         more = _products(scheduler) if expected is None else expected(found)
         stopped = not told(f"{said}, {more}" if more else said) or stopped
         if not stopped:
-            between(found)
+            paused = now()
+            between(found, until - paused)
+            until += now() - paused  # what is no turn is not charged to the budget
     return found, turns, stopped
+
+
+def enough_s(tasks: int) -> float:
+    """A budget in which each of so many tasks has a first turn of a length that teaches something."""
+    return tasks * (LEAST_TURN_S + USUAL_OVER_S)
 
 
 def _products(scheduler: Scheduler) -> str:

@@ -9,6 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.doors.command import command, environment, haotuner
 from tests.doors.test_kill import wait_for
 from tests.standin.patience import WALL_S
@@ -55,7 +57,7 @@ def test_before_the_first_op_there_is_no_pack_to_write(cache: Path, tmp_path: Pa
     if (tmp_path / "pack").exists():  # a fast machine has begun
         assert run.returncode == 3
     else:
-        assert run.returncode in (3, -signal.SIGTERM), err.decode()
+        assert run.returncode == 6 and b"before there was a pack" in err, err.decode()
     assert b"Traceback" not in err
 
 
@@ -66,4 +68,53 @@ def test_a_second_signal_stops_at_once(cache: Path, tmp_path: Path) -> None:
     time.sleep(0.2)
     os.kill(run.pid, signal.SIGTERM)
     _, err = run.communicate(timeout=WALL_S)
+    assert run.returncode == (3 if (tmp_path / "pack").exists() else 6) and b"Traceback" not in err, err.decode()
+
+
+PHASES = {
+    "searching": b"searching kernels",
+    "building": b"building",
+    "checking": b"checking what it",
+    "racing": b"racing against",
+}
+SHORT = ("--op", "dense:n=64,k=64", "--shapes", "m=1..64", "--threads", "1", "--budget", "3s", "--against", "numpy")
+
+
+@pytest.mark.parametrize(
+    "phase, number",
+    [
+        pytest.param("building", signal.SIGINT, marks=pytest.mark.slow),
+        ("checking", signal.SIGTERM),
+        pytest.param("searching", signal.SIGHUP, marks=pytest.mark.slow),
+        pytest.param("building", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("checking", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("racing", signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_to_the_process_group_leaves_a_valid_pack(cache: Path, tmp_path: Path, phase: str, number: int) -> None:
+    """As a terminal, `timeout` and a service manager send it: to the compiler, the checker and the peers as well."""
+    run = subprocess.Popen(
+        command("tune", *SHORT), cwd=tmp_path, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    assert run.stderr is not None
+    for line in run.stderr:
+        if PHASES[phase] in line:
+            break
+    time.sleep(0.3)  # into the phase
+    os.killpg(run.pid, number)
+    _, err = run.communicate(timeout=WALL_S)
     assert run.returncode == 3 and b"Traceback" not in err, err.decode()
+    assert haotuner("verify", "pack", "-q", cache=cache, cwd=tmp_path).code == 0
+
+
+@pytest.mark.slow
+def test_stopped_at_once_beside_an_earlier_pack_says_that_it_is_none_of_this_run(cache: Path, tmp_path: Path) -> None:
+    assert haotuner("tune", *SHORT[:6], "--zero-measure", cache=cache, cwd=tmp_path).code == 3
+    run = begun(cache, tmp_path)
+    wait_for(tmp_path / "pack.records.db", 3, run)
+    os.killpg(run.pid, signal.SIGTERM)
+    time.sleep(0.2)
+    os.killpg(run.pid, signal.SIGTERM)
+    _, err = run.communicate(timeout=WALL_S)
+    assert run.returncode == 6 and b"of an earlier run" in err, err.decode()

@@ -201,7 +201,7 @@ def starved(path: str) -> None:
 @contextlib.contextmanager
 def _fresh(server: Server) -> Iterator[None]:
     """A request that finds nothing of those before, and whose context goes where it fails."""
-    server.model._shapes.clear()
+    server.model.bound._shapes.clear()
     try:
         yield
     except HaotunerError:
@@ -216,7 +216,7 @@ def timed(path: str) -> None:
     out = server.outputs(2, 7)
     steps = len(server.model.schedule.steps)
     taken = (ctypes.c_int64 * steps)()
-    native = server.model._native
+    native = server.model.bound._native
     given, made = (_described(ends) for ends in (tensors, out))
 
     def ask() -> None:

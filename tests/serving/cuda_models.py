@@ -304,7 +304,7 @@ def doors(path: str) -> None:
     """The native functions take what they say and nothing else; no stream is the one that tvm-ffi was told."""
     server = Server(path)
     arrays, tensors = server.inputs(2, 7)
-    out, address = server.outputs(2, 7), server.model._native.address
+    out, address = server.outputs(2, 7), server.model.bound._native.address
     queue, shapes = server.model._queue, server.model._shaping
     ranks = sum(len(one.shape) for one in out.values())
     room, ends = np.zeros(ranks, np.int64), (*tensors.values(), *out.values())

@@ -37,7 +37,7 @@ def starved(path: str) -> None:
     wanted = [interpret(graph, inputs) for inputs in requests]
 
     def serve() -> None:
-        model._shapes.clear()
+        model.bound._shapes.clear()
         try:
             for inputs, want in zip(requests, wanted, strict=True):
                 found = model.run(inputs)

@@ -17,7 +17,7 @@ from haotuner.backends.cpu.setting import Setting
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.pack.write import sealed, write_pack
-from haotuner.runtime.host import missing_flags
+from haotuner.runtime.host import cpu_name, missing_flags
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.run_folder import toolchain
@@ -96,7 +96,7 @@ def document(ops: Sequence[PackedAny], arch: str) -> dict[str, Any]:
     """The manifest's content, as `haotuner tune` writes it."""
     return {
         "haotuner": "0",
-        "device": {"id": "test-host", "arch": arch, "kind": "cpu", "name": "test host"},
+        "device": {"id": "test-host", "arch": arch, "kind": "cpu", "name": cpu_name()},
         "ops": [op.entry({}) for op in ops],
     }
 

@@ -128,7 +128,7 @@ def rows(count: int, sign: float) -> Any:
 
 def agree(model: Any, graph: Graph, given: dict[str, Any]) -> None:
     wanted = interpret(graph, given)
-    for found in (model.run(given), model._walked(given, None, None, lambda one, own, placed: one.run(own, placed))):
+    for found in (model.run(given), model.bound._walked(given, None, None, lambda one, own, placed: one.run(own, placed))):
         assert list(found) == list(graph.outputs)
         for name, want in wanted.items():
             np.testing.assert_allclose(found[name], want, rtol=3e-4, atol=3e-4)
@@ -219,7 +219,7 @@ def test_a_condition_of_several_elements_is_refused():
         interpret(graph, {"x": rows(2, 1), "flags": np.ones(2, bool)})
     with pytest.raises(PackInvalid, match="is not a model's chain"):
         damaged = b'{"chain": [{"do": "when"}], "name": "a", "dims": [], "inputs": [], "outputs": []}'
-        haotuner.runtime.chain.Chain(None, damaged, "a", lambda name: None)
+        haotuner.runtime.chain_bound.ChainBound(None, damaged, "a", lambda name: None)
 
 
 def test_a_reflection_needs_as_many_elements():

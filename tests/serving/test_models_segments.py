@@ -126,11 +126,11 @@ def test_the_pack_verifies_and_a_damaged_chain_is_refused(path, tmp_path):
     assert verify(path) == []
     with haotuner.load(path) as pack:
         assert {"chosen", "chosen.0", "chosen.2", "grown.1"} <= set(pack.models)
-        from haotuner.runtime.chain import Chain
+        from haotuner.runtime.chain_bound import ChainBound
 
         for damaged in (b'{"chain": 3', b'{"chain": [{}], "name": "a", "dims": [], "inputs": [], "outputs": []}'):
             with pytest.raises(PackInvalid, match="here"):
-                Chain(pack, damaged, "here", pack.model)
+                ChainBound(pack, damaged, "here", pack.model)
 
 
 def test_ranges_of_lengths_are_asked_for_and_those_of_counts_follow():

@@ -22,6 +22,8 @@ from tests.serving.packs import LANES, assert_right, make_pack, packed_op, rewri
 
 SOURCE = Path(__file__).parent / "schema1"
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*it was made for test host")  # as it was written then
+
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:

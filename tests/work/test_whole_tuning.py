@@ -23,8 +23,8 @@ from haotuner.publishing import next_seconds
 from haotuner.records import MemoryStore
 from haotuner.search import turns as turns_module
 from haotuner.search.task_scheduler import Scheduler, Shared
-from haotuner.search.turns import SHORTEST_TURN_S, USUAL_OVER_S, shared
-from haotuner.whole_tuning import _reserve, _timed
+from haotuner.search.turns import LEAST_TURN_S, SHORTEST_TURN_S, USUAL_OVER_S, enough_s, shared
+from haotuner.whole_tuning import _timed
 from tests.work.fake_lab import CORE
 
 B, T = dimension("batch"), dimension("seq")
@@ -92,10 +92,26 @@ def test_after_each_turn_is_said_how_far_it_is_and_what_a_request_takes(monkeypa
     assert said == ["1 of 2 tasks begun, 1 done", "2 of 2 tasks begun, 2 done, products 0.20 ms expected"]
 
 
-def test_measuring_keeps_most_of_a_budget_however_long_a_pack_takes():
-    request: Any = SimpleNamespace(ops=range(10), seconds=240.0)
-    took = {seconds: _reserve(request, SimpleNamespace(seconds=seconds)) for seconds in (0.0, 30.0, 127.0)}  # type: ignore[arg-type]
-    assert took == {0.0: 8.0, 30.0: 30.0, 127.0: 72.0}
+def test_packs_between_turns_are_not_charged_to_the_budget(monkeypatch):
+    clock, left, turns = Clock(monkeypatch), list[float](), list[float]()
+
+    def one_turn(place: int, seconds: float) -> Any:
+        turns.append(seconds)
+        clock.now += seconds
+        return SimpleNamespace(timings=1, stopped="budget")
+
+    def between(found: Any, seconds: float) -> None:
+        left.append(seconds)
+        clock.now += 500.0
+
+    tasks = [Shared("dense", 1e6, (1.0,)) for _ in range(4)]
+    found, _, _ = shared(Scheduler(tasks), CORE, 60.0, one_turn, lambda _: True, between=between)
+    assert sorted(found) == [0, 1, 2, 3] and sum(turns) > 40.0
+    assert left == sorted(left, reverse=True) and left[0] < 60.0
+
+
+def test_a_budget_that_is_enough_gives_each_task_a_turn():
+    assert enough_s(20) > 20 * LEAST_TURN_S
 
 
 def test_the_next_pack_is_expected_to_compile_little_and_to_be_raced():
@@ -114,7 +130,7 @@ def test_whoever_is_told_to_stop_begins_no_other_turn(monkeypatch):
 
     tasks = [Shared("dense", 4e6 - place, (1.0,)) for place in range(4)]
     found, turns, stopped = shared(
-        Scheduler(tasks), CORE, 100.0, one_turn, lambda _: True, between=lambda found: seen.append(len(found))
+        Scheduler(tasks), CORE, 100.0, one_turn, lambda _: True, between=lambda found, _: seen.append(len(found))
     )
     assert stopped and sorted(found) == [0, 1] and len(turns) == 2
     assert seen == [1], "what lies between turns is done after whole ones"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 from haotuner.backends.toolchain import Toolchain
 from haotuner.hw_profiles.amx import FEATURES, has_tiles
 from haotuner.hw_profiles.isa import ISAS, CpuInfo, parse_cpuinfo
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
 from haotuner.microkernels.cpu.epilogue import steps_of
 from haotuner.microkernels.cpu.typed import dtype_of, has_program, input_of, output_of, programs_of, word_of
 from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, store_symbol, stores, taps_symbol
@@ -60,12 +61,11 @@ def unknown_extensions(compiler: str, info: CpuInfo) -> list[str]:
     return [name for name, of in asked.items() if not _runs([*tried, *(f"-m{one}" for one in of)])]
 
 
-def _runs(command: list[str]) -> bool:
+def _runs(words: list[str]) -> bool:
     try:
-        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        return command.run(words, 20).code == 0
+    except (OSError, TimedOut):
         return False
-    return done.returncode == 0
 
 
 def typed_object(

@@ -76,12 +76,12 @@ def compile_source(source: str, library: Path, *, arch: str, toolkit: Toolkit | 
             ],
             seconds=COMPILE_SECONDS,
         )  # fmt: skip
-    advice = re.findall(r"\(C[0-9]+\) (Potential Performance Loss[^\n]*)", done.stdout + done.stderr)
+    advice = re.findall(r"\(C[0-9]+\) (Potential Performance Loss[^\n]*)", done.out + done.errors)
     if advice:  # wgmma made serial, setmaxnreg ignored: no longer the program that the footprint describes
         raise CompileFailed(
             f"{library.name} for {arch}: ptxas does not follow the program: {'; '.join(sorted(set(advice)))}"
         )
-    reported = read_resources(done.stderr)
+    reported = read_resources(done.errors)
     resources = {name.removesuffix("_kernel"): facts for name, facts in reported.items()}
     return CudaLibrary(
         path=library, arch=arch, toolkit=toolkit.release, resources=resources, seconds=time.monotonic() - started

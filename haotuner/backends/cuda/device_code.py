@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -210,7 +209,7 @@ def _mixes(cubin: bytes) -> dict[str, dict[str, float]]:
         path.write_bytes(cubin)
         try:
             return {symbol: mix(code) for symbol, code in read(path, nvdisasm).items()}
-        except subprocess.SubprocessError:
+        except (CompileFailed, EnvironmentMissing):
             return {}
 
 

@@ -34,7 +34,7 @@ class Nvcc:
             words = ["-cubin", "-Xptxas=-v", f"-arch={arch}", *FLAGS, *flags]
             command = [str(self.toolkit.nvcc), *words, str(unit), "-o", str(cubin)]
             done = run_tool(command, seconds=COMPILE_SECONDS)
-            return compiled(cubin.read_bytes(), done.stdout + done.stderr, arch)
+            return compiled(cubin.read_bytes(), done.out + done.errors, arch)
 
 
 def find_nvcc(nvcc: str = "nvcc") -> Nvcc:

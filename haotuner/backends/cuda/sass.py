@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from haotuner.backends.cuda.toolkit import run_tool
 
 DISASM_SECONDS = 120
 MULTIPLY = ("HGMMA", "HMMA", "FFMA")  # the widest first: what a kernel multiplies with is the first that it has in a loop
@@ -80,11 +81,9 @@ def operation_of(instruction: str) -> str:
 
 
 def read(cubin: Path, nvdisasm: Path) -> dict[str, Code]:
-    """Every kernel of a cubin by name."""
-    done = subprocess.run(
-        [nvdisasm, "-c", cubin], capture_output=True, text=True, timeout=DISASM_SECONDS, check=True
-    )  # fmt: skip
-    sections = done.stdout.split("\t.section\t.text.")[1:]
+    """Every kernel of a cubin by name; CompileFailed where the disassembler does not know its architecture."""
+    done = run_tool([str(nvdisasm), "-c", str(cubin)], seconds=DISASM_SECONDS)
+    sections = done.out.split("\t.section\t.text.")[1:]
     return {section.split(",")[0].strip('"'): _code(section) for section in sections}
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from haotuner.errors import EnvironmentMissing, HaotunerError
+from haotuner.isolate.answers import TimedOut
+from haotuner.isolate.command import Finished, run
 from haotuner.words.device import Device
 
 CUDA_12_ONLY = ("sm_60", "sm_61", "sm_70", "sm_72")  # dropped by the CUDA 13 toolkit (its release notes)
@@ -42,9 +43,9 @@ def find_toolkit(nvcc: str = "nvcc") -> Toolkit:
             f"asked for the CUDA compiler {nvcc!r}, found none on the PATH; install a CUDA 12.8 or later toolkit, or select "
             "and predict only (candidates, explain), which needs no compiler"
         )
-    version = run_tool([found, "--version"], seconds=QUERY_SECONDS).stdout
+    version = run_tool([found, "--version"], seconds=QUERY_SECONDS).out
     release = re.search(r"release ([0-9]+\.[0-9]+)", version)
-    codes = run_tool([found, "--list-gpu-code"], seconds=QUERY_SECONDS).stdout.split()
+    codes = run_tool([found, "--list-gpu-code"], seconds=QUERY_SECONDS).out.split()
     if release is None or not codes:
         raise EnvironmentMissing(f"{found} does not answer like nvcc: {version.strip()[:200]!r}")
     return Toolkit(nvcc=Path(found), release=release[1], archs=tuple(codes))
@@ -64,17 +65,17 @@ def why_not_built(device: Device, nvcc: str = "nvcc") -> str:
     return f"nvcc {toolkit.release} builds for {', '.join(toolkit.archs)}, not for {device.arch}{older}"
 
 
-def run_tool(command: Sequence[str], *, seconds: float) -> subprocess.CompletedProcess[str]:
+def run_tool(words: Sequence[str], *, seconds: float) -> Finished:
     """Run a build tool to its end; CompileFailed with the end of its output if it fails or takes too long."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise CompileFailed(f"{command[0]} did not finish in {seconds:.0f} s: {' '.join(command)[:400]}") from error
+        done = run(words, seconds)
+    except TimedOut as error:
+        raise CompileFailed(f"{words[0]} did not finish in {seconds:.0f} s: {' '.join(words)[:400]}") from error
     except OSError as error:
-        raise EnvironmentMissing(f"{command[0]} cannot be started: {error}") from error
-    if done.returncode:
-        output = (done.stderr or done.stdout).strip()
-        raise CompileFailed(f"{Path(command[0]).name} exited {done.returncode}: {output[-4000:]}")
+        raise EnvironmentMissing(f"{words[0]} cannot be started: {error}") from error
+    if done.code:
+        output = (done.errors or done.out).strip()
+        raise CompileFailed(f"{Path(words[0]).name} exited {done.code}: {output[-4000:]}")
     return done
 
 

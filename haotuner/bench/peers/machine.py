@@ -7,7 +7,6 @@ has no one clock and no one bandwidth: the best ever seen is not what the conten
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,8 @@ from haotuner.bench.contender import SMALL_M, Array, Call, Setting
 from haotuner.errors import EnvironmentMissing
 from haotuner.hw_profiles.cpu_peak import loop_options
 from haotuner.hw_profiles.isa import Isa, parse_cpuinfo
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
 from haotuner.words.op import Op
 
 CALL_FLOPS = 5e7  # for each thread: 0.2 ms on an AVX-512 core, 1 ms on an SSE one
@@ -42,7 +43,7 @@ class Machine:
             raise ImportError(f"this host has no {setting.isa}")
         try:
             self._library = _build(isa, Toolchain.find().compiler)
-        except (EnvironmentMissing, OSError, subprocess.SubprocessError) as error:
+        except (EnvironmentMissing, OSError, TimedOut) as error:
             raise ImportError(str(error)) from error
         for found in (self._library.machine_compute, self._library.machine_read, self._library.machine_crowding):
             found.restype = ctypes.c_double
@@ -96,6 +97,7 @@ def _build(isa: Isa, compiler: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(prefix="haotuner-machine-") as folder:
         text, library = Path(folder) / "machine.c", Path(folder) / "machine.so"
         text.write_bytes(source)
-        command = [compiler, *loop_options(isa), "-fPIC", "-shared", str(text), "-o", str(library)]
-        subprocess.run(command, check=True, timeout=BUILD_LIMIT_S)
+        done = command.run([compiler, *loop_options(isa), "-fPIC", "-shared", str(text), "-o", str(library)], BUILD_LIMIT_S)
+        if done.code != 0:
+            raise OSError(f"{compiler} failed with {done.code}: {done.errors.strip()[-400:]}")
         return ctypes.CDLL(str(library))

@@ -260,6 +260,16 @@ ht_status ht_model_queue_placed(ht_model* model, const DLTensor* inputs, const u
   return run_placed(model, inputs, seed, place, arg, &stream, error);
 }
 
+ht_status ht_model_limit(ht_model* model, int64_t max_request_bytes, ht_error* error) {
+  if (model == NULL || max_request_bytes < 0) return ht_refuse(error, HT_BAD_VALUE, "model is NULL or max_request_bytes is negative");
+  void (*limit)(struct ht_loaded_model*, int64_t);
+  *(void**)&limit = dlsym(model->pack->library, HT_MODEL_LIMIT_SYMBOL);
+  if (limit == NULL) return ht_refuse(error, HT_BAD_VALUE, "the pack's models are of before requests could be bounded; tune again");
+  limit(model->loaded, max_request_bytes);
+  for (int i = 0; i < model->segment_count; ++i) limit(model->segments[i]->loaded, max_request_bytes);
+  return HT_OK;
+}
+
 /* Of a chain: its own, and what its segments hold; calls are its own. */
 ht_status ht_model_held(ht_model* model, ht_model_held_t* out) {
   if (model == NULL || out == NULL) return HT_BAD_VALUE;

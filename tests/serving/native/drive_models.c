@@ -66,6 +66,10 @@ int main(int argc, char** argv) {
   FILE* file = fopen(argv[4], "wb");
   for (int i = 0; i < out; ++i) fwrite(outputs[i].data, outputs[i].dtype.bits / 8, (size_t)elements(&outputs[i]), file);
   fclose(file);
+  inputs[0].ndim += 1;
+  if (bytes > 1 && (ht_model_limit(model, 1, &error) != HT_OK || ht_model_run(model, inputs, outputs, &error) != HT_BAD_VALUE || strstr(error.text, "send a smaller one") == NULL ||
+      ht_model_limit(model, -1, &error) != HT_BAD_VALUE || ht_model_limit(model, 0, &error) != HT_OK))
+    return printf("%s\n", error.text), 1;
   for (int i = 0; i < in; ++i) free(inputs[i].data);
   for (int i = 0; i < out; ++i) free(outputs[i].data);
   ht_model_free(model);

@@ -175,8 +175,12 @@ ht_status ht_model_run_placed(ht_model* model, const DLTensor* inputs, const uin
 ht_status ht_model_queue_placed(ht_model* model, const DLTensor* inputs, const uint64_t* seed, ht_model_place_fn place, void* arg,
                                 void* stream, ht_error* error);
 
+/* Refuse later requests (HT_BAD_VALUE) that take more bytes than this of working memory and outputs, before any is allocated: what one
+ * caller of a server may have. 0: no bound. HT_BAD_VALUE, too, of packs that were made before requests could be bounded. */
+ht_status ht_model_limit(ht_model* model, int64_t max_request_bytes, ht_error* error);
+
 ht_status ht_model_held(ht_model* model, ht_model_held_t* out);
-void ht_model_trim(ht_model* model); /* give back the working memory that no call uses now */
+void ht_model_trim(ht_model* model); /* give back the working memory that no call uses now; on a CPU that of a large request goes by itself after some 64 smaller ones */
 
 /* Counts since the library was mapped, over all handles of this process. */
 ht_status ht_stats(const ht_op* op, ht_counts_t* out);

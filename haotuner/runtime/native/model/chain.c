@@ -35,8 +35,17 @@ int ht_chain_damaged(call* k) { return ht_refuse(k->error, "RuntimeError", "%s: 
 
 int ht_chain_there(const call* k, int32_t tensor) { return k->tensors[tensor].dtype.lanes != 0; }
 
+/* Refused where the arena, the outputs and the segments that ran take more than a request may. */
+static int within(call* k) {
+  int64_t bytes = ht_where_holds(k->used) + k->given_out;
+  for (int32_t i = 0; i < k->m->segment_count; ++i) bytes += k->theirs[i];
+  return ht_model_within(k->m, bytes, k->error);
+}
+
 static int place_output(call* k, int32_t output, const DLTensor* wanted) {
   k->asked[output] = 1;
+  k->given_out += ht_chain_bytes(wanted);
+  if (k->theirs != NULL && within(k) != 0) return -1;
   k->placed[output] = k->place(k->arg, output, wanted);
   if (k->placed[output] == NULL && ht_chain_bytes(wanted) > 0)
     return ht_refuse(k->error, "RuntimeError", "%s: there is no memory for the output %s of %lld bytes", k->m->name, k->m->outputs[output].name, (long long)ht_chain_bytes(wanted));
@@ -63,6 +72,7 @@ int ht_chain_make(call* k, int32_t tensor) {
 }
 
 int ht_chain_grow(call* k) {
+  if (within(k) != 0) return -1;
   if ((size_t)k->used <= k->c->arena_bytes) return 0;
   return ht_where_extend(k->m, k->c, k->used, k->q, k->error);
 }
@@ -83,6 +93,12 @@ static int segment(call* k, const ht_model_step* step) {
   if (ht_chain_grow(k) != 0) return -1;
   for (int32_t i = 0; i < step->given; ++i) k->given[i] = *ht_chain_at(k, tensors[i]);
   for (int32_t i = step->given; i < step->count; ++i) k->made[i - step->given] = *ht_chain_at(k, tensors[i]);
+  if (atomic_load_explicit(&k->m->most_bytes, memory_order_relaxed) != 0) {
+    int64_t need = 0;
+    if (ht_model_need(of, k->given, &need, k->error) != 0) return -1;
+    if (need > k->theirs[step->at]) k->theirs[step->at] = need;
+    if (within(k) != 0) return -1;
+  }
   return ht_model_run(of, k->given, k->made, k->q->stream, k->error);
 }
 
@@ -227,14 +243,16 @@ static int walk(call* k, const DLTensor* inputs) {
 static int lay(call* k) {
   const ht_model* m = k->m;
   size_t tensors = (size_t)m->tensor_count + 1;
-  size_t bytes = tensors * (3 * sizeof(DLTensor) + HT_MODEL_AXES * 8) + ((size_t)m->output_count + 1) * (sizeof(void*) + 1) + (size_t)m->stack_count * sizeof(ht_chain_stack);
+  size_t bytes = tensors * (3 * sizeof(DLTensor) + HT_MODEL_AXES * 8) + ((size_t)m->output_count + 1) * (sizeof(void*) + 1) + (size_t)m->stack_count * sizeof(ht_chain_stack) +
+                 (size_t)m->segment_count * 8;
   if (k->c->blocks[0] == NULL && (k->c->blocks[0] = malloc(bytes)) == NULL) return ht_refuse(k->error, "RuntimeError", "%s: no memory for a call", m->name);
   memset(k->c->blocks[0], 0, bytes);
   k->tensors = k->c->blocks[0];
   k->given = k->tensors + tensors;
   k->made = k->given + tensors;
   k->stacks = (ht_chain_stack*)(void*)(k->made + tensors);
-  k->shapes = (int64_t*)(void*)(k->stacks + m->stack_count);
+  k->theirs = (int64_t*)(void*)(k->stacks + m->stack_count);
+  k->shapes = k->theirs + m->segment_count;
   k->placed = (void**)(void*)(k->shapes + tensors * HT_MODEL_AXES);
   k->asked = (char*)(k->placed + m->output_count);
   return 0;
@@ -256,6 +274,7 @@ static int run_chain(ht_model* m, const DLTensor* inputs, const uint64_t* seed, 
   atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
   int rc = lay(&k) == 0 ? walk(&k, inputs) : -1;
   if (rc == 0 && dims != NULL) memcpy(dims, k.c->dims, (size_t)m->dim_count * sizeof *dims);
+  if (rc == 0) ht_context_rest(m, k.c, k.used);
   ht_context_give_back(m, slot);
   return rc;
 }

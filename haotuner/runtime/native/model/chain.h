@@ -26,6 +26,7 @@ typedef struct {
   ht_chain_stack* stacks; /* of all loops: their stacks, then the carried values whose sizes change */
   int64_t* shapes;
   int64_t used; /* bytes of the arena */
+  int64_t given_out, *theirs; /* bytes of outputs, and of each segment's own arena where requests are bounded */
   uint64_t seed;
 } ht_chain_call;
 

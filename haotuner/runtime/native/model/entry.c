@@ -110,6 +110,9 @@ HT_EXPORT const void* ht_pack_model_default(const ht_model* model, int input, co
   return NULL;
 }
 
+HT_EXPORT void ht_pack_model_limit(ht_model* model, int64_t most_bytes);
+HT_EXPORT void ht_pack_model_limit(ht_model* model, int64_t most_bytes) { ht_model_limit(model, most_bytes); }
+
 HT_EXPORT const ht_model_door* ht_pack_models(void);
 HT_EXPORT const ht_model_door* ht_pack_models(void) {
   static ht_model_door door = {HT_MODEL_DOOR_VERSION, 0, words, open_model, ht_model_close, name, dim, end, memory, shapes, run, ht_model_held,

@@ -49,6 +49,9 @@ typedef void* (*ht_model_placing)(void* arg, int output, const DLTensor* wanted)
  * as long as the library. */
 #define HT_MODEL_DEFAULT_SYMBOL "ht_pack_model_default"
 
+/* Later requests of this model that take more bytes of working memory and outputs are refused; 0: none. */
+#define HT_MODEL_LIMIT_SYMBOL "ht_pack_model_limit"
+
 /* Of a pack on a device, symbols of their own, too. As `open`: `device` is its number, `threads` 1, or 2 where plans were made for
  * another device. As `run`: all is queued on `stream`, and nothing is waited for; tensors of the device. */
 #define HT_MODEL_OPEN_ON_SYMBOL "ht_pack_model_open_on"

@@ -123,6 +123,7 @@ typedef struct ht_loaded_model {
   const int64_t* checks; /* CRC-32 of each HT_MODEL_CHUNK of the weights */
   atomic_char* compared; /* while the model is opened: which of them were compared; NULL: none is to be */
   atomic_llong damaged;  /* a chunk that has another one; -1: none */
+  _Atomic int64_t most_bytes; /* of a request: working memory and outputs; 0: no bound */
   const char** dims;
   ht_size_line* sizes;
   int32_t* equal; /* pairs */
@@ -184,6 +185,7 @@ int64_t ht_model_scratch(const ht_model* model);
 /* plan.c: the calls of a request of these sizes, with tensors at these offsets of the arena. One block of ht_plan_bytes(model). */
 typedef struct {
   int64_t used;             /* when it was wanted last; 0: it is empty */
+  int64_t need, bytes;      /* bytes of the arena; of it and the outputs */
   int64_t *dims, *sizes;
   const ht_model_way* way;
   DLTensor* tensors;        /* one an operand */
@@ -203,6 +205,10 @@ enum { HT_MODEL_FACTS = 5 };
 ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int check, int device, int threads, ht_error* error); /* NULL with *error filled */
 void ht_model_close(ht_model* model); /* no call runs any more */
 int ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error); /* of the arena, before a run */
+/* Refuse later requests whose working memory and outputs take more bytes, before any is allocated; 0: none. */
+void ht_model_limit(ht_model* model, int64_t most_bytes);
+int ht_model_within(const ht_model* model, int64_t bytes, ht_error* error); /* 0, or -1 with *error filled */
+int ht_model_need(ht_model* model, const DLTensor* inputs, int64_t* bytes, ht_error* error); /* of the arena, of a request */
 int ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error); /* of all outputs, one after the other */
 /* Whether a tensor is where, as and contiguous as an output is wanted. */
 int ht_model_fits(const ht_model* model, int32_t output, const DLTensor* wanted, const DLTensor* given, ht_error* error);

@@ -85,6 +85,41 @@ ht_model_context* ht_context_take(ht_model* m, int* place, const ht_model_queue*
   return NULL;
 }
 
+/* An arena is kept for calls like those of the last WINDOW; one that is SLACK times what they needed is given back, and the next call gets
+ * what it needs: page faults once, for memory that a single large request would hold for ever. Small ones are not worth it. */
+enum { WINDOW = 64, SLACK = 4 };
+#define SMALL ((size_t)4 << 20)
+
+void ht_context_rest(ht_model* m, ht_model_context* c, int64_t need) {
+  if (need > c->recent) c->recent = need;
+  if (++c->calls < WINDOW) return;
+  /* On a device a call allocates nothing once its stream had one of such sizes, and graphs replay addresses. */
+  int large = ht_where_type == kDLCPU && c->arena_bytes > SMALL && c->arena_bytes / SLACK > (size_t)ht_where_holds(c->recent);
+  c->calls = c->recent = 0;
+  if (large) drop_arena(m, c);
+}
+
+void ht_model_limit(ht_model* m, int64_t most_bytes) { atomic_store_explicit(&m->most_bytes, most_bytes < 0 ? 0 : most_bytes, memory_order_relaxed); }
+
+int ht_model_within(const ht_model* m, int64_t bytes, ht_error* error) {
+  const int64_t most = atomic_load_explicit(&m->most_bytes, memory_order_relaxed);
+  if (most == 0 || bytes <= most) return 0;
+  return ht_refuse(error, "ValueError", "%s: this request takes %lld bytes of working memory and outputs, at most %lld a request were allowed when the pack was opened; send a smaller one, or allow more",
+                   m->name, (long long)bytes, (long long)most);
+}
+
+/* The same of a request whose sizes are known; *bytes: with its outputs. */
+static int within(const ht_model* m, const int64_t* sizes, int64_t need, int64_t* bytes, ht_error* error) {
+  int64_t shape[HT_MODEL_AXES], count;
+  *bytes = ht_where_holds(need);
+  for (int32_t i = 0; i < m->output_count; ++i) {
+    const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
+    if (ht_model_extents(m, t, sizes, shape, &count, error) != 0) return -1;
+    *bytes += count * (t->bits / 8);
+  }
+  return ht_model_within(m, *bytes, error);
+}
+
 static int grow(const ht_model* m, ht_model_context* c, int64_t need, const ht_model_queue* q, ht_error* error) {
   if ((size_t)need <= c->arena_bytes) return 0;
   for (int i = 0; i < HT_MODEL_PLANS; ++i) c->plans[i].used = 0; /* their addresses lie in it */
@@ -97,11 +132,13 @@ static int grow(const ht_model* m, ht_model_context* c, int64_t need, const ht_m
 static ht_model_plan* plan_of(ht_model* m, ht_model_context* c, const ht_model_queue* q, ht_error* error) {
   size_t bytes = (size_t)m->dim_count * sizeof *c->dims;
   for (int i = 0; i < HT_MODEL_PLANS; ++i)
-    if (c->plans[i].used != 0 && memcmp(c->plans[i].dims, c->dims, bytes) == 0) return c->plans[i].used = ++c->tick, &c->plans[i];
+    if (c->plans[i].used != 0 && memcmp(c->plans[i].dims, c->dims, bytes) == 0)
+      return ht_model_within(m, c->plans[i].bytes, error) != 0 ? NULL : (c->plans[i].used = ++c->tick, &c->plans[i]);
   if (ht_model_sizes(m, c->dims, c->sizes, error) != 0) return NULL;
   const ht_model_way* way = ht_model_way_of(m, c->sizes);
   int64_t need = ht_model_place(m, way, c->sizes, c->offsets, c->scratch);
-  if (need < 0 || grow(m, c, need, q, error) != 0) return NULL;
+  int64_t whole = 0;
+  if (need < 0 || within(m, c->sizes, need, &whole, error) != 0 || grow(m, c, need, q, error) != 0) return NULL;
   int oldest = 0;
   for (int i = 1; i < HT_MODEL_PLANS; ++i)
     if (c->plans[i].used < c->plans[oldest].used) oldest = i;
@@ -112,6 +149,8 @@ static ht_model_plan* plan_of(ht_model* m, ht_model_context* c, const ht_model_q
   }
   plan->used = 0;
   plan->way = way;
+  plan->need = need;
+  plan->bytes = whole;
   memcpy(plan->dims, c->dims, bytes);
   memcpy(plan->sizes, c->sizes, (size_t)m->size_count * sizeof *c->sizes);
   if (ht_plan_fill(m, plan, c->arena, c->offsets, error) != 0) return NULL;
@@ -222,8 +261,8 @@ static int run_in(ht_model* m, ht_model_context* c, const ht_model_queue* q, con
   if (ht_where_type == kDLCPU && ht_model_indices_in(m, inputs, plan->sizes, error) != 0) return -1;
   connect(m, plan, inputs, outputs);
   if (q->capturing) c->captured = 1;
-  if (run_steps(m, plan, q->stream, ns, error) != 0) return -1;
-  return deliver(m, plan, inputs, outputs, q->stream, error);
+  if (run_steps(m, plan, q->stream, ns, error) != 0 || deliver(m, plan, inputs, outputs, q->stream, error) != 0) return -1;
+  return ht_context_rest(m, c, plan->need), 0;
 }
 
 static int run_on(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, void* stream, int64_t* ns, ht_error* error) {
@@ -259,7 +298,13 @@ static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, 
     if ((c->dims[i] = dims[i]) < 0 || dims[i] > HT_MODEL_EXTENT) rc = ht_refuse(error, "ValueError", "%s: %s=%lld is no extent", m->name, m->dims[i], (long long)dims[i]);
   if (inputs != NULL) rc = ht_model_dims(m, inputs, c->dims, error);
   if (rc == 0) rc = ht_model_sizes(m, c->dims, c->sizes, error);
-  if (rc == 0 && bytes != NULL) *bytes = ht_where_holds(ht_model_place(m, ht_model_way_of(m, c->sizes), c->sizes, c->offsets, c->scratch));
+  const int bounded = inputs != NULL && atomic_load_explicit(&m->most_bytes, memory_order_relaxed) != 0;
+  if (rc == 0 && (bytes != NULL || bounded)) {
+    const int64_t need = ht_model_place(m, ht_model_way_of(m, c->sizes), c->sizes, c->offsets, c->scratch);
+    if (bytes != NULL) *bytes = ht_where_holds(need);
+    int64_t whole;
+    if (bounded) rc = within(m, c->sizes, need, &whole, error);
+  }
   for (int32_t i = 0; i < m->output_count && shapes != NULL && rc == 0; ++i) {
     const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
     int64_t count;
@@ -273,6 +318,8 @@ static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, 
 int ht_model_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* error) {
   return m->chained ? ht_chain_memory(m, dims, bytes, error) : with_sizes(m, NULL, dims, bytes, NULL, error);
 }
+
+int ht_model_need(ht_model* m, const DLTensor* inputs, int64_t* bytes, ht_error* error) { return with_sizes(m, inputs, NULL, bytes, NULL, error); }
 
 int ht_model_shapes(ht_model* m, const DLTensor* inputs, int64_t* shapes, ht_error* error) { return with_sizes(m, inputs, NULL, NULL, shapes, error); }
 

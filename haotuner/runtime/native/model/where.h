@@ -20,6 +20,7 @@ struct ht_model_context {
   const void* thread; /* of a stream that each thread has for itself */
   int captured;
   int64_t tick;
+  int64_t calls, recent; /* of the present window, and the largest arena that one of them needed: see ht_context_rest */
   int64_t *dims, *sizes, *offsets, *scratch; /* of the request that comes in */
   void* words;
   ht_model_plan plans[HT_MODEL_PLANS];
@@ -37,6 +38,8 @@ typedef struct ht_model_queue { /* of one call */
 
 /* run.c: a context that nobody uses and that suits the call, from *place on; NULL with *error filled. It is the caller's until given back. */
 ht_model_context* ht_context_take(ht_model* model, int* place, const ht_model_queue* queue, ht_error* error);
+/* A call that needed so many bytes of its arena has ended: the arena goes where it is much larger than what came lately. */
+void ht_context_rest(ht_model* model, ht_model_context* context, int64_t need);
 void ht_context_give_back(ht_model* model, int place);
 
 extern const DLDeviceType ht_where_type; /* of all tensors of a call */

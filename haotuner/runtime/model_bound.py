@@ -1,0 +1,237 @@
+"""ModelBound: a whole model of one open pack, its weights packed there. A call is one native call (runtime/native/model)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.runtime.answers import Answers
+from haotuner.runtime.described import described_model
+from haotuner.runtime.mapped import Mapped, NativeEnd, NativeModel
+from haotuner.runtime.model_files import OpenModel
+from haotuner.runtime.schedule import Schedule
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+SHAPES = 256  # of requests whose outputs' shapes are kept
+
+
+class ModelBound:
+    """What a ``Model`` calls until its pack is handed over. A call that began here ends here."""
+
+    def __init__(self, pack: Pack, mapped: Mapped, index: int, files: OpenModel) -> None:
+        self.pack, self._files = pack, files
+        self._native = self._opened(mapped, index, files)
+        self._inputs, self._outputs = self._native.inputs, self._native.outputs
+        self._shapes: dict[tuple[tuple[int, ...], ...], list[tuple[int, ...]]] = {}
+        self._ranges: Mapping[str, Any] = pack.manifest.tuning.get("model_ranges", {}).get(self.name, {})
+        self._outside: set[tuple[tuple[int, ...], ...]] = set()  # of the shapes kept, those out of the tuned ranges
+        self._out_of_range = 0
+        self._answers = Answers(len(self._outputs))
+
+    def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
+        return NativeModel(mapped, index, files.weights, self.pack.threads, check=self.pack.check_weights)
+
+    def __repr__(self) -> str:
+        return described_model(self)
+
+    @property
+    def name(self) -> str:
+        """What the pack calls it: the name of the file that it was made of."""
+        return self._native.name
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Dimensions that a request decides."""
+        return self._native.dims
+
+    @property
+    def inputs(self) -> list[NativeEnd]:
+        """Inputs in order: ``name``, ``dtype`` and ``shape`` of each."""
+        return list(self._inputs)
+
+    @property
+    def outputs(self) -> list[NativeEnd]:
+        """Outputs, as ``inputs``."""
+        return list(self._outputs)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What runs, as the pack's document says it; calls need it not."""
+        return Schedule.of(self._files.schedule, self._files.where)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document itself."""
+        found: dict[str, Any] = json.loads(self._files.schedule)
+        return found
+
+    def memory_bytes(self, **dims: int) -> int:
+        """Bytes of working memory of a call with these dimensions, known before it runs; its arrays are the caller's."""
+        if dims.keys() != set(self.dims):
+            raise UsageError(f"{self.name} has the dimensions {', '.join(self.dims)}; got {', '.join(dims) or 'none'}")
+        return self._native.memory([dims[name] for name in self.dims])
+
+    def stats(self) -> dict[str, int]:
+        """``calls``, ``plans`` made for new sizes, and what is held: ``contexts``, ``arena_bytes``, ``packed_bytes``.
+
+        ``out_of_range``: calls from here of sizes that the model was not tuned for; they are answered all the same.
+        """
+        return {**self._native.held(), "out_of_range": self._out_of_range}
+
+    def trim(self) -> None:
+        """Give back the working memory that no call uses now."""
+        self._native.trim()
+        self._answers.clear()
+
+    def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Outputs by name; ``out``: arrays for them. UsageError names the input, what was expected and what was found."""
+        given = self._given(inputs)
+        shapes = self._known(tuple([array.shape for array in given]), given)
+        found = self._made(shapes) if not out else self._placed(shapes, out)
+        self._native.run(given, found)
+        if out:
+            return self._delivered(found, out)
+        return {end.name: array for end, array in zip(self._outputs, found, strict=True)}
+
+    def _known(self, key: tuple[tuple[int, ...], ...], given: list[Any]) -> list[tuple[int, ...]]:
+        """Shapes of the outputs of inputs of these shapes; counts those out of the tuned ranges."""
+        shapes = self._shapes.get(key)
+        if shapes is None:
+            shapes = self._shapes_of(given)
+            if len(self._shapes) >= SHAPES:
+                self._shapes.clear()
+                self._outside.clear()
+            self._shapes[key] = shapes
+            if self._ranges and self._out(key):
+                self._outside.add(key)
+        if key in self._outside:
+            self._out_of_range += 1
+        return shapes
+
+    def _shapes_of(self, given: list[Any]) -> list[tuple[int, ...]]:
+        return self._native.shapes(given)
+
+    def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
+        """One call: its outputs, and the microseconds of each step of the schedule; 0 of steps that have nothing to do.
+
+        UsageError as of ``run``, and for a pack that was made before steps were timed.
+        """
+        given = self._given(inputs)
+        found = self._made(self._native.shapes(given))
+        us = self._native.times_us(given, found, len(self.schedule.steps))
+        return {end.name: array for end, array in zip(self._outputs, found, strict=True)}, us
+
+    @property
+    def native(self) -> NativeModel:
+        """The model as the library knows it."""
+        return self._native
+
+    def count(self, dims: Mapping[str, int]) -> None:
+        """Count a call that came through a chain, if a dimension is out of its range; of nothing no kernel runs."""
+        own = ((dims[name], *self._ranges[name]) for name in self.dims if name in self._ranges)
+        self._out_of_range += any(size and not first <= size <= last for size, first, last in own)
+
+    def ran(self, inputs: Mapping[str, Any], us: list[float]) -> Ran:
+        """Which steps a request of such inputs runs, with their times out of those of all."""
+        dims = {
+            str(name): size
+            for end in self._inputs
+            for name, size in zip(end.shape, np.shape(inputs[end.name]), strict=True)
+            if isinstance(name, str)
+        }
+        way = self.schedule.way_of(dims)
+        return Ran(self, self.schedule.steps[way.first : way.end], us[way.first : way.end], way.where)
+
+    def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[Ran]:
+        """The model's steps with their microseconds in one call; of one in segments see ``ChainBound``."""
+        return [self.ran(inputs, self.timed(inputs)[1])]
+
+    def _out(self, key: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether inputs of these shapes have a dimension out of its range."""
+        for end, shape in zip(self._inputs, key, strict=True):
+            for name, size in zip(end.shape, shape, strict=True):
+                first, last = self._ranges.get(str(name), (size, size))
+                if size and not first <= size <= last:  # of nothing no kernel runs
+                    return True
+        return False
+
+    def _made(self, shapes: list[tuple[int, ...]]) -> list[Any]:
+        try:
+            return [self._answers.take(shape, end.dtype) for end, shape in zip(self._outputs, shapes, strict=True)]
+        except (MemoryError, ValueError) as error:
+            raise UsageError(f"{self.name}: outputs of {shapes} cannot be had: {error}") from error
+
+    def _check_names(self, out: Mapping[str, Any]) -> None:
+        unknown = [name for name in out if name not in {end.name for end in self._outputs}]
+        if unknown:
+            raise UsageError(f"{self.name} has no output {unknown[0]!r}; it has {', '.join(e.name for e in self._outputs)}")
+
+    def _placed(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any]) -> list[Any]:
+        """Arrays that the library can write: the caller's where they are contiguous."""
+        self._check_names(out)
+        found = []
+        for end, shape in zip(self._outputs, shapes, strict=True):
+            array = out.get(end.name)
+            if array is not None and not (
+                isinstance(array, np.ndarray) and array.shape == shape and array.dtype == end.dtype and array.flags.writeable
+            ):
+                told = f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}"
+                raise UsageError(
+                    f"{self.name}: out[{end.name!r}] must be a writeable array, {end.dtype} {shape}, got {told}"
+                )
+            whole = array is not None and array.flags.c_contiguous and array.flags.aligned
+            found.append(array if whole else self._answers.take(shape, end.dtype))
+        return found
+
+    def _delivered(self, found: list[Any], out: Mapping[str, Any]) -> dict[str, Any]:
+        told = {}
+        for end, array in zip(self._outputs, found, strict=True):
+            place = out.get(end.name)
+            if place is not None and place is not array:
+                np.copyto(place, array)
+            told[end.name] = array if place is None else place
+        return told
+
+    def _given(self, inputs: Mapping[str, Any]) -> list[Any]:
+        found, left_out = [], 0
+        for end in self._inputs:
+            array: Any = inputs.get(end.name)
+            if not isinstance(array, np.ndarray):
+                if end.name not in inputs:
+                    if end.default is None:
+                        raise self._other_names(inputs)
+                    array, left_out = end.default, left_out + 1
+                array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
+            if getattr(array, "dtype", None) != end.dtype:
+                kind = getattr(array, "dtype", type(array).__name__)
+                raise UsageError(f"{self.name}: input {end.name} must be an array of {end.dtype}, got {kind}")
+            flags = array.flags
+            found.append(array if flags.c_contiguous and flags.aligned else np.array(array, end.dtype, order="C"))
+        if len(inputs) != len(found) - left_out:
+            raise self._other_names(inputs)
+        return found
+
+    def _other_names(self, inputs: Mapping[str, Any]) -> UsageError:
+        names = [one.name for one in self._inputs]
+        must = [one.name for one in self._inputs if one.default is None]
+        lacking, unknown = [name for name in must if name not in inputs], [name for name in inputs if name not in names]
+        return UsageError(
+            f"{self.name} takes the inputs {', '.join(names)}; "
+            + "; ".join([f"{one} is missing" for one in lacking] + [f"there is no {one}" for one in unknown])
+        )
+
+
+class Ran(NamedTuple):
+    """Steps of a model that ran in a call, what each took, and for which sizes they are."""
+
+    model: ModelBound
+    steps: tuple[Mapping[str, Any], ...]
+    us: list[float]
+    where: str

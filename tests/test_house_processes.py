@@ -1,0 +1,34 @@
+"""A house rule of its own: who starts processes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1] / "haotuner"
+SUBPROCESS = ("run", "Popen", "call", "check_call", "check_output", "getoutput")
+OS = ("fork", "system", "popen", "spawn", "posix_spawn", "exec")
+
+
+def starts(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        names = [one.name for one in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if "multiprocessing" in names or getattr(node, "module", None) in ("subprocess", "multiprocessing"):
+            yield f"line {node.lineno} imports what starts processes"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            called = node.value.id, node.attr
+            if (called[0] == "subprocess" and called[1] in SUBPROCESS) or (called[0] == "os" and called[1].startswith(OS)):
+                yield f"line {node.lineno} calls {'.'.join(called)}"
+
+
+def test_processes_are_started_by_isolate_alone() -> None:
+    """There a child has a session of its own: a signal to our process group does not reach it, and it dies with us."""
+    found = {
+        path.relative_to(ROOT).as_posix(): said
+        for path in ROOT.rglob("*.py")
+        if "isolate" not in path.relative_to(ROOT).parts
+        and (said := list(starts(ast.parse(path.read_text(encoding="utf-8")))))
+    }
+    assert found == {}
+    assert list(starts(ast.parse((ROOT / "isolate" / "group.py").read_text(encoding="utf-8"))))
