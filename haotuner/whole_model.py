@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from threading import Event
@@ -59,6 +59,8 @@ MOST_OF_BYTES = 0.25  # wrong kernels are further away
 MOVED = 2.0**-9  # of a step: one byte of 500 becomes another one
 CHECKED_ELEMENTS = 3e6  # of all tensors of a checked request: numpy then takes seconds
 CHECKS = 3
+REREAD_NODES = 2_000  # of a file that is read again for one request after the other, beside the checked ones
+REREAD_BYTES = 1 << 28  # of constants; a file of more is read again for one request alone
 SEED = 0  # of random numbers in a checked model
 CHECK_LIMIT_S = 900.0
 
@@ -95,14 +97,15 @@ def name_of(file: Path) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:60].lstrip(".-") or "model"
 
 
-def graph_of(file: Path, shapes: str, *, defaults: bool = True) -> Graph:
+def graph_of(file: Path, shapes: str, sizes: Mapping[str, int] | None = None, *, defaults: bool = True) -> Graph:
     """The graph of a model's file, by the file's kind, for requests of these shapes; errors as of the readers.
 
-    ``defaults``: as of ``read``; packs of devices have none.
+    ``sizes``: of one request, which is then all that the graph serves. ``defaults``: as of ``read``; packs of devices have
+    none.
     """
     if file.suffix == SUFFIX:
-        return read_exported(file)
-    return read(file, ranges=lambda inputs: ranges_of(inputs, shapes), defaults=defaults)
+        return read_exported(file, sizes)
+    return read(file, ranges=lambda inputs: ranges_of(inputs, shapes), defaults=defaults, sizes=sizes)
 
 
 def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str], abandoned: Event | None = None) -> None:
@@ -140,10 +143,17 @@ def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[
     return found
 
 
-def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) -> None:
+def check_model(
+    pack: Path,
+    name: str,
+    graph: Graph,
+    spans: Mapping[str, Span],
+    at_sizes: Callable[[Mapping[str, int]], Graph] | None = None,
+) -> None:
     """PackInvalid unless the pack's model computes what the reference does, at the smallest requests of its range.
 
-    Of a model with branches both sides are computed, each where its sizes allow.
+    Of a model with branches both sides are computed, each where its sizes allow. ``at_sizes``: the graph of the file at one
+    request, whose sizes are numbers from the first node on; ``graph`` is held against it.
     """
     graph = graph if read_manifest(pack).placed else in_singles(graph)
     pairs = demands(graph)
@@ -154,6 +164,8 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
     small = sorted(((_elements(graph, sizes), sizes) for sizes in agreed), key=lambda one: one[0])
     chosen = [sizes for elements, sizes in small if elements <= CHECKED_ELEMENTS][-CHECKS:] or [s for _, s in small[:1]]
     made = {node.output for node in graph.nodes}
+    if at_sizes is not None:
+        check_reading(name, graph, at_sizes, chosen, [s for elements, s in small if elements <= CHECKED_ELEMENTS])
     asked, whole, unanswered = False, False, list[str]()
     for sizes in chosen:
         given = drawn_inputs(graph, sizes)
@@ -183,6 +195,39 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
         )
     if asked and not whole:  # rounding may change a size that the data tell, but hardly always
         raise PackInvalid(f"model {name}: its segments together compute something else; the pack was not published")
+
+
+def check_reading(
+    name: str,
+    graph: Graph,
+    at_sizes: Callable[[Mapping[str, int]], Graph],
+    chosen: Sequence[Mapping[str, int]],
+    small: Sequence[Mapping[str, int]],
+) -> None:
+    """PackInvalid where the graph of all sizes answers otherwise than the file does, read for one request.
+
+    There arithmetic on sizes is numpy's, in the file's types, and nothing of it is symbolic. ``chosen`` requests are
+    computed, and of ``small`` ones as many more as the nodes allow.
+    """
+    more = [one for one in small if one not in chosen][:: max(1, len(small) * len(graph.nodes) // REREAD_NODES)]
+    if sum(one.nbytes for one in graph.constants.values()) > REREAD_BYTES:
+        chosen, more = chosen[-1:], []
+    random = any(node.primitive == "random" for node in graph.nodes)  # whose numbers follow from the order of reading
+    for sizes in (*chosen, *more):
+        given = drawn_inputs(graph, sizes)
+        try:
+            single = at_sizes(sizes)
+            wanted, found = (interpret(one, given, SEED) for one in (single, graph))
+        except (HaotunerError, ValueError, IndexError):
+            continue  # there is no answer to this request
+        most = tolerance_of(single, given)
+        for output, want in wanted.items():
+            far = difference(found[output], want)
+            if far > most and not (random and found[output].shape == want.shape):
+                raise PackInvalid(
+                    f"model {name}, {dict(sizes)}: output {output} is {list(found[output].shape)} and {far:.2g} away from "
+                    f"{list(want.shape)}, which the file says at these sizes; the pack was not published"
+                )
 
 
 class _Reference(NamedTuple):
@@ -296,8 +341,14 @@ def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:
 def main(pack: str, file: str, shapes: str) -> int:
     """Check one pack's model; says what is wrong."""
     try:
-        graph = graph_of(Path(file), shapes, defaults=not read_manifest(Path(pack)).placed)
-        check_model(Path(pack), name_of(Path(file)), graph, spans_of(graph, shapes))
+        place, placed = Path(file), read_manifest(Path(pack)).placed
+
+        def at_sizes(sizes: Mapping[str, int]) -> Graph:
+            found = graph_of(place, shapes, sizes, defaults=not placed)
+            return found if placed else in_singles(found)
+
+        graph = graph_of(place, shapes, defaults=not placed)
+        check_model(Path(pack), name_of(place), graph, spans_of(graph, shapes), at_sizes)
     except HaotunerError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -16,7 +16,9 @@ def never_negative(extent: Any) -> bool:
     """True where it is shown; False says nothing."""
     import sympy
 
-    return _shown(sympy.expand(sympy.sympify(extent)), [_STEPS])
+    from haotuner.graph.typed_extents import concealed
+
+    return _shown(concealed(sympy.expand(sympy.sympify(extent))), [_STEPS])
 
 
 def _shown(e: Any, left: list[int]) -> bool:

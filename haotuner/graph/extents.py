@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from typing import Any, TypeAlias
 
 from haotuner.errors import UsageError
 from haotuner.graph.bounds import never_negative
+from haotuner.words.size_arithmetic import REAL, TYPED
 
 Extent: TypeAlias = Any  # int, or a sympy expression of dimensions
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -188,24 +189,36 @@ def _program(extent: Any) -> _Program | None:
             mod=lambda a, b: a._with(operator.mod, b),
             maximum=lambda a, b: a._with(max, b),
             minimum=lambda a, b: a._with(min, b),
+            function=_typed_program,
         )
     except UsageError:
         return None
     return found if isinstance(found, _Program) else None
 
 
+def _typed_program(name: str, operands: Sequence[_Program]) -> _Program:
+    compute, parts = TYPED[name].compute, [one.of for one in operands]
+    return _Program(lambda sizes: compute(*(part(sizes) for part in parts)))
+
+
 def lowered(
     extent: Any,
     values: Mapping[str, Any],
     *,
-    number: Callable[[int], Any],
+    number: Callable[[Any], Any],
     floordiv: Callable[[Any, Any], Any],
     mod: Callable[[Any, Any], Any],
     maximum: Callable[[Any, Any], Any],
     minimum: Callable[[Any, Any], Any],
+    function: Callable[[str, Sequence[Any]], Any] | None = None,
 ) -> Any:
-    """The extent in another arithmetic: ``values`` of the dimensions, ``+``, ``-``, ``*`` and the functions given."""
+    """The extent in another arithmetic: ``values`` of the dimensions, ``+``, ``-``, ``*`` and the functions given.
+
+    ``function``: those of ``TYPED``, by name; without it they have no program, a UsageError.
+    """
     import sympy
+
+    from haotuner.graph.typed_extents import Typed, is_real
 
     def walk(e: Any) -> Any:
         if isinstance(e, int) or e.is_Integer:
@@ -215,6 +228,10 @@ def lowered(
         if isinstance(e, sympy.floor):
             numerator, denominator = sympy.fraction(sympy.together(e.args[0]))
             return floordiv(walk(numerator), walk(denominator))
+        if isinstance(e, Typed) and function is not None:
+            return function(type(e).__name__, [*map(operand, e.args, e.operation.of)])
+        if isinstance(e, Typed) or any(map(is_real, e.args)):
+            raise UsageError(f"extent {e} has no program")
         if e.is_Pow and e.exp.is_Integer and e.exp > 0:
             return reduce(lambda one, other: one * other, [walk(e.base)] * int(e.exp))
         parts = [walk(one) for one in e.args]
@@ -227,6 +244,11 @@ def lowered(
         if isinstance(e, (sympy.Max, sympy.Min)):
             return reduce(maximum if isinstance(e, sympy.Max) else minimum, parts)
         raise UsageError(f"extent {e} has no program")
+
+    def operand(e: Any, kind: str) -> Any:
+        if kind == REAL and e.is_Rational and function is not None:
+            return function("real", [number(int(e))]) if e.is_Integer else number(float(e))
+        return walk(e)
 
     return walk(extent)
 
@@ -292,11 +314,32 @@ def _read(tree: ast.AST) -> Extent:
             import sympy
 
             return sympy.Mod(left, right)
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in _FUNCTIONS and not tree.keywords:
-        import sympy
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.keywords:
+        if tree.func.id in _FUNCTIONS:
+            import sympy
 
-        return getattr(sympy, _FUNCTIONS[tree.func.id])(*map(_read, tree.args))
+            return getattr(sympy, _FUNCTIONS[tree.func.id])(*map(_read, tree.args))
+        if tree.func.id in TYPED:
+            return _read_typed(tree.func.id, tree.args)
     raise ValueError(f"{ast.unparse(tree)} is not arithmetic of extents")
+
+
+def _read_typed(name: str, operands: Sequence[ast.expr]) -> Extent:
+    import sympy
+
+    from haotuner.graph.typed_extents import is_real, typed
+
+    kinds = TYPED[name].of
+    if len(operands) != len(kinds):
+        raise ValueError(f"{name} of {len(operands)} operands, not {len(kinds)}")
+    read = [
+        sympy.Rational(one.value) if isinstance(one, ast.Constant) and type(one.value) is float else _read(one)
+        for one in operands
+    ]
+    for one, kind in zip(read, kinds, strict=True):
+        if (kind == REAL) != (is_real(one) or kind == REAL and sympy.sympify(one).is_Rational):
+            raise ValueError(f"{name} of an operand that is no {kind} number")
+    return typed(name, *read)
 
 
 @lru_cache(1 << 14)  # a model has few, and is asked for them often
@@ -318,9 +361,15 @@ def _written(extent: Any) -> str:
             return f"{name}({', '.join(map(_written, extent.args))})"
     if isinstance(extent, sympy.Mod):
         return f"({_written(extent.args[0])} % {_written(extent.args[1])})"
+    if type(extent).__name__ in TYPED:
+        return f"{type(extent).__name__}({', '.join(map(_typed_operand, extent.args))})"
     if isinstance(extent, (sympy.floor, sympy.ceiling)):
         numerator, denominator = sympy.fraction(sympy.together(extent.args[0]))
         if isinstance(extent, sympy.ceiling):
             return f"(-(-({_written(numerator)}) // {_written(denominator)}))"
         return f"({_written(numerator)} // {_written(denominator)})"
     raise UsageError(f"extent {extent} has no text")
+
+
+def _typed_operand(operand: Any) -> str:
+    return repr(float(operand)) if operand.is_Rational and not operand.is_Integer else _written(operand)

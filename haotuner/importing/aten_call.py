@@ -10,10 +10,10 @@ import numpy as np
 import sympy
 
 from haotuner.graph.extents import Extent, floor_division
-from haotuner.graph.types import FLOATS
 from haotuner.importing.call import Call
 from haotuner.importing.folding import Folding
 from haotuner.importing.table import RULES
+from haotuner.importing.typed_numbers import is_whole
 
 OPSET = 21  # of the rules that are called
 
@@ -63,7 +63,7 @@ class Aten:
         if not isinstance(value, str):
             if isinstance(value, (bool, int, float)):
                 return self.g.constant(value, dtype)
-            own = dtype if dtype in FLOATS else "int64"  # sizes may be divided on the way to a real number
+            own = "int64" if is_whole(value) else "fp64"  # as Python's numbers are
             return self.cast(self.g.of_extents(np.array(value, object), own), dtype)
         return self.g.cast(value, dtype)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy
 
-from haotuner.graph.extents import SHOWN, Extent, canonical, dimensions, evaluate, largest, lowered, smallest, text
+from haotuner.graph.extents import SHOWN, Extent, canonical, dimensions, evaluate, largest, smallest, text
 from haotuner.graph.graph import Node
-from haotuner.importing.known import Undecided, exact
+from haotuner.importing.intervals import TRIED, every_request, interval_of, of_spans
 from haotuner.importing.scalars import PASSED, number_held
+from haotuner.importing.typed_numbers import exact
 from haotuner.words.shape import Span
 
 if TYPE_CHECKING:
     from haotuner.importing.folding import Folding
 
 MOST_RUNS = 4  # ranges of sizes that people read
-TRIED = 8_192  # requests for each of which a condition is computed; of more it is bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,58 +149,9 @@ def settled(condition: Condition, ranges: Mapping[str, Span]) -> int | None:
     names = sorted(dimensions(condition.extent))
     if not all(name in ranges for name in names):
         return None
-    spans = [ranges[name] for name in names]
-    if math.prod(map(len, spans)) <= TRIED:
-        every = (one.listed or range(one.first, one.last + 1, one.step) for one in spans)
-        found = {evaluate(condition.extent, dict(zip(names, sizes, strict=True))) for sizes in itertools.product(*every)}
+    requests = every_request(names, ranges)
+    if requests is not None:
+        found = {evaluate(condition.extent, one) for one in requests}
         return found.pop() if len(found) == 1 else None
-    bounds = _bounds(condition.extent, ranges)
-    return bounds.low if bounds is not None and bounds.low == bounds.high else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Between:
-    """All that an extent may be, and perhaps more."""
-
-    low: int
-    high: int
-
-    def of(self, other: _Between, operation: Callable[[int, int], int]) -> _Between:
-        """Of an operation that is monotone in each operand."""
-        ends = [operation(one, two) for one in (self.low, self.high) for two in (other.low, other.high)]
-        return _Between(min(ends), max(ends))
-
-    def __add__(self, other: _Between) -> _Between:
-        return _Between(self.low + other.low, self.high + other.high)
-
-    def __sub__(self, other: _Between) -> _Between:
-        return _Between(self.low - other.high, self.high - other.low)
-
-    def __mul__(self, other: _Between) -> _Between:
-        return self.of(other, lambda one, two: one * two)
-
-
-def _divided(one: _Between, other: _Between) -> _Between:
-    if other.low <= 0:
-        raise Undecided
-    return one.of(other, lambda a, b: a // b)
-
-
-def _bounds(extent: Extent, ranges: Mapping[str, Span]) -> _Between | None:
-    try:
-        found = lowered(
-            extent,
-            {name: _Between(ranges[name].first, ranges[name].last) for name in dimensions(extent)},
-            number=lambda n: _Between(n, n),
-            floordiv=_divided,
-            mod=lambda one, other: _Between(0, other.high - 1) if other.low > 0 else _nothing(),
-            maximum=lambda one, other: one.of(other, max),
-            minimum=lambda one, other: one.of(other, min),
-        )
-    except Undecided:
-        return None
-    return found if isinstance(found, _Between) else None
-
-
-def _nothing() -> _Between:
-    raise Undecided
+    bounds = interval_of(condition.extent, of_spans(ranges))
+    return int(bounds.low) if bounds is not None and bounds.low == bounds.high else None

@@ -13,9 +13,9 @@ import sympy
 
 from haotuner.graph.extents import Extent, canonical, largest, smallest
 from haotuner.importing.call import Call, Rule
-from haotuner.importing.known import Undecided
 from haotuner.importing.layout import LAYOUT, cut, inside, reshaped
 from haotuner.importing.lengths import computed_length, length_at_least_0, lengths_of
+from haotuner.importing.typed_numbers import Undecided
 
 
 def _bounds(c: Call, place: int) -> list[Extent | str]:
@@ -134,23 +134,13 @@ def _range(c: Call) -> str:
     if from_0_by_1 and stop is not None and _of_data(c, stop):
         return g.add("iota", extent=length_at_least_0(g, stop), dtype=kind)
     if "int" not in kind:
-        return _laid_out("Range", c) if start is not None and step is not None else _real_range(c)
+        return _laid_out("Range", c)
     if not any(_of_data(c, c.tensor(place)) for place in range(3)):
         return _laid_out("Range", c)
     first, last = (g.cast(reshaped(c, c.tensor(place), ()), "int64") for place in (0, 1))
     by = reshaped(c, c.tensor(2), ())
     count = _count(c, first, last, int(step.max()) if step is not None else g.cast(by, "int64"))
     return g.map("add", g.map("mul", g.add("iota", extent=count, dtype=kind), by), reshaped(c, c.tensor(0), ()))
-
-
-def _real_range(c: Call) -> str:
-    """The difference in its own type, divided in double, as ONNX Runtime counts the steps."""
-    g = c.g
-    first, last, by = (reshaped(c, c.tensor(place), ()) for place in range(3))
-    steps = g.map("div", g.cast(g.map("sub", last, first), "fp64"), g.cast(by, "fp64"))
-    count = computed_length(g, g.cast(g.map("max", g.map("ceil", steps), 0), "int64"))
-    own = g.add("iota", extent=count, dtype=c.type(0).dtype)
-    return g.map("add", g.map("mul", own, by), first)
 
 
 def _as_whole(c: Call, tensor: str) -> str | None:

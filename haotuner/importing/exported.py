@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from haotuner.importing.aten_lengths import lengths_kept
 from haotuner.importing.aten_products import KEPT as PRODUCTS_KEPT
 from haotuner.importing.exported_file import read_program
 from haotuner.importing.folding import Folding
+from haotuner.importing.proofs import Proof
 from haotuner.importing.read import finished
 from haotuner.importing.refusals import refuse
+from haotuner.importing.typed_numbers import Undecided, cast, exact, mapped
 
 SUFFIX = ".pt2"
 KEPT = (*PRODUCTS_KEPT, *ATTENTION_KEPT,
@@ -58,8 +61,10 @@ _DTYPES = {
 }  # of a complex one that of its parts
 
 
-def read_exported(path: str | Path) -> Graph:
+def read_exported(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph:
     """The graph of a file that ``torch.export.save`` wrote. Nothing in it runs; what would is refused.
+
+    ``sizes``: dimensions that are numbers.
 
     Raises:
         UsageError: no such program, or with operators that have no rule; all of them are listed.
@@ -68,7 +73,7 @@ def read_exported(path: str | Path) -> Graph:
     torch = _torch()
     read = read_program(Path(path), torch)
     names = dict(line.split(" ", 1) for line in read.names.splitlines() if " " in line)
-    return graph_of_program(read.program, names, read.guards)
+    return graph_of_program(read.program, names, read.guards, sizes)
 
 
 def _torch() -> Any:
@@ -81,10 +86,15 @@ def _torch() -> Any:
     return torch
 
 
-def graph_of_program(program: Any, names: Mapping[str, str], guards: Sequence[str] | None = None) -> Graph:
+def graph_of_program(
+    program: Any,
+    names: Mapping[str, str],
+    guards: Sequence[str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Graph:
     """The graph of an ExportedProgram. ``names``: of its symbols; others are called by their input and axis.
 
-    ``guards``: what it takes for granted of sizes; None: as the program itself says.
+    ``guards``: what it takes for granted of sizes; None: as the program itself says. ``sizes``: dimensions that are numbers.
     """
     with suppress(ImportError):
         importlib.import_module("ml_dtypes")  # tells numpy of bf16; what needs it says so where it is missing
@@ -94,7 +104,7 @@ def graph_of_program(program: Any, names: Mapping[str, str], guards: Sequence[st
         program = program.run_decompositions(_taken_apart())
     nodes = _wanted(list(program.graph.nodes))
     _refuse_unknown(nodes)
-    return _Reader(program, dict(names)).read(nodes, guards)
+    return _Reader(program, dict(names), sizes or {}).read(nodes, guards)
 
 
 def _taken_apart() -> Any:
@@ -172,9 +182,15 @@ def _apart(names: Sequence[str]) -> list[str]:
     return found
 
 
+# Of torch's symbolic arithmetic: what makes a whole number of a real one, and what it is behind; functions of real numbers.
+_ROUNDED = {"FloorToInt": "floor", "CeilToInt": "ceil", "RoundToInt": "round", "TruncToInt": ""}
+_OF_REALS = {"IntTrueDiv": "div", "FloatTrueDiv": "div", "Add": "add", "Mul": "mul", "FloatPow": "pow", "Pow": "pow",
+             "Max": "max", "Min": "min"}  # fmt: skip
+
+
 class _Reader:
-    def __init__(self, program: Any, names: dict[str, str]) -> None:
-        self.program, self.names = program, names
+    def __init__(self, program: Any, names: dict[str, str], sizes: Mapping[str, int]) -> None:
+        self.program, self.names, self.sizes = program, names, sizes
         self.g = Folding()
         self.of_data: dict[str, Extent] = {}  # what stands for a symbol that no input's size says
         self.values: dict[str, Any] = {}  # by the node's name: a tensor's name, an extent, a number, a list
@@ -234,23 +250,24 @@ class _Reader:
         if e.is_Integer:
             return int(e)
         if e.is_Rational or e.is_Float:
-            return sympy.Rational(e)
+            return exact(float(e)) if e.is_Float else sympy.Rational(e)
         if e.is_Symbol and str(e) in self.of_data:
             return self.of_data[str(e)]
         if e.is_Symbol:
-            return dimension(re.sub(r"\W", "_", self.names.get(str(e), str(e))))
+            name = re.sub(r"\W", "_", self.names.get(str(e), str(e)))
+            return self.sizes[name] if name in self.sizes else dimension(name)
         parts = [self._expression(one) for one in e.args]
         kind = type(e).__name__
+        if kind == "Identity":
+            return parts[0]
         if kind in ("FloorDiv", "CleanDiv"):
             return floor_division(*parts)
-        if kind in ("IntTrueDiv", "FloatTrueDiv"):
-            return canonical(sympy.sympify(parts[0]) / parts[1])
-        if kind in ("FloorToInt", "floor", "TruncToInt"):
-            return floor_division(parts[0], 1)
-        if kind in ("CeilToInt", "ceiling"):
+        if e.is_integer is not True or kind in _ROUNDED:
+            return self._real_number(kind, e, parts)
+        if kind == "ceiling":
             return ceiling_division(parts[0], 1)
-        if kind in ("ToFloat", "Identity"):
-            return parts[0]
+        if kind == "floor":
+            return floor_division(parts[0], 1)
         if kind in ("Mod", "PythonMod"):
             return canonical(parts[0] - parts[1] * floor_division(*parts))
         if kind == "ModularIndexing":
@@ -263,6 +280,27 @@ class _Reader:
         if kind in ("Add", "Mul", "Pow"):
             return canonical(e.func(*parts))
         raise UsageError(f"size {e}: {kind} has no arithmetic here")
+
+    def _real_number(self, kind: str, e: Any, parts: Sequence[Any]) -> Any:
+        """A real number of Python's, or a whole one that is made of such: each step is rounded to a double."""
+        proof = Proof(self.g.ranges)
+        try:
+            if kind in _ROUNDED:
+                function = _ROUNDED[kind]
+                whole = mapped(function, parts, "fp64", proof) if function else parts[0]
+                found = cast(whole, "fp64", "int64", proof)
+            elif kind == "ToFloat":
+                found = cast(parts[0], "int64", "fp64", proof)
+            elif kind == "Pow" and parts[1] == -1:
+                found = mapped("div", (1, parts[0]), "fp64", proof)
+            elif kind in _OF_REALS:
+                found = reduce(lambda one, other: mapped(_OF_REALS[kind], (one, other), "fp64", proof), parts)
+            else:
+                raise Undecided
+        except Undecided as error:
+            raise UsageError(f"size {e}: {kind} has no arithmetic here") from error
+        self.g.require(proof)
+        return found
 
     def _argument(self, value: Any) -> Any:
         if hasattr(value, "op") and hasattr(value, "name"):

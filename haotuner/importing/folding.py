@@ -10,19 +10,26 @@ import numpy as np
 import sympy
 
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent, canonical, text
-from haotuner.graph.graph import GraphBuilder, Node, free_name, sizes_of
+from haotuner.graph.bounds import never_negative
+from haotuner.graph.extents import Extent, canonical, largest, smallest
+from haotuner.graph.graph import GraphBuilder, Guard, Node, Required, free_name, sizes_of
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import FLOATS, TensorType, numpy_dtype
-from haotuner.importing.known import LARGEST, Undecided, applied
+from haotuner.importing.known import LARGEST, applied
 from haotuner.importing.lengths import lengths_of
 from haotuner.importing.narrow import Narrow
+from haotuner.importing.proofs import Proof
+from haotuner.importing.real_nodes import real_scalar
+from haotuner.importing.typed_numbers import Undecided, is_number, is_whole
+from haotuner.words.shape import Span
 
 _HELD = (  # of a builder, by name
-    "types", "constants", "guards", "extents", "lengths", "clamped", "written", "stored", "joined", "narrow", "sequences",
+    "types", "constants", "guards", "extents", "reals", "assumed", "lengths", "clamped", "written", "stored", "joined",
+    "narrow", "sequences",
 )  # fmt: skip
 # What files make weights by: numbers of fewer bits times a scale, most of all. A walk back ends after so many steps.
 WEIGHTS_MADE_BY, MOST_STEPS = frozenset({"broadcast", "cast", "concat", "map", "reshape", "slice", "transpose"}), 64
+MOST_REALS = 16  # elements that depend on sizes and are no extents, of one tensor: what sizes are computed by
 FOLDED_BYTES = 1 << 20  # a larger result is computed now only where it is no larger than what it is made of
 
 
@@ -41,6 +48,9 @@ class Folding(GraphBuilder):
     """Tensors whose elements are extents have a type and no node before a node needs them."""
 
     extents: dict[str, Any] = field(default_factory=dict)
+    reals: dict[str, Any] = field(default_factory=dict)  # elements that are no extents, of tensors that nodes make
+    assumed: dict[Extent, tuple[Guard, ...]] = field(default_factory=dict)  # what is never negative, and where
+    ranges: Mapping[str, Span] = field(default_factory=dict)  # sizes that requests may have, where somebody says so
     lengths: dict[tuple[str, int], Extent] = field(default_factory=dict)  # the dimension of an element of data
     clamped: dict[str, str] = field(default_factory=dict)  # of a number that may be negative: the node that counts to it
     written: dict[str, str] = field(default_factory=dict)  # the nodes' tensor of such a one
@@ -68,11 +78,15 @@ class Folding(GraphBuilder):
         return [one if isinstance(one, sympy.Basic) else int(one) for one in np.asarray(found).reshape(-1)]
 
     def of_extents(self, values: Any, dtype: str) -> str:
-        """A tensor of these extents (an array of objects)."""
+        """A tensor of these numbers (an array of objects), extents most of all."""
         plain = np.asarray(values, object)
-        if all(isinstance(one, int) or getattr(one, "is_number", False) for one in plain.reshape(-1)):
+        if all(map(is_number, plain.reshape(-1))):
             return self.constant(np.array([float(v) if dtype in FLOATS else int(v) for v in plain.reshape(-1)]
                                           ).reshape(plain.shape), dtype)  # fmt: skip
+        if not all(is_whole(one) or is_number(one) for one in plain.reshape(-1)):
+            chosen = self._scalars(plain, dtype)
+            self.reals[chosen] = plain
+            return chosen
         chosen = self._free("shape")
         self.types[chosen], self.extents[chosen] = TensorType(plain.shape, dtype), plain
         return chosen
@@ -81,11 +95,15 @@ class Folding(GraphBuilder):
         """A primitive's result, computed now if all that it needs is known."""
         if primitive == "contract":
             inputs = tuple(self._as_weight(one) for one in inputs)
-        known = [self.known(one) for one in inputs]
+        known = [self.reals.get(one, self.known(one)) for one in inputs]
         if all(one is not None for one in known):
             folded = self._folded(primitive, inputs, known, attributes)
-            if folded is not None:
+            if isinstance(folded, str):
                 return folded
+            if folded is not None:
+                chosen = self.plain(primitive, *inputs, name=name, **attributes)
+                self.reals[chosen] = folded
+                return chosen
         return self.plain(primitive, *inputs, name=name, **attributes)
 
     def sequence(self, elements: Sequence[str] | None) -> str:
@@ -131,9 +149,8 @@ class Folding(GraphBuilder):
             values[node.output] = np.ascontiguousarray(found, numpy_dtype(kind.dtype)).reshape(kind.shape)
         return self.constant(values[tensor], self.types[tensor].dtype)
 
-    def _folded(
-        self, primitive: str, inputs: Sequence[str], known: Sequence[Any], attributes: Mapping[str, Any]
-    ) -> str | None:
+    def _folded(self, primitive: str, inputs: Sequence[str], known: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+        """A tensor of constants or extents; elements that are no extents; None where the result is not known."""
         kind = PRIMITIVES[primitive].infer([self.types[one] for one in inputs], attributes)
         if any(not isinstance(extent, int) for extent in kind.shape):
             return None
@@ -149,9 +166,27 @@ class Folding(GraphBuilder):
                     return self.constant(np.ascontiguousarray(found).reshape(kind.shape), kind.dtype)
             if count > LARGEST:
                 return None
-            return self.of_extents(applied(primitive, known, attributes, kind.dtype, self._is_size), kind.dtype)
+            proof = Proof(self.ranges)
+            source = self.types[inputs[0]].dtype if inputs else kind.dtype
+            found = applied(primitive, known, attributes, kind.dtype, source, self._is_size, proof)
         except (Undecided, TypeError):  # sympy cannot say, or has no such arithmetic
             return None
+        plain = all(is_whole(one) or is_number(one) for one in found.reshape(-1))
+        if not plain and count > MOST_REALS:
+            return None
+        self.require(proof)
+        return self.of_extents(found, kind.dtype) if plain else found
+
+    def require(self, proof: Proof) -> None:
+        """Have the graph refuse requests for which a proof does not hold."""
+        for gap, words in proof.assumed.items():
+            known = (one for one, guards in self.assumed.items() if any(self.guard[: len(at)] == at for at in guards))
+            if any(never_negative(canonical(gap - one)) for one in known):
+                continue
+            holds = smallest([1, largest([0, canonical(gap + 1)])])
+            told = f"this pack serves requests where {words}; tune with --shapes that hold others"
+            self.required.append(Required(holds, told, self.guard))
+            self.assumed[gap] = (*self.assumed.get(gap, ()), self.guard)
 
     def _is_size(self, extent: Extent) -> bool:
         """Whether some tensor has that extent."""
@@ -162,21 +197,15 @@ class Folding(GraphBuilder):
         if tensor not in self.extents:
             return tensor
         if tensor not in self.written:
-            kind, values = self.types[tensor], self.extents[tensor].reshape(-1)
-            parts = [self._scalar(value, kind.dtype) for value in values]
-            flat = [GraphBuilder.add(self, "reshape", one, shape=(1,)) for one in parts]
-            joined = flat[0] if len(flat) == 1 else GraphBuilder.add(self, "concat", *flat, axis=0)
-            self.written[tensor] = GraphBuilder.add(self, "reshape", joined, shape=kind.shape)
+            self.written[tensor] = self._scalars(self.extents[tensor], self.types[tensor].dtype)
         return self.written[tensor]
 
-    def _scalar(self, extent: Extent, dtype: str) -> str:
-        numerator, denominator = sympy.fraction(sympy.together(sympy.sympify(extent)))
-        if denominator == 1:
-            return GraphBuilder.add(self, "size", extent=canonical(extent), dtype=dtype)
-        if dtype not in FLOATS:
-            raise UsageError(f"a whole number was expected, found {text(extent)}")
-        parts = [GraphBuilder.add(self, "size", extent=canonical(one), dtype=dtype) for one in (numerator, denominator)]
-        return GraphBuilder.add(self, "map", *parts, function="div")
+    def _scalars(self, values: Any, dtype: str) -> str:
+        """A node's tensor of these numbers."""
+        parts = [real_scalar(self, value, dtype) for value in values.reshape(-1)]
+        flat = [GraphBuilder.add(self, "reshape", one, shape=(1,)) for one in parts]
+        joined = flat[0] if len(flat) == 1 else GraphBuilder.add(self, "concat", *flat, axis=0)
+        return GraphBuilder.add(self, "reshape", joined, shape=values.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from haotuner.graph.extents import (
 )
 from haotuner.graph.types import broadcast
 from haotuner.importing.call import Call, Rule
-from haotuner.importing.known import exact
 from haotuner.importing.types import dtype_of_onnx
 
 
@@ -260,18 +259,21 @@ def _range(c: Call) -> str:
         found = found if step == 1 else c.g.map("mul", found, step if isinstance(step, int) else c.tensor(2))
         first = c.tensor(0)
         return found if same(start, 0) else c.g.map("add", found, first)
-    if all(c.g.known(c.tensor(place)) is not None for place in range(3)) and any(
-        c.g.known(c.tensor(place)).dtype == object for place in range(3)
-    ):
-        return _between_extents(c)
-    (low,), (width,) = c.floats(0), c.floats(2)
-    known = c.g.known(c.tensor(1))
-    if known is None or (known.dtype == object and (low, width) == (0, 1)):
-        count = _counted_in(c, low, width)
-    else:
-        (high,) = c.floats(1)
-        count = max(int(np.ceil((high - low) / width)), 0)
-    return c.g.map("add", c.g.map("mul", c.g.add("iota", extent=count, dtype=kind), width), low)
+    values = c.g.map("mul", c.g.add("iota", extent=_steps(c), dtype=kind), c.tensor(2))
+    return c.g.map("add", values, c.tensor(0))
+
+
+def _steps(c: Call) -> Extent:
+    """How many real numbers a range holds: the difference in their own type, divided in double, as ONNX Runtime does."""
+    start, stop, step = (c.tensor(place) for place in range(3))
+    node = next((one for one in reversed(c.g.nodes) if one.output == stop), None)
+    plain = c.g.numbers(start) is not None and c.g.numbers(step) is not None and (*c.floats(0), *c.floats(2)) == (0, 1)
+    if plain and node is not None and node.primitive == "cast" and "int" in c.g.types[node.inputs[0]].dtype:
+        (last,) = c.g.whole_numbers(node.inputs[0], "Range: its end")
+        return largest([last, 0])
+    span, each = c.g.cast(c.g.map("sub", stop, start), "fp64"), c.g.cast(step, "fp64")
+    count = c.g.map("max", c.g.map("ceil", c.g.map("div", span, each)), 0)
+    return c.g.whole_numbers(c.g.cast(count, "int64"), "Range: its end")[0]
 
 
 def _whole_steps(c: Call, start: Extent, stop: Extent, step: Extent) -> Extent:
@@ -283,29 +285,6 @@ def _whole_steps(c: Call, start: Extent, stop: Extent, step: Extent) -> Extent:
         return steps
     span = canonical(stop - start) if step > 0 else canonical(start - stop)
     return largest([ceiling_division(span, abs(step)), 0])
-
-
-def _between_extents(c: Call) -> str:
-    """Real numbers from one extent to another."""
-    low, high, step = (exact(c.g.known(c.tensor(place)).reshape(-1)[0]) for place in range(3))
-    if getattr(step, "free_symbols", None) or step == 0:
-        raise c.bad(f"a step of {step}; it must be a number, and not 0")
-    span, each = (high - low, step) if step > 0 else (low - high, -step)
-    count, kind = largest([ceiling_division(span, each), 0]), c.type(0).dtype
-    return c.g.map("add", c.g.map("mul", c.g.add("iota", extent=count, dtype=kind), float(step)), c.tensor(0))
-
-
-def _counted_in(c: Call, low: float, width: float) -> Extent:
-    """How many numbers a range holds up to one of the data's."""
-    if c.g.known(c.tensor(1)) is not None:  # an extent
-        return largest([ceiling_division(c.numbers(1)[0], 1), 0])
-    node = next((one for one in reversed(c.g.nodes) if one.output == c.tensor(1)), None)
-    if (low, width) == (0, 1) and node is not None and node.primitive == "cast" and "int" in c.g.types[node.inputs[0]].dtype:
-        (stop,) = c.g.whole_numbers(node.inputs[0], "Range: its end")
-        return largest([stop, 0])
-    steps = c.g.map("ceil", c.g.map("div", c.g.map("sub", c.tensor(1), low), width))
-    (count,) = c.g.whole_numbers(c.g.add("cast", c.g.map("max", steps, 0.0), dtype="int64"), "Range: its end")
-    return count
 
 
 def _depth_to_space(c: Call) -> str:

@@ -13,7 +13,9 @@ import numpy as np
 
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import GraphBuilder, Node
-from haotuner.importing.known import LARGEST, Undecided, applied
+from haotuner.importing.known import LARGEST, applied
+from haotuner.importing.proofs import Proof
+from haotuner.importing.typed_numbers import Undecided
 
 if TYPE_CHECKING:
     from haotuner.importing.folding import Folding
@@ -68,10 +70,13 @@ def _carried(g: Folding, node: Node, dtype: str, new: bool) -> Any:
         if found is None:
             return None
         parts.append(found)
+    proof = Proof(g.ranges)
     try:
-        return applied(node.primitive, parts, node.attributes, dtype)
+        found = applied(node.primitive, parts, node.attributes, dtype, g.types[node.inputs[0]].dtype, proof=proof)
     except (Undecided, TypeError):
         return None
+    g.require(proof)
+    return found
 
 
 def computed_length(g: Folding, tensor: str) -> Extent:

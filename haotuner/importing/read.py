@@ -47,7 +47,11 @@ Ranges: TypeAlias = Callable[[Mapping[str, TensorType]], Mapping[str, Span]]
 
 
 def read(
-    path: str | Path, fixed: Mapping[str, Any] | None = None, ranges: Ranges | None = None, defaults: bool = True
+    path: str | Path,
+    fixed: Mapping[str, Any] | None = None,
+    ranges: Ranges | None = None,
+    defaults: bool = True,
+    sizes: Mapping[str, int] | None = None,
 ) -> Graph:
     """The graph of an ONNX file.
 
@@ -56,6 +60,7 @@ def read(
         fixed: inputs whose contents are known now and no input of the graph (a shape, for instance).
         ranges: sizes that requests may have, by dimension, once it knows the inputs; they settle branches.
         defaults: whether initializers that the file lists as inputs, too, may be given by a request.
+        sizes: dimensions that are numbers, which all arithmetic on them then computes with.
 
     Raises:
         UsageError: not a model, damaged, or with operators or settings that have no rule; all unknown ones are listed.
@@ -64,7 +69,7 @@ def read(
     place = Path(path)
     model = open_model(place)
     try:
-        return graph_of(model, place.parent, fixed or {}, ranges, defaults)
+        return graph_of(model, place.parent, fixed or {}, ranges, defaults, sizes or {})
     except (
         TypeError,
         ValueError,
@@ -79,20 +84,30 @@ def read(
 
 
 def graph_of(
-    model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: Ranges | None = None, defaults: bool = True
+    model: Any,
+    folder: Path | None,
+    fixed: Mapping[str, Any],
+    ranges: Ranges | None = None,
+    defaults: bool = True,
+    sizes: Mapping[str, int] | None = None,
 ) -> Graph:
     """The graph of a ModelProto; arguments and errors as of ``read``."""
 
     def with_inputs(chosen: Mapping[str, Any]) -> Graph:
-        return _graph_with(model, folder, fixed, ranges, chosen)
+        return _graph_with(model, folder, fixed, ranges, chosen, sizes or {})
 
     return with_defaults(model, fixed, with_inputs) if defaults else with_inputs({})
 
 
 def _graph_with(
-    model: Any, folder: Path | None, fixed: Mapping[str, Any], ranges: Ranges | None, defaults: Mapping[str, Any]
+    model: Any,
+    folder: Path | None,
+    fixed: Mapping[str, Any],
+    ranges: Ranges | None,
+    defaults: Mapping[str, Any],
+    sizes: Mapping[str, int],
 ) -> Graph:
-    """``defaults``: initializers that are inputs of the graph."""
+    """``defaults``: initializers that are inputs of the graph; with ``sizes`` a request gives these inputs, too."""
     own = {(one.domain, one.name): one for one in model.functions}
     opset = opset_of(model.opset_import, "model")
     _refuse_unknown(model.graph, opset, own)
@@ -105,11 +120,12 @@ def _graph_with(
         names[name] = reader.g.constant(np.asarray(value), name=name)
     for one in model.graph.input:
         if one.name not in fixed and (one.name not in weights or one.name in defaults):
-            names[one.name] = _input(reader.g, one)
-    for name, value in defaults.items():
+            names[one.name] = _input(reader.g, one, sizes)
+    for name, value in defaults.items() if not sizes else ():
         reader.g.defaults[name] = _default(reader.g, name, array_of(value, folder))
     if ranges is not None:
         reader.ranges = ranges({name: reader.g.types[name] for name in reader.g.inputs})
+        reader.g.ranges = reader.ranges
     reader.run(model.graph, names, opset, 0)
     missing = [one.name for one in model.graph.output if one.name not in names]
     if missing:
@@ -126,7 +142,7 @@ def _graph_with(
     return finished(reader.g, [(name, names[name]) for name in outputs])
 
 
-def _input(g: Folding, one: Any) -> str:
+def _input(g: Folding, one: Any, sizes: Mapping[str, int]) -> str:
     kind = one.type.WhichOneof("value")
     if kind != "tensor_type":
         raise UsageError(f"input {one.name}: a {kind or 'value without type'}; only tensors are read")
@@ -136,6 +152,7 @@ def _input(g: Folding, one: Any) -> str:
     if len(tensor.shape.dim) > LARGEST_RANK:
         raise UsageError(f"input {one.name}: {len(tensor.shape.dim)} axes; at most {LARGEST_RANK} are read")
     shape = [_extent(one.name, place, dim) for place, dim in enumerate(tensor.shape.dim)]
+    shape = [sizes.get(str(extent), extent) for extent in shape]
     return g.input(one.name, shape, dtype_of_onnx(tensor.elem_type, f"input {one.name}"))
 
 

@@ -84,7 +84,7 @@ def _order(axes: Sequence[Axis], *, shrinks: bool) -> list[Axis]:
 def _axes(c: Call, places: Sequence[int], at_scales: int, at_sizes: int) -> list[Axis]:
     """Extents of the result and scales of the axes. Sizes decide the extents, and the scales where none are given."""
     sizes = c.numbers(at_sizes) if c.given(at_sizes) and c.shape(at_sizes) != (0,) else None
-    scales: list[Extent | float | str] | None = None
+    scales: list[float | str] | None = None
     if c.given(at_scales) and c.shape(at_scales) != (0,):
         scales = _scales(c, c.tensor(at_scales), len(places))
     elif sizes is None:
@@ -103,24 +103,21 @@ def _axes(c: Call, places: Sequence[int], at_scales: int, at_sizes: int) -> list
             continue
         scale = scales[at]
         if isinstance(scale, str):
-            out = _length(c, extent, scale) if sizes is None else sizes[at]
+            out = scaled_length(c.g, extent, scale, c.g.types[scale].dtype) if sizes is None else sizes[at]
             wide = c.g.cast(scale, PRECISE)
             found.append(Axis(place, extent, out, wide, None, True, ((extent, largest([out, 1])),), SINGLE))
-        elif isinstance(scale, (int, float)):
+        else:
             out = scaled_length(c.g, extent, float(scale), SINGLE) if sizes is None else sizes[at]
             value = float(np.float32(scale))
             found.append(Axis(place, extent, out, c.g.constant(value, PRECISE), value, True, (), SINGLE))
-        else:  # a quotient of extents
-            out = floor_division(scale * extent, 1) if sizes is None else sizes[at]
-            found.append(Axis(place, extent, out, _number(c, scale), None, True, ((extent, largest([out, 1])),), SINGLE))
     return found
 
 
-def _scales(c: Call, tensor: str, count: int) -> list[Extent | float | str]:
-    """Each axis' scale: a number, a quotient of extents, or a scalar tensor of what comes with the request."""
-    known = c.g.known(tensor)
+def _scales(c: Call, tensor: str, count: int) -> list[float | str]:
+    """Each axis' scale: a number, or a scalar tensor of what sizes make or what comes with the request."""
+    known = c.g.numbers(tensor)
     if known is not None:
-        return [one if isinstance(one, sympy.Basic) else float(one) for one in known.reshape(-1)]
+        return [float(one) for one in known.reshape(-1)]
     if c.g.types[tensor].shape != (count,):
         raise c.bad(f"scales of the shape {list(c.g.types[tensor].shape)}; expected ({count},)")
     parts = c.g.joined[tensor][0] if tensor in c.g.joined else ()
@@ -129,13 +126,6 @@ def _scales(c: Call, tensor: str, count: int) -> list[Extent | float | str]:
         if all(isinstance(one, int) for one in counts):
             return [scale for one, own in zip(parts, counts, strict=True) for scale in _scales(c, one, int(own))]
     return [reshaped(c, cut(c, tensor, 0, at, at + 1), ()) for at in range(count)]
-
-
-def _length(c: Call, extent: Extent, scale: str) -> Extent:
-    """The whole part of a length times a scale of the request's."""
-    g = c.g
-    product = g.map("mul", _number(c, extent, g.types[scale].dtype), scale)
-    return g.whole_numbers(g.add("cast", g.map("floor", product), dtype="int64"), "a scaled length")[0]
 
 
 def _by_sizes(c: Call, place: int, out: Extent) -> Axis:

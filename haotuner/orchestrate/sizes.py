@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from haotuner.graph.extents import Extent, canonical, dimensions, lowered, text
-
-_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
-    "max": max, "min": min,
-}  # fmt: skip
+from haotuner.words.size_arithmetic import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,10 @@ class _Line:
 
 @dataclass(slots=True)
 class SizeTable:
-    """``lines``: ["dim", name], ["number", n] or [operation, line, line]; the operations are ``+ - * // % max min``."""
+    """``lines``: ["dim", name], ["number", n] or [operation, line, line], of ``OPERATIONS``; some have one operand.
+
+    Numbers that are not whole are operands of the typed ones.
+    """
 
     lines: list[list[Any]] = field(default_factory=list)
     _known: dict[Any, int] = field(default_factory=dict)
@@ -61,18 +59,19 @@ class SizeTable:
             mod=lambda a, b: self.line("%", a.place, b.place),
             maximum=lambda a, b: self.line("max", a.place, b.place),
             minimum=lambda a, b: self.line("min", a.place, b.place),
+            function=lambda name, operands: self.line(name, *(one.place for one in operands)),
         )
         self._known[key] = int(found.place)
         return int(found.place)
 
-    def values(self, dims: Mapping[str, int]) -> list[int]:
-        """The value of every line at a request."""
-        found: list[int] = []
+    def values(self, dims: Mapping[str, int]) -> list[Any]:
+        """The value of every line at a request; extents are whole."""
+        found: list[Any] = []
         for operation, *parts in self.lines:
             if operation in ("dim", "number"):
-                found.append(dims[parts[0]] if operation == "dim" else int(parts[0]))
+                found.append(dims[parts[0]] if operation == "dim" else parts[0])
             else:
-                found.append(int(_OPERATIONS[operation](*(found[place] for place in parts))))
+                found.append(OPERATIONS[operation].compute(*(found[place] for place in parts)))
         return found
 
     def places(self, shape: Sequence[Extent]) -> list[int]:

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from haotuner.errors import PackInvalid, UsageError
+from haotuner.words.size_arithmetic import OPERATIONS
 
 LARGEST_EXTENT = 1 << 40  # elements; what a shape comes to beyond it cannot be meant
-_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "max": max,
-    "min": min,
-}
 
 
-def sizes_of(lines: Sequence[Sequence[Any]], dims: Mapping[str, int]) -> list[int]:
-    """Every line of a size table for a request."""
-    found: list[int] = []
+def sizes_of(lines: Sequence[Sequence[Any]], dims: Mapping[str, int]) -> list[Any]:
+    """Every line of a size table for a request; extents are whole."""
+    found: list[Any] = []
     for line in lines:
         if line[0] == "dim":
             found.append(dims[line[1]])
         elif line[0] == "number":
             found.append(line[1])
         else:
-            found.append(_OPERATIONS[line[0]](found[line[1]], found[line[2]]))
+            found.append(OPERATIONS[line[0]].compute(*(found[one] for one in line[1:])))
     return found
 
 
@@ -78,8 +70,10 @@ class Schedule:
             document = json.loads(raw)
             sizes = tuple(tuple(line) for line in document["sizes"])
             for place, (operation, *operands) in enumerate(sizes):
-                if operation in _OPERATIONS:
-                    if len(operands) != 2 or not all(type(one) is int and 0 <= one < place for one in operands):
+                if operation in OPERATIONS:
+                    if len(operands) != len(OPERATIONS[operation].of) or not all(
+                        type(one) is int and 0 <= one < place for one in operands
+                    ):
                         raise ValueError(f"size {place} reads {operands}")
                 elif operation not in ("dim", "number") or len(operands) != 1:
                     raise ValueError(f"size {place} is {operation!r}")

@@ -6,8 +6,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from haotuner.words.size_arithmetic import OPERATIONS
+
 MAGIC, VERSION = 0x4C45444F4D5448, 3
-_SIZES = {op: place for place, op in enumerate(("dim", "number", "+", "-", "*", "//", "%", "max", "min"))}
+_SIZES = {op: place for place, op in enumerate(("dim", "number", *OPERATIONS))}
 _ALIAS, _LOOPS, _OP = 0, 1, 2
 _X, _WEIGHT, _OUT, _NAMED = 0, 1, 2, 3
 # DLPack's codes of element types.
@@ -35,8 +37,7 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     words += [word for name in dims for word in _text(name)]
     words.append(len(sizes))
     for operation, *operands in sizes:
-        first, second = (*operands, 0)[:2]
-        words += [_SIZES[operation], dims[first] if operation == "dim" else first, second]
+        words += [_SIZES[operation], *_of_size(operation, operands, dims)]
     equal = document.get("equal", [])
     words.append(len(equal))
     words += [line for pair in equal for line in pair]
@@ -68,6 +69,20 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     words += _counted(checks) if checks else []
     words += defaults
     return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
+
+
+def _of_size(operation: str, operands: Sequence[Any], dims: Mapping[str, int]) -> list[int]:
+    """Two words: an operand that is alone stands twice; a real number is the bits of a double."""
+    (first,) = operands[:1]
+    if operation == "dim":
+        return [dims[first], 0]
+    if operation == "number":
+        return [_bits(first) if isinstance(first, float) else first, 0]
+    return [first, operands[-1]]
+
+
+def _bits(real: float) -> int:
+    return int(struct.unpack("<q", struct.pack("<d", real))[0])
 
 
 def _text(text: str) -> list[int]:
@@ -121,7 +136,7 @@ def _of_chain(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[
     out = places[step["out"]]
     if step["do"] == "random":
         law = step["attributes"]
-        bits = [struct.unpack("<q", struct.pack("<d", law[end]))[0] for end in ("low", "high")]
+        bits = [_bits(law[end]) for end in ("low", "high")]
         return [_RANDOM, out, _LAWS.index(law["law"]), law["number"], int("seed" in law), law.get("seed", 0), *bits]
     of, place = places[step["of"]], [step["place"]] if step["do"] == "counted" else []
     return [_BETWEEN[step["do"]], of, *place, dims[step["dim"]], out]

@@ -1,5 +1,6 @@
 """Graphs of primitives: numpy's semantics, types that hold for every size, errors that say what does not fit."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -123,3 +124,15 @@ def test_inputs_that_contradict_their_dimensions_are_refused():
         interpret(graph, {"a": np.zeros((2, 3), np.float32), "b": np.zeros((2, 4), np.float32)})
     with pytest.raises(UsageError, match="inputs b are missing"):
         interpret(graph, {"a": np.zeros((2, 3), np.float32)})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64"])
+def test_whole_numbers_are_divided_towards_0_down_to_the_least(dtype: str) -> None:
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    ones, others = zip(*itertools.product((least, least + 1, -7, -1, 0, 1, 7, most), (-7, -2, 1, 2, 7, most)), strict=True)
+    wanted = [
+        abs(one) // abs(other) * (1 if (one < 0) == (other < 0) else -1) for one, other in zip(ones, others, strict=True)
+    ]
+    arrays = [np.array(one, dtype) for one in (ones, others)]
+    found = run(lambda g, x, y: g.map("div", x, y), *arrays, dtype=dtype, shapes=((M,), (M,)))
+    np.testing.assert_array_equal(found, np.array(wanted, dtype))

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.graph.extents import dimension, floor_division, same
+from haotuner.graph.extents import dimension, evaluate, same
 from haotuner.graph.interpret import interpret
 from haotuner.importing.folding import Folding
 from haotuner.importing.read import graph_of
-from haotuner.importing.scaled_lengths import LONGEST, fraction_of, scaled_length
+from haotuner.importing.scaled_lengths import scaled_length
 
 onnx = pytest.importorskip("onnx")
 from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip
@@ -98,9 +98,10 @@ def test_scaled_lengths_are_rounded_products(scale: float) -> None:
             assert interpret(graph, {"x": np.zeros((1, 2, h, 1), np.float32)})["y"].shape[2] == expected
 
 
-def test_a_fraction_stands_for_a_scale_where_all_its_products_are_rounded_alike() -> None:
-    assert str(fraction_of(0.7, "fp32")) == "7/10"
-    assert fraction_of(1.3, "fp32") is None  # 10 x 1.3 is 13, 90 x 1.3 is less than 117
+def test_a_scaled_length_is_arithmetic_of_its_size_and_no_size_of_the_data() -> None:
     h = dimension("h")
-    assert same(scaled_length(Folding(), h, 0.7, "fp32"), floor_division(7 * h, 10))
-    assert int(np.float32(LONGEST) * np.float32(0.7)) == LONGEST * 7 // 10
+    assert same(scaled_length(Folding(), h, 0.5, "fp32"), h // 2)
+    assert same(scaled_length(Folding(), h, 2.0, "fp32"), 2 * h)
+    for dtype, kind in (("fp32", np.float32), ("fp64", np.float64)):
+        length = scaled_length(Folding(), h, 1.3, dtype)
+        assert [evaluate(length, {"h": size}) for size in (10, 90)] == [int(kind(size) * kind(1.3)) for size in (10, 90)]

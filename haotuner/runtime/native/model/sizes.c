@@ -1,4 +1,5 @@
 /* Extents of a request: its dimensions from its inputs, then every line of the size table. And whether indices lie in them. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -87,6 +88,69 @@ int ht_model_dims(const ht_model* m, const DLTensor* inputs, int64_t* dims, ht_e
   return 0;
 }
 
+static double real_of(int64_t bits) {
+  double value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+static int put_real(double value, int64_t* out) {
+  value += 0.0; /* the bits of -0 are those of a size that is not known */
+  memcpy(out, &value, sizeof value);
+  return 0;
+}
+
+/* The nearest number of fp16, ties to the even one. */
+static double to_fp16(double value) {
+  if (value != value) return value;
+  if (!(fabs(value) < 65520.0)) return value < 0 ? -INFINITY : INFINITY;
+  int exponent;
+  frexp(value, &exponent);
+  double unit = ldexp(1.0, (exponent < -13 ? -13 : exponent) - 11);
+  return nearbyint(value / unit) * unit;
+}
+
+/* Through fp32, the nearest number whose last 16 bits are 0; ties to the even one. */
+static double to_bf16(double value) {
+  float narrow = (float)value;
+  uint32_t bits;
+  if (narrow != narrow) return value;
+  memcpy(&bits, &narrow, sizeof bits);
+  bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+  memcpy(&narrow, &bits, sizeof bits);
+  return narrow;
+}
+
+static int typed_value(int op, int64_t one, int64_t other, int64_t* out) {
+  double a = real_of(one), b = real_of(other);
+  switch (op) {
+    case SIZE_QUOTIENT:
+      if (other == 0 || (one == INT64_MIN && other == -1)) return 1;
+      return *out = one / other, 0;
+    case SIZE_REAL: return put_real((double)one, out);
+    case SIZE_WHOLE: return a > -0x1p63 && a < 0x1p63 ? (*out = (int64_t)a, 0) : 1;
+    case SIZE_REAL_ADD: return put_real(a + b, out);
+    case SIZE_REAL_SUB: return put_real(a - b, out);
+    case SIZE_REAL_MUL: return put_real(a * b, out);
+    case SIZE_REAL_DIV: return put_real(a / b, out);
+    case SIZE_REAL_MAX: return put_real(a != a || a > b ? a : b, out);
+    case SIZE_REAL_MIN: return put_real(a != a || a < b ? a : b, out);
+    case SIZE_REAL_FLOOR: return put_real(floor(a), out);
+    case SIZE_REAL_CEIL: return put_real(ceil(a), out);
+    case SIZE_REAL_ROUND: return put_real(nearbyint(a), out);
+    case SIZE_REAL_SQRT: return put_real(sqrt(a), out);
+    case SIZE_TO_FP32: return put_real((float)a, out);
+    case SIZE_TO_FP16: return put_real(to_fp16(a), out);
+    case SIZE_TO_BF16: return put_real(to_bf16(a), out);
+    case SIZE_TO_INT8: return *out = (int8_t)one, 0;
+    case SIZE_TO_INT16: return *out = (int16_t)one, 0;
+    case SIZE_TO_INT32: return *out = (int32_t)one, 0;
+    case SIZE_TO_UINT8: return *out = (uint8_t)one, 0;
+    case SIZE_TO_UINT16: return *out = (uint16_t)one, 0;
+    default: return *out = (uint32_t)one, 0;
+  }
+}
+
 int ht_size_value(const ht_size_line* line, const int64_t* dims, const int64_t* sizes, int64_t* out) {
   if (line->op == SIZE_DIM) return *out = dims[line->a], 0;
   if (line->op == SIZE_NUMBER) return *out = line->number, 0;
@@ -97,11 +161,13 @@ int ht_size_value(const ht_size_line* line, const int64_t* dims, const int64_t* 
     case SIZE_MUL: return __builtin_mul_overflow(a, b, out);
     case SIZE_MAXIMUM: return *out = a > b ? a : b, 0;
     case SIZE_MINIMUM: return *out = a < b ? a : b, 0;
-    default:
+    case SIZE_DIV:
+    case SIZE_MOD:
       if (b == 0 || (a == INT64_MIN && b == -1)) return 1;
       rest = a % b; /* rounded down, as the importer does */
       if (rest != 0 && (rest < 0) != (b < 0)) rest += b;
       return *out = line->op == SIZE_MOD ? rest : (a - rest) / b, 0;
+    default: return typed_value(line->op, a, b, out);
   }
 }
 

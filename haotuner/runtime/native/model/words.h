@@ -3,7 +3,7 @@
  *   MAGIC, VERSION, how many words in all, a checksum of those behind it (FNV-1a over words),
  *   name, bytes of the weights,
  *   dims:    count, names
- *   sizes:   count, (op, a, b) each; SIZE_NUMBER has its number in a
+ *   sizes:   count, (op, a, b) each; SIZE_NUMBER has its number in a; an operand that is alone stands in both
  *   equal:   count, pairs of lines that a request must make equal
  *   tensors: count, each: name, code, bits, offset among the weights or -1, rank, lines (of a weight: extents).
  *            HT_MODEL_SCALED, of a product's weight in fp32: it lies as bytes, and from the next multiple of four on a number in
@@ -53,7 +53,11 @@
 #define HT_MODEL_CHUNK ((int64_t)1 << 20)
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 
-enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, SIZE_MAXIMUM, SIZE_MINIMUM, SIZE_OPS };
+/* From SIZE_QUOTIENT on: arithmetic in the types of files (haotuner/words/size_arithmetic.py). Real numbers lie as the bits of doubles. */
+enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, SIZE_MAXIMUM, SIZE_MINIMUM,
+       SIZE_QUOTIENT, SIZE_REAL, SIZE_WHOLE, SIZE_REAL_ADD, SIZE_REAL_SUB, SIZE_REAL_MUL, SIZE_REAL_DIV, SIZE_REAL_MAX, SIZE_REAL_MIN,
+       SIZE_REAL_FLOOR, SIZE_REAL_CEIL, SIZE_REAL_ROUND, SIZE_REAL_SQRT, SIZE_TO_FP32, SIZE_TO_FP16, SIZE_TO_BF16,
+       SIZE_TO_INT8, SIZE_TO_INT16, SIZE_TO_INT32, SIZE_TO_UINT8, SIZE_TO_UINT16, SIZE_TO_UINT32, SIZE_OPS };
 enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_SEGMENT, STEP_NONZERO, STEP_COUNTED, STEP_RANDOM, STEP_TURNS, STEP_DECIDED, STEP_CHOSEN, STEP_WHEN, STEP_REQUIRED, STEP_KINDS };
 enum { LAW_NORMAL, LAW_UNIFORM };
 enum { ROLE_X, ROLE_WEIGHT, ROLE_OUT, ROLE_NAMED, ROLE_COUNT };
