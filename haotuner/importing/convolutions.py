@@ -141,7 +141,7 @@ def _cuts(
     after: list[Extent] = [cut - extra for cut, extra in zip(pads[rank:], more, strict=True)]
     auto = c.attribute("auto_pad", "NOTSET")
     asked = c.attribute("output_shape", None)
-    if auto == "VALID":
+    if auto == "VALID" and asked is None:
         return [0] * rank, [-extra for extra in more]
     if asked is None and auto == "NOTSET":
         return before, after
@@ -153,7 +153,7 @@ def _cuts(
             continue
         less = floor_division(total, 2)
         wide = canonical(total - less)
-        before[place], after[place] = (less, wide) if auto != "SAME_LOWER" else (wide, less)
+        before[place], after[place] = (less, wide) if auto == "SAME_UPPER" else (wide, less)
         after[place] = canonical(after[place] - more[place])
     return before, after
 
