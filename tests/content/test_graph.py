@@ -123,3 +123,15 @@ def test_inputs_that_contradict_their_dimensions_are_refused():
         interpret(graph, {"a": np.zeros((2, 3), np.float32), "b": np.zeros((2, 4), np.float32)})
     with pytest.raises(UsageError, match="inputs b are missing"):
         interpret(graph, {"a": np.zeros((2, 3), np.float32)})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
+def test_whole_numbers_are_divided_towards_zero_the_least_one_too(dtype):
+    ends = np.iinfo(dtype)
+    x = np.array([[ends.min, ends.min + 1, -7 % 256 if ends.min == 0 else -7, 7, ends.max, 0]], dtype)
+    for other in (1, 2, 7, ends.max, *((-1, -2, -7, ends.min) if ends.min else ())):
+        y = np.full_like(x, other)
+        found = run(lambda g, a, b: g.map("div", a, b), x, y, dtype=dtype, shapes=((M, N), (M, N)))
+        exact = [abs(int(one)) // abs(int(other)) * (1 if (one < 0) == (other < 0) else -1) for one in x.ravel()]
+        wrapped = [(one - int(ends.min)) % 2**ends.bits + int(ends.min) for one in exact]
+        np.testing.assert_array_equal(found.ravel(), np.array(wrapped, dtype))
