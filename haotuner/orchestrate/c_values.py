@@ -21,7 +21,7 @@ from haotuner.generate.expressions import (
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import HALVES
-from haotuner.orchestrate.c_math import C_TYPES, applied, joined, loaded, neutral, number, rounded
+from haotuner.orchestrate.c_math import C_TYPES, applied, fused, joined, loaded, neutral, number, rounded
 from haotuner.orchestrate.c_sums import BLOCK_TERMS, direct, one_axis, summed_by_function
 from haotuner.orchestrate.inside import Clipped, clipped
 from haotuner.orchestrate.kept import Kept
@@ -138,8 +138,8 @@ class ValueWriter:
     def _added(self, fold: Fold, name: str, value: str, dtype: str, stack: Sequence[Scope]) -> str:
         """A reduction with one more term; of a sum of products, where a processor does, in one rounding."""
         e = fold.value
-        if fold.how == "sum" and isinstance(e, Apply) and (e.function, e.dtype) == ("mul", "fp32"):
-            return f"ht_fused({', '.join(self._value(one, stack) for one in e.arguments)}, {name})"
+        if fold.how == "sum" and isinstance(e, Apply) and e.function == "mul" and e.dtype in ("fp32", "fp64"):
+            return f"{fused(C_TYPES[e.dtype])}({', '.join(self._value(one, stack) for one in e.arguments)}, {name})"
         return joined(fold.how, name, value, dtype)
 
     def _sum(
