@@ -52,10 +52,10 @@ def _compute_map(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
     function = attributes["function"]
     if function == "div" and np.asarray(arrays[0]).dtype.kind in "iu":  # towards zero, as ONNX and C divide
         one, other = np.asarray(arrays[0]), np.asarray(arrays[1])
-        with np.errstate(all="ignore"):
-            down = one // other
-            inexact = (other != 0) & (one - down * other != 0) & ((one < 0) != (other < 0))
-            return (down + inexact.astype(one.dtype)).astype(one.dtype)
+        with np.errstate(all="ignore"):  # the least number has no magnitude in its type
+            below = one // other
+            inexact = (below * other != one) & ((one < 0) != (other < 0)) & (other != 0)
+            return (below + inexact).astype(one.dtype)
     found = np.asarray(FUNCTIONS[function](*arrays))
     valued = np.asarray(arrays[-1])
     with np.errstate(invalid="ignore"):  # whole numbers of NaN: some number, as in C

@@ -58,6 +58,10 @@ def _transposed(c: Call) -> str:
     rank = len(c.shape()) - 2
     strides, dilations = list(c.attribute("strides", [1] * rank)), list(c.attribute("dilations", [1] * rank))
     sizes = list(c.shape(1)[2:])
+    if list(c.attribute("kernel_shape", sizes)) != sizes:
+        raise c.bad(f"kernel_shape {c.attribute('kernel_shape', sizes)} contradicts the weight {c.shape(1)}")
+    if min(*strides, *dilations) < 1:
+        raise c.bad(f"strides {strides} and dilations {dilations} must be at least 1")
     spans = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
     before, after = _cuts(c, c.shape()[2:], strides, spans)
     cuts = [one for one in (*before, *after) if isinstance(one, int)]
@@ -141,7 +145,7 @@ def _cuts(
     after: list[Extent] = [cut - extra for cut, extra in zip(pads[rank:], more, strict=True)]
     auto = c.attribute("auto_pad", "NOTSET")
     asked = c.attribute("output_shape", None)
-    if auto == "VALID":
+    if auto == "VALID" and asked is None:
         return [0] * rank, [-extra for extra in more]
     if asked is None and auto == "NOTSET":
         return before, after
@@ -153,7 +157,7 @@ def _cuts(
             continue
         less = floor_division(total, 2)
         wide = canonical(total - less)
-        before[place], after[place] = (less, wide) if auto != "SAME_LOWER" else (wide, less)
+        before[place], after[place] = (less, wide) if auto == "SAME_UPPER" else (wide, less)
         after[place] = canonical(after[place] - more[place])
     return before, after
 

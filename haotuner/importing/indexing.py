@@ -167,6 +167,8 @@ def _top_k(c: Call) -> list[str]:
 def _reverse_sequence(c: Call) -> str:
     """Each batch's first elements in reverse."""
     time, batch, shape = c.attribute("time_axis", 0), c.attribute("batch_axis", 1), c.shape()
+    if {time, batch} != {0, 1}:
+        raise c.bad(f"time_axis {time} and batch_axis {batch}; one must be 0 and the other 1")
     own, lengths = _own(c, shape, time), reshaped(c, c.tensor(1), (shape[batch], *[1] * (len(shape) - 1 - batch)))
     turned = c.g.map("sub", c.g.map("sub", lengths, 1), own)
     places = c.g.map("select", c.g.map("less", own, lengths), turned, own)

@@ -114,6 +114,8 @@ def _mean_variance(c: Call) -> str:
 def _lp_norm(c: Call) -> str:
     """Divided by its own length; nothing stays nothing."""
     axis, p, x = c.axis(c.attribute("axis", -1)), c.attribute("p", 2), c.tensor(0)
+    if p not in (1, 2):
+        raise c.bad(f"p={p}; it must be 1 or 2")
     size = c.g.map("abs", x) if p == 1 else c.g.map("mul", x, x)
     total = c.g.add("reduce", size, how="sum", axes=(axis,), keepdims=True)
     length = total if p == 1 else c.g.map("sqrt", total)

@@ -212,7 +212,8 @@ class LoopsWriter(ValueWriter):
             inner[-1].lines.append(f"float {part}[{BLOCK}] = {{0}};")
             inner += [self._loop(axis.name, stop, begin), self._lane(variable, block, count)]
             at = f"[{variable} - {block}]"
-            inner[-1].lines.append(f"{part}{at} += {self._value(fold.value, inner)};")
+            value = self._value(fold.value, inner)
+            inner[-1].lines.append(f"{part}{at} = {self._added(fold, part + at, value, fold.dtype, inner)};")
             self._close(inner, len(inner) - 2)
             inner[-1].lines.append([*self._lane(variable, block, count).lines, f"{sums}{at} += {part}{at};"])
             outer.lines.append(f"float {sums}[{BLOCK}] = {{0}};")

@@ -71,13 +71,14 @@ INLINE float ht_modf(float a, float b) {{
 #if defined __FMA__ || defined __CUDACC__ || defined __CUDACC_RTC__
 #define FUSED
 #endif
-INLINE float ht_fused(float a, float b, float c) {{ /* a b + c, rounded once where the processor does it */
 #ifdef FUSED
-  return fmaf(a, b, c);
+#define FUSED_OR(one, other) one
 #else
-  return a * b + c;
+#define FUSED_OR(one, other) other
 #endif
-}}
+/* a b + c, rounded once where the processor does it */
+INLINE float ht_fused(float a, float b, float c) {{ return FUSED_OR(fmaf(a, b, c), a * b + c); }}
+INLINE double ht_fused_double(double a, double b, double c) {{ return FUSED_OR(fma(a, b, c), a * b + c); }}
 #define WHOLE 0x4b400000 /* the bits of {TO_WHOLE!r} */
 INLINE float power2(int32_t n) {{ return bits((int32_t)((uint32_t)(n + 127) << 23)); }}
 INLINE int32_t ht_reduced(float x, float* e) {{ /* n and e^r of x = n ln 2 + r; the sums are exact as they stand */
@@ -252,6 +253,11 @@ def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
         whole |= {"div": "({1} ? {0} / {1} : 0)", "fmod": "({1} ? {0} % {1} : 0)"}
         whole |= {"floordiv": whole["div"], "mod": whole["fmod"]}
     return f"({kind}){whole[function].format(*a)}"
+
+
+def fused(real: str) -> str:
+    """The function of a sum's next product, which is rounded with the sum where the processor does it."""
+    return "ht_fused" if real == "float" else "ht_fused_double"
 
 
 def joined(how: str, one: str, other: str, dtype: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from haotuner.graph.recurrent import GATES, PANEL
+from haotuner.orchestrate.c_math import fused
 
 SIDE_BY_SIDE = (4, 2, 1)  # sequences of a host's thread
 SUMS_BYTES = 256 << 10  # of sequences side by side: they lie on a thread's stack
@@ -233,10 +234,12 @@ def _sums(real: str, side: int) -> list[str]:
     every = range(side)
     own = f"const {real} *h = hs[{{q}}], *to = y + (token * batch + n + {{q}}) * 2 * H; (void)h; (void)to;"
     first = ", ".join(f"a{q}{n} = of{q}[i + {n}]" for q in every for n in range(4))
+    add = fused(real)
     terms = " ".join(
-        f"sums_of[{q}][row] = sums_of[{q}][row] + " + " + ".join(f"a{q}{n} * w{n}" for n in range(4)) + ";" for q in every
+        f"sums_of[{q}][row] = {add}(a{q}3, w3, {add}(a{q}2, w2, {add}(a{q}1, w1, {add}(a{q}0, w0, sums_of[{q}][row]))));"
+        for q in every
     )
-    last = " ".join(f"sums_of[{q}][row] += of{q}[i] * w0;" for q in every)
+    last = " ".join(f"sums_of[{q}][row] = {add}(of{q}[i], w0, sums_of[{q}][row]);" for q in every)
     alone = f"{{ const {real} w0 = x1[i * G * H + row]; {last} }}"
     lines = [
         "#define SUMS(first, end, of) do {",
@@ -260,7 +263,7 @@ def _block_sums(real: str, block: int, rounds: bool) -> list[str]:
     """The same, each thread its own gates: what was written before is there for all, and so are the sums behind it."""
     summed = [
         f"    {real} sum = x2[row];",
-        "    for (int64_t i = 0; i < H; ++i) sum += (of)[i] * x1[i * G * H + row];",
+        f"    for (int64_t i = 0; i < H; ++i) sum = {fused(real)}((of)[i], x1[i * G * H + row], sum);",
         "    sums[row] = sum;",
     ]
     if rounds:

@@ -21,7 +21,7 @@ from haotuner.generate.expressions import (
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import HALVES
-from haotuner.orchestrate.c_math import C_TYPES, applied, joined, loaded, neutral, number, rounded
+from haotuner.orchestrate.c_math import C_TYPES, applied, fused, joined, loaded, neutral, number, rounded
 from haotuner.orchestrate.c_sums import BLOCK_TERMS, direct, one_axis, summed_by_function
 from haotuner.orchestrate.inside import Clipped, clipped
 from haotuner.orchestrate.kept import Kept
@@ -116,8 +116,9 @@ class ValueWriter:
         kept = clipped(e) if self.clips else None
         bounded = e if kept is None else replace(e, value=kept.value)
         fold = one_axis(e, self.graph) if self.functions and kept is None else bounded
+        in_row = self.row is not None and e is self.row.fold
         if self.functions and summed_by_function(fold):
-            self._sum(fold, kept, name, stack, scope, in_row=self.row is not None and e is self.row.fold)
+            self._sum(fold, kept, name, stack, scope, in_row=in_row)
             return self._once(rounded(name, e.dtype), kind, scope) if e.dtype in HALVES else name
         for place, (variable, extent) in enumerate(e.axes):
             begin, step = self._share(stack) if place == len(e.axes) - 1 else ("0", "1")
@@ -129,6 +130,8 @@ class ValueWriter:
         if e.how in ("max", "min") and kind == "float":
             return self._extreme(e, name, value, inner, stack, scope)
         summed = "fp32" if e.dtype in HALVES else e.dtype
+        if in_row:
+            inner[-1].lines.append(f"{self._in_row(e.axes[0][0].name, inner)}[0] = {value};")
         inner[-1].lines.append(f"{name} = {self._added(bounded, name, value, summed, inner)};")
         scope.lines.append(f"{kind} {name} = {neutral(e.how, e.dtype)};")
         self._close(inner, len(stack))
@@ -138,8 +141,8 @@ class ValueWriter:
     def _added(self, fold: Fold, name: str, value: str, dtype: str, stack: Sequence[Scope]) -> str:
         """A reduction with one more term; of a sum of products, where a processor does, in one rounding."""
         e = fold.value
-        if fold.how == "sum" and isinstance(e, Apply) and (e.function, e.dtype) == ("mul", "fp32"):
-            return f"ht_fused({', '.join(self._value(one, stack) for one in e.arguments)}, {name})"
+        if fold.how == "sum" and isinstance(e, Apply) and e.function == "mul" and e.dtype in ("fp32", "fp64"):
+            return f"{fused(C_TYPES[e.dtype])}({', '.join(self._value(one, stack) for one in e.arguments)}, {name})"
         return joined(fold.how, name, value, dtype)
 
     def _sum(
@@ -198,10 +201,7 @@ class ValueWriter:
             inner[-1].lines.append(f"const int64_t {stop} = {left} ? {end} : {first} + {BLOCK_TERMS};")
         block = inner[-1]
         if in_row:
-            assert self.row is not None
-            out = self.graph.outputs[0]
-            target = self._offset(self.graph.types[out].shape, [*self.row.rows, first], inner)
-            block.lines.append(f"{real}* restrict {terms} = {self._pointer(out)} + {target};")
+            block.lines.append(f"{real}* restrict {terms} = {self._in_row(first, inner)};")
         else:
             block.lines.append(f"{real} {terms}[{BLOCK_TERMS}];")
         inner.append(self._loop(axis.name, stop, first))
@@ -210,6 +210,12 @@ class ValueWriter:
         added = f"ht_{fold.how}_{real}({terms}, {stop} - {first})"
         block.lines.append(f"{name} = {joined(fold.how, name, added, summed)};")
         self._close(inner, keep)
+
+    def _in_row(self, place: str, stack: Sequence[Scope]) -> str:
+        """The address of a term that waits in the output's row."""
+        assert self.row is not None
+        out = self.graph.outputs[0]
+        return f"({self._pointer(out)} + {self._offset(self.graph.types[out].shape, [*self.row.rows, place], stack)})"
 
     def _share(self, stack: Sequence[Scope]) -> tuple[str, str]:
         """Where a thread begins in the innermost axis of a reduction in this scope, and how far apart its terms are."""

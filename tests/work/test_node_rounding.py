@@ -138,6 +138,22 @@ REDUCED: Mapping[str, Callable[[GraphBuilder, str, str], str]] = {
 }
 
 
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 8, 9, 15, 16, 17, 70, 255, 256, 257])
+def test_rows_of_any_fixed_width(width: int, tmp_path: Path) -> None:
+    """Sums of few terms are loops, of more a function's; terms that are read again wait in the row either way."""
+    every = {}
+    for name in ("softmax", "log_softmax", "mean"):
+        g = GraphBuilder()
+        x = g.input("x", (N, width))
+        every[name] = g.finish(composites.mean(g, x, (1,)) if name == "mean" else getattr(composites, name)(g, x))
+    library = built(every, compilers()[0], "x86-64", tmp_path)
+    x = np.random.default_rng(width).standard_normal((5, width)).astype(np.float32)
+    for name, graph in every.items():
+        (wanted,) = interpret(graph, {"x": x}).values()
+        found = called(library, name, graph, {"x": x}, 5)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def total(g: GraphBuilder, x: str) -> str:
     return g.add("reduce", x, how="sum", axes=(0,), keepdims=True)
 
@@ -206,7 +222,8 @@ def called(library: Built, name: str, graph: Graph, feeds: Mapping[str, Any], co
     found = np.full(shape, 77, numpy_dtype(out.dtype))
     tensors = library.tensors[name]
     pointers = (ctypes.c_void_p * len(tensors))(*({**feeds, graph.outputs[0]: found}[one].ctypes.data for one in tensors))
-    sizes, low, high = ((ctypes.c_int64 * 1)(one) for one in (count, 0, shape[0]))
+    sizes, low = (ctypes.c_int64 * 1)(count), (ctypes.c_int64 * len(shape))()
+    high = (ctypes.c_int64 * len(shape))(*shape)
     getattr(library.library, f"ht_{name}")(sizes, pointers, low, high)
     return found
 
