@@ -58,9 +58,9 @@ INLINE real ht_##name##_##real(const real* x, int64_t n) { \\
   quarter f = h[0]; \\
   for (int i = 1; i < VECTOR_BYTES / 16; ++i) f = f op h[i]; \\
   for (; k + SHORT <= n; k += SHORT) f = f op *(const quarter*)(x + k); \\
-  real found = SHORT == 4 ? (f[0] op f[2 % SHORT]) op (f[1] op f[3 % SHORT]) : f[0] op f[1]; \\
-  for (; k < n; ++k) found = found op x[k]; \\
-  return found; \\
+  real result = SHORT == 4 ? (f[0] op f[2 % SHORT]) op (f[1] op f[3 % SHORT]) : f[0] op f[1]; \\
+  for (; k < n; ++k) result = result op x[k]; \\
+  return result; \\
 }
 REDUCED(float, sum, +, 0)
 REDUCED(float, prod, *, 1)
@@ -85,9 +85,9 @@ INLINE float ht_dot_float(const float* x, const float* y, int64_t n) {
   float_sum_short f = h[0];
   for (int i = 1; i < VECTOR_BYTES / 16; ++i) f += h[i];
   for (; k + 4 <= n; k += 4) f += *(const float_sum_short*)(x + k) * *(const float_sum_short*)(y + k);
-  float found = (f[0] + f[2]) + (f[1] + f[3]);
-  for (; k < n; ++k) found += x[k] * y[k];
-  return found;
+  float result = (f[0] + f[2]) + (f[1] + f[3]);
+  for (; k < n; ++k) result += x[k] * y[k];
+  return result;
 }
 """
 
@@ -105,11 +105,12 @@ def direct(fold: Fold, graph: Graph) -> tuple[Load, ...]:
     """What the terms lie in side by side: a load, or two whose products they are; nothing where they are computed."""
     e, axis = fold.value, fold.axes[-1][0]
     product_of = isinstance(e, Apply) and e.function == "mul" and fold.how == "sum" and fold.dtype == "fp32"
-    loads = e.arguments if isinstance(e, Apply) and product_of else (e,)
-    if fold.dtype in HALVES or not all(isinstance(one, Load) and _along(one, axis, graph) for one in loads):
+    factors = e.arguments if isinstance(e, Apply) and product_of else (e,)
+    if fold.dtype in HALVES:
         return ()
-    found = tuple(one for one in loads if isinstance(one, Load) and one.dtype == fold.dtype and not one.held)
-    return found if len(found) == len(loads) else ()
+    loads = tuple(factor for factor in factors if isinstance(factor, Load) and _along(factor, axis, graph))
+    plain = all(load.dtype == fold.dtype and not load.held for load in loads)
+    return loads if plain and len(loads) == len(factors) else ()
 
 
 def one_axis(fold: Fold, graph: Graph) -> Fold:
@@ -127,8 +128,8 @@ def _last_two_merged(fold: Fold, graph: Graph) -> Fold | None:
         if not {high.name, low.name} & free_variables(e):
             return e
         if isinstance(e, Apply):
-            arguments = [renamed(one) for one in e.arguments]
-            return None if None in arguments else Apply(e.function, tuple(one for one in arguments if one), e.dtype)
+            arguments = tuple(argument for argument in map(renamed, e.arguments) if argument is not None)
+            return Apply(e.function, arguments, e.dtype) if len(arguments) == len(e.arguments) else None
         if not isinstance(e, Load) or e.indices[-2:] != (high, low):
             return None
         last = graph.types[e.tensor].shape[-2:]
@@ -149,12 +150,12 @@ def _names(indices: Sequence[Expression]) -> frozenset[str]:
 
 def _along(load: Load, axis: Variable, graph: Graph) -> bool:
     """Whether an axis is the last index of a load, and no other."""
-    digits = [one for one, _ in merged(list(zip(load.indices, graph.types[load.tensor].shape, strict=True)))]
+    digits = [digit for digit, _ in merged(list(zip(load.indices, graph.types[load.tensor].shape, strict=True)))]
     return bool(digits) and digits[-1] == axis and axis.name not in _names(digits[:-1])
 
 
 def _beside(fold: Fold) -> bool:
     """Whether neighbours along the innermost axis lie side by side in something that is read."""
     axis = fold.axes[-1][0]
-    loads = [one for one in parts(fold.value) if isinstance(one, Load) and one.indices]
-    return any(one.indices[-1] == axis for one in loads)
+    loads = [part for part in parts(fold.value) if isinstance(part, Load) and part.indices]
+    return any(load.indices[-1] == axis for load in loads)

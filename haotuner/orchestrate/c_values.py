@@ -163,9 +163,9 @@ class ValueWriter:
         begin, end = self._bounds(kept, axis, extent, inner)
         loads = () if in_row else direct(fold, self.graph)
         if loads:
-            places = [self._from(load, axis, begin, inner) for load in loads]
+            addresses = [self._from(load, axis, begin, inner) for load in loads]
             count = end if begin == "0" else f"{end} - {begin}"
-            added = f"ht_{'dot' if len(loads) == 2 else fold.how}_{real}({', '.join(places)}, {count})"
+            added = f"ht_{'dot' if len(loads) == 2 else fold.how}_{real}({', '.join(addresses)}, {count})"
             line = f"{name} = {joined(fold.how, name, added, summed)};"
             (inner[-1] if len(inner) > len(stack) else scope).lines.append(line)
         else:
@@ -182,7 +182,7 @@ class ValueWriter:
     def _from(self, load: Load, axis: Variable, begin: str, stack: Sequence[Scope]) -> str:
         """The address of a load's element where its last index begins."""
         digits = merged(list(zip(load.indices, self.graph.types[load.tensor].shape, strict=True)))
-        indices = [begin if one == axis else self._value(one, stack) for one, _ in digits]
+        indices = [begin if digit == axis else self._value(digit, stack) for digit, _ in digits]
         return f"{self._pointer(load.tensor)} + {self._offset([extent for _, extent in digits], indices, stack)}"
 
     def _terms(
@@ -211,11 +211,11 @@ class ValueWriter:
         block.lines.append(f"{name} = {joined(fold.how, name, added, summed)};")
         self._close(inner, keep)
 
-    def _in_row(self, place: str, stack: Sequence[Scope]) -> str:
+    def _in_row(self, index: str, stack: Sequence[Scope]) -> str:
         """The address of a term that waits in the output's row."""
         assert self.row is not None
         out = self.graph.outputs[0]
-        return f"({self._pointer(out)} + {self._offset(self.graph.types[out].shape, [*self.row.rows, place], stack)})"
+        return f"({self._pointer(out)} + {self._offset(self.graph.types[out].shape, [*self.row.rows, index], stack)})"
 
     def _share(self, stack: Sequence[Scope]) -> tuple[str, str]:
         """Where a thread begins in the innermost axis of a reduction in this scope, and how far apart its terms are."""

@@ -147,10 +147,10 @@ def test_rows_of_any_fixed_width(width: int, tmp_path: Path) -> None:
         x = g.input("x", (N, width))
         every[name] = g.finish(composites.mean(g, x, (1,)) if name == "mean" else getattr(composites, name)(g, x))
     library = built(every, compilers()[0], "x86-64", tmp_path)
-    x = np.random.default_rng(width).standard_normal((5, width)).astype(np.float32)
+    rows = np.random.default_rng(width).standard_normal((5, width)).astype(np.float32)
     for name, graph in every.items():
-        (wanted,) = interpret(graph, {"x": x}).values()
-        found = called(library, name, graph, {"x": x}, 5)
+        (wanted,) = interpret(graph, {"x": rows}).values()
+        found = called(library, name, graph, {"x": rows}, 5)
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
