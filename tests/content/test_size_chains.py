@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,11 +76,17 @@ TENTHS = [
     n("Mul", ["one", "by"], ["stop"]),
     n("Range", ["zero", "stop", "by"], ["y"]),
 ]
-LENGTHS = {
+
+
+def part_of(rounded: Any, by: float, size: int) -> Any:
+    return rounded(np.float32(size) * np.float32(by))
+
+
+LENGTHS: dict[str, Any] = {
     **{
         f"{how} of {by}": ([*REAL, n("Mul", ["real", "by"], ["product"]), n(how, ["product"], ["part"]), *PART],
                            {"by": np.array([by], np.float32), **ZERO},
-                           lambda size, how=how, by=by: getattr(np, how.lower())(np.float32(size) * np.float32(by)))
+                           partial(part_of, getattr(np, how.lower()), by))
         for how, by in (("Floor", 0.7), ("Floor", 1 / 3), ("Ceil", 0.1), ("Ceil", 0.3), ("Ceil", 0.6), ("Round", 0.35))
     },
     "cast of 0.7": ([*REAL, n("Mul", ["real", "by"], ["part"]), *PART], {"by": np.array([0.7], np.float32), **ZERO},

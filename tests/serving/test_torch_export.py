@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
-from haotuner.importing.exported import graph_of_program, read_exported
+from haotuner.importing.exported import read_exported
 from haotuner.orchestrate.agreements import demands, unmet
 
 torch = pytest.importorskip("torch")
@@ -386,23 +385,3 @@ def test_complex_numbers_where_none_can_be_are_refused_in_words():
         export(Out(), (x,))
     with pytest.raises(UsageError, match=r"tanh.default of complex numbers has no rule"):
         export(Odd(), (x,))
-
-
-def test_real_numbers_of_sizes_are_rounded_as_pythons_are():
-    class Parts(nn.Module):  # type: ignore[name-defined, misc]
-        def forward(self, x: Any) -> Any:
-            rows = x.shape[0]
-            below = x.new_zeros(torch.sym_int((rows - 9) / 4) + 5)
-            return x[: torch.sym_int(rows * 0.7)], x[: math.ceil(rows * 0.1)], below, x + rows * 0.1
-
-    module, free = Parts(), ({0: torch.export.Dim.AUTO},)
-    program = torch.export.export(
-        module, (torch.zeros(20),), dynamic_shapes=free, prefer_deferred_runtime_asserts_over_guards=True
-    )
-    graph = graph_of_program(program, {})
-    assert graph_of_program(program, {}, sizes={"x_0": 10}).types[graph.outputs[0]].shape == (7,)
-    for rows in range(2, 64):
-        x = torch.randn(rows)
-        found = interpret(graph, {graph.inputs[0]: x.numpy()})
-        for name, want in zip(graph.outputs, module(x), strict=True):
-            np.testing.assert_allclose(found[name], want.numpy(), rtol=1e-6)
