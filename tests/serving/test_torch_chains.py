@@ -78,7 +78,10 @@ class Walrus(Head):
 class Closure(Head):
     def forward(self, x: Any) -> Any:
         h = self.fc(x)
-        later = lambda: h  # noqa: E731
+
+        def later() -> Any:
+            return h
+
         h = self.act(h)
         return later() + h
 
@@ -238,7 +241,8 @@ def test_a_replaced_forward_is_left_or_used(chained):
 class Stateful(Head):
     def __init__(self) -> None:
         super().__init__()
-        self.mean, self.seen, self.calls = None, [], 0
+        self.seen: list[Any] = []
+        self.mean, self.calls = None, 0
 
     def forward(self, x: Any) -> Any:
         y = self.act(self.fc(x))

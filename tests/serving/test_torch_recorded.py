@@ -39,12 +39,13 @@ def test_what_torch_records_needs_the_operators(chained):
 
     _, served, _ = twins(nn.Sequential(Head()), chained)
     with torch.no_grad():
-        for record in (
+        ways: list[Any] = [
             lambda: make_fx(served)(X),
             lambda: torch.jit.trace(served, (X,)),
             lambda: torch.func.vmap(served)(X[:, None]),
             lambda: torch.export.export(served, (X,)),
-        ):
+        ]
+        for record in ways:
             with pytest.raises(Exception, match=r"swap\(model, pack, registered=haotuner.torch.register\(pack\)\)"):
                 record()
     with pytest.raises(UsageError, match="dense_n24_k16"), torch.no_grad():

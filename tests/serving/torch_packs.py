@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from haotuner.backends.cpu.pack_source import pack_library
+from haotuner.backends.cpu.pack_source import PackedAny, pack_library
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
@@ -19,7 +19,7 @@ def chain_pack(folder: Path) -> Path:
     level = best_level()
     lanes = LANES[level]
     convolutions = [packed_conv(spec, lanes, (1,)) for spec in (CONV, f"{CONV},epilogue=bias+relu")]
-    ops = [*(packed_op(name, lanes, 2 * lanes, (1,)) for name in DENSE), *convolutions]
+    ops: list[PackedAny] = [*(packed_op(name, lanes, 2 * lanes, (1,)) for name in DENSE), *convolutions]
     pack_library(ops, level, toolchain(), folder / "pack.so")
     write_pack(folder / "pack", folder / "pack.so", document(ops, level), lambda _: None)
     return folder / "pack"
