@@ -168,7 +168,7 @@ def check_model(
         check_reading(name, graph, at_sizes, chosen, [s for elements, s in small if elements <= CHECKED_ELEMENTS])
     asked, whole, unanswered = False, False, list[str]()
     for sizes in chosen:
-        given = drawn_inputs(graph, sizes)
+        given: Mapping[str, Any] = drawn_inputs(graph, sizes)
         references: list[_Reference] | None = None
         for opened in _opened(pack):
             with opened:

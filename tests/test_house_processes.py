@@ -14,7 +14,8 @@ OS = ("fork", "system", "popen", "spawn", "posix_spawn", "exec")
 def starts(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         names = [one.name for one in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-        if "multiprocessing" in names or getattr(node, "module", None) in ("subprocess", "multiprocessing"):
+        source = node.module if isinstance(node, ast.ImportFrom) else None
+        if isinstance(node, ast.stmt) and ("multiprocessing" in names or source in ("subprocess", "multiprocessing")):
             yield f"line {node.lineno} imports what starts processes"
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             called = node.value.id, node.attr

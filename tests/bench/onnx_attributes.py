@@ -237,15 +237,15 @@ def verdict(one: Variant) -> tuple[str, str]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         judges = {"reference": by_reference(one)} | ({} if one.op in ENDS_RUNTIME else {"runtime": by_runtime(one)})
-        judges = {name: found for name, found in judges.items() if found}
-        if not judges:
+        answers = {name: values for name, values in judges.items() if values}
+        if not answers:
             return "none", ""
         made = imported(one, one.op)
         found = made if isinstance(made, Answer) else interpreted(made)
         if isinstance(found, (Answer, str)):
-            return "refused", f"{'+'.join(judges)}: {found.why if isinstance(found, Answer) else found}"
+            return "refused", f"{'+'.join(answers)}: {found.why if isinstance(found, Answer) else found}"
         assert isinstance(made, Imported)
-        why = {name: _differs(made, found, want, one) for name, want in judges.items()}
+        why = {name: _differs(made, found, want, one) for name, want in answers.items()}
         agree = [name for name, words in why.items() if not words]
         told = "; ".join(f"{name}: {words}" for name, words in why.items() if words)
         return ("same" if not told else agree[0] if agree else "wrong"), told

@@ -64,7 +64,7 @@ def written(path: Path, members: Members, how: int = zipfile.ZIP_STORED) -> Path
     return path
 
 
-def changed(members: Members, name: str, change: Callable[[Any], None]) -> Members:
+def changed(members: Members, name: str, change: Callable[[Any], object]) -> Members:
     """The members with one JSON among them changed."""
     held = json.loads(members[name])
     change(held)

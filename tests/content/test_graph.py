@@ -1,6 +1,5 @@
 """Graphs of primitives: numpy's semantics, types that hold for every size, errors that say what does not fit."""
 
-import itertools
 from typing import Any
 
 import numpy as np

@@ -68,7 +68,7 @@ def test_the_largest_pixels_of_boxes() -> None:
 @pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 0, 2, 1]])
 def test_windows_are_summed_into_an_image(pads: list[int]) -> None:
     torch = pytest.importorskip("torch")
-    settings = {"strides": [2, 1], "dilations": [1, 2]}
+    settings: dict[str, Any] = {"strides": [2, 1], "dilations": [1, 2]}
     made = model("Col2Im", {"x": ["n", 12, "l"], "i_image": [2], "i_block": [2]}, pads=pads, **settings)
     made.graph.input.pop(), made.graph.input.pop()
     made.graph.initializer.extend(
@@ -100,7 +100,7 @@ def test_a_determinant_of_unknown_rows_is_refused_in_words() -> None:
 
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 def test_rows_are_written_into_a_cache(mode: str) -> None:
-    shapes = {"past": ["b", 2, "t", 4], "new": ["b", 2, "s", 4], "i_at": ["b"]}
+    shapes: dict[str, list[Any]] = {"past": ["b", 2, "t", 4], "new": ["b", 2, "s", 4], "i_at": ["b"]}
     made = model("TensorScatter", shapes, opset=24, mode=mode)
     graph = graph_of(made, None, {})
     past, new = (DRAW.standard_normal((3, 2, rows, 4)).astype(np.float32) for rows in (7, 2))

@@ -27,7 +27,28 @@ WAY = {"where": "any sizes", "us": 2.0, "requests": [{"batch": 3}], "one_plan_us
 REGION = {"outputs": ["y"], "chosen": [KERNEL], "greedy": [KERNEL]}
 PREDICTED = {"1": {"batch=3": {"all": 2.0}}}
 PLAN = {"status": "optimal", "measured": 2, "requests": 1, "regions": [REGION], "predicted_us": PREDICTED, "ways": [WAY]}
-VALUES = (None, True, -1, 0, 2, 2**31, 2**63, 2**64, 1e308, 0.5, "", "x", "../x", "\u202e", "é", [], [1], [[]], {}, {"a": 1})
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    2,
+    2**31,
+    2**63,
+    2**64,
+    1e308,
+    0.5,
+    "",
+    "x",
+    "../x",
+    "\u202e",
+    "é",
+    [],
+    [1],
+    [[]],
+    {},
+    {"a": 1},
+)
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ class Image(nn.Module):  # type: ignore[name-defined, misc]
         return self.last(self.steps(tokens)[0]).sigmoid()
 
 
-CASES = {
+CASES: dict[str, tuple[Any, Any, Any]] = {
     "layer": (
         Layer,
         lambda b, t: (torch.randn(b, t, 32), (torch.arange(t) < b).long().expand(b, t)),

@@ -36,7 +36,7 @@ class Noisy(FakeLab):
 
 
 class Nothing(FakeLab):
-    def measure(self, *_: object) -> list[Record]:  # type: ignore[override]
+    def measure(self, *_: object) -> list[Record]:
         return []
 
 
