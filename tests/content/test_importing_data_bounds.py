@@ -49,7 +49,7 @@ def test_the_step_of_a_slice_may_come_with_the_request() -> None:
 
 
 def test_one_bound_may_be_known() -> None:
-    only = {"x": (FLOAT, ["n"]), "a": (INT32, [1])}
+    only: dict[str, tuple[int, list[Any]]] = {"x": (FLOAT, ["n"]), "a": (INT32, [1])}
     tail = graph([n("Slice", ["x", "a", "far"], ["y"])], only, far=np.array([2**31 - 1], np.int32))
     head = graph([n("Slice", ["x", "two", "a"], ["y"])], only, two=np.array([2], np.int32))
     window = graph([n("Add", ["a", "four"], ["b"]), n("Slice", ["x", "a", "b"], ["y"])], only, four=np.array([4], np.int32))
@@ -68,7 +68,7 @@ def test_a_range_to_a_limit_on_the_other_side_is_empty(kind: int, dtype: Any) ->
         for limit in (10, 0, -5):
             for delta in (1, -1, 2, -3):
                 given = {name: np.array(v, dtype) for name, v in zip(scalars, (start, limit, delta), strict=True)}
-                np.testing.assert_array_equal(answer(every, **given), np.arange(start, limit, delta, np.float32))
+                np.testing.assert_array_equal(answer(every, **given), np.arange(start, limit, delta))
 
 
 @pytest.mark.parametrize("cast", [False, True])
