@@ -29,7 +29,7 @@ ALLOWED = {
     "runtime/capture.py write": "written beside its place",
     "runtime/device_memory.py __init__": "the driver's library, found by the system",
     "runtime/gpus.py find_gpu": "the driver's library, found by the system",
-    "runtime/host.py host_flags": "/proc/cpuinfo",
+    "runtime/host.py _first_core": "/proc/cpuinfo",
     "runtime/mapped.py __init__": "the library, after its hash was compared",
     "records/opening.py _connection": "SQLite's own way, after records/place.py found a regular file",
     "records/owner.py _place": "/proc",

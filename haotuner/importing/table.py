@@ -15,13 +15,13 @@ from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.indexing import INDEXING
 from haotuner.importing.integers import INTEGERS
 from haotuner.importing.layout import LAYOUT
-from haotuner.importing.less_common import LESS_COMMON
 from haotuner.importing.microsoft import MICROSOFT
 from haotuner.importing.moved_bytes import moving_bytes
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
 from haotuner.importing.products import PRODUCTS
 from haotuner.importing.quantised import QUANTISED
+from haotuner.importing.rearranged import REARRANGED
 from haotuner.importing.recurrent import RECURRENT
 from haotuner.importing.reductions import REDUCTIONS
 from haotuner.importing.regions import REGIONS
@@ -45,7 +45,7 @@ _RULES: Mapping[str, Rule] = {
     **SAMPLED,
     **SPECTRA,
     **REGIONS,
-    **LESS_COMMON,
+    **REARRANGED,
     **INDEXING,
     **RECURRENT,
     **DATA,

@@ -190,7 +190,7 @@ def _sorted_rows(c: Call, rows: str, count: Extent, wide: Extent) -> tuple[str, 
     return order, g.add("gather", flat, at, axis=0)
 
 
-LESS_COMMON: Mapping[str, Rule] = {
+REARRANGED: Mapping[str, Rule] = {
     "Col2Im": _col2im,
     "Det": _det,
     "MelWeightMatrix": _mel_weight_matrix,
