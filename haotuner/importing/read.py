@@ -28,6 +28,7 @@ from haotuner.importing.loops import loop_results
 from haotuner.importing.narrow import NARROW
 from haotuner.importing.refusals import refuse
 from haotuner.importing.scan import scan_results
+from haotuner.importing.sparse import dense_array
 from haotuner.importing.squeezed import by_sizes
 from haotuner.importing.table import MAIN, rule_of
 from haotuner.importing.tables import tables_of_bytes
@@ -40,7 +41,7 @@ MOST_NODES = 200_000
 LARGEST_RANK = 12
 MOST_ELEMENTS = 1 << 36  # of a tensor whose extents are fixed: a minute of a core, and no machine's memory
 _LOOPS: Mapping[str, Any] = {"Loop": loop_results, "Scan": scan_results, "SequenceMap": mapped_results}
-_CONSTANTS = ("value", "value_float", "value_floats", "value_int", "value_ints")
+_CONSTANTS = ("value", "sparse_value", "value_float", "value_floats", "value_int", "value_ints")
 
 
 Ranges: TypeAlias = Callable[[Mapping[str, TensorType]], Mapping[str, Span]]
@@ -113,9 +114,7 @@ def _graph_with(
     _refuse_unknown(model.graph, opset, own)
     reader = Reader(Folding(), folder, own)
     names: dict[str, str] = {}
-    weights = {one.name: one for one in model.graph.initializer}
-    if model.graph.sparse_initializer:
-        raise UsageError("sparse tensors are not read; export the model with dense ones")
+    weights = {one.name for one in model.graph.initializer} | {one.values.name for one in model.graph.sparse_initializer}
     for name, value in fixed.items():
         names[name] = reader.g.constant(np.asarray(value), name=name)
     for one in model.graph.input:
@@ -218,6 +217,9 @@ class Reader:
         for one in graph.initializer:
             if one.name not in names:
                 names[one.name] = self._held(one, one.name)
+        for sparse in graph.sparse_initializer:
+            if sparse.values.name not in names:
+                names[sparse.values.name] = self._held_sparse(sparse, sparse.values.name)
         self.walk(graph.node, names, [one.name for one in graph.output], opset, depth)
 
     def walk(
@@ -300,7 +302,9 @@ class Reader:
     def _constant(self, node: Any) -> str:
         found = next((one for one in node.attribute if one.name in _CONSTANTS), None)
         if found is None:
-            raise UsageError(f"a constant given by {', '.join(one.name for one in node.attribute)}; expected a dense tensor")
+            raise UsageError(f"a constant given by {', '.join(one.name for one in node.attribute)}; expected numbers")
+        if found.HasField("sparse_tensor"):
+            return self._held_sparse(found.sparse_tensor, node.output[0])
         if found.HasField("t"):
             return self._held(found.t, node.output[0])
         value = self._attribute(found)
@@ -309,9 +313,15 @@ class Reader:
 
     def _held(self, tensor: Any, name: str) -> str:
         """A tensor of the file."""
-        made = self.g.constant(array_of(tensor, self.folder), name=name)
-        if tensor.data_type in NARROW:
-            self.g.narrow[made] = NARROW[tensor.data_type]
+        return self._constant_of(array_of(tensor, self.folder), tensor.data_type, name)
+
+    def _held_sparse(self, tensor: Any, name: str) -> str:
+        return self._constant_of(dense_array(tensor, self.folder), tensor.values.data_type, name)
+
+    def _constant_of(self, array: Any, data_type: int, name: str) -> str:
+        made = self.g.constant(array, name=name)
+        if data_type in NARROW:
+            self.g.narrow[made] = NARROW[data_type]
         return made
 
     def _attribute(self, one: Any) -> Any:
