@@ -14,7 +14,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.dequantised import dequantised_by_rows
-from haotuner.graph.extents import Extent, dimension
+from haotuner.graph.extents import Extent, dimension, dimensions, shown
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
 from haotuner.graph.scaled import scaled_weights
 from haotuner.graph.types import TensorType, numpy_dtype
@@ -24,8 +24,10 @@ from haotuner.importing.defaults import with_defaults
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
+from haotuner.importing.intervals import Interval, interval_of
 from haotuner.importing.loops import loop_results
 from haotuner.importing.narrow import NARROW
+from haotuner.importing.proofs import ANY
 from haotuner.importing.refusals import refuse
 from haotuner.importing.scan import scan_results
 from haotuner.importing.sparse import dense_array
@@ -39,6 +41,7 @@ from haotuner.words.shape import Span
 DEEPEST = 16  # bodies inside bodies
 MOST_NODES = 200_000
 LARGEST_RANK = 12
+LARGEST_EXTENT = 1 << 40  # as runtime/schedule.py
 MOST_ELEMENTS = 1 << 36  # of a tensor whose extents are fixed: a minute of a core, and no machine's memory
 _LOOPS: Mapping[str, Any] = {"Loop": loop_results, "Scan": scan_results, "SequenceMap": mapped_results}
 _CONSTANTS = ("value", "sparse_value", "value_float", "value_floats", "value_int", "value_ints")
@@ -335,6 +338,23 @@ class Reader:
         return value
 
 
+def _refuse_absurd(graph: Graph) -> None:
+    """UsageError where some extent is negative, or too large, whatever the request's sizes are."""
+    bounds: dict[Extent, Interval | None] = {}
+    for node in graph.nodes:
+        if graph.guards.get(node.output):
+            continue  # of a side of a branch, which no request may take
+        for extent in graph.types[node.output].shape:
+            if extent not in bounds:
+                bounds[extent] = interval_of(extent, dict.fromkeys(dimensions(extent), ANY))
+            bound = bounds[extent]
+            if bound is not None and (bound.high < 0 or bound.low > LARGEST_EXTENT):
+                size = "negative" if bound.high < 0 else f"more than {LARGEST_EXTENT}"
+                raise UsageError(
+                    f"tensor {node.output}: an extent of {shown(extent)} is {size} at any request; correct the model's sizes"
+                )
+
+
 def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
     """The graph with the file's names for its outputs."""
     if not outputs:
@@ -357,6 +377,7 @@ def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
         if name in g.types and name != tensor and name not in new:
             new[name] = g._free(f"{name}_inner")
     graph = dequantised_by_rows(scaled_weights(GraphBuilder.finish(g, *(tensor for _, tensor in chosen))))
+    _refuse_absurd(graph)
     for node in graph.nodes:
         extents = [one for one in graph.types[node.output].shape if isinstance(one, int)]
         if node.primitive != "window" and math.prod(extents) > MOST_ELEMENTS:  # windows are views
