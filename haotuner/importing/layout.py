@@ -17,8 +17,10 @@ from haotuner.graph.extents import (
     product,
     quotient,
     same,
+    shown,
     smallest,
 )
+from haotuner.graph.graph import Required
 from haotuner.graph.types import broadcast
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.types import dtype_of_onnx
@@ -183,6 +185,8 @@ def padded(c: Call, x: str, before: Sequence[Extent], after: Sequence[Extent], m
     if any(b or a for b, a in cut):
         axes = tuple(place for place, sides in enumerate(cut) if any(sides))
         shape = c.g.types[x].shape
+        for a in axes:
+            _leaves_elements(c, shape[a], -sum(pad for pad, off in zip((before[a], after[a]), cut[a], strict=True) if off))
         x = c.g.add(
             "slice",
             x,
@@ -196,6 +200,18 @@ def padded(c: Call, x: str, before: Sequence[Extent], after: Sequence[Extent], m
     if all(same(one, 0) for one in (*before, *after)):
         return x
     return c.g.add("pad", x, before=tuple(before), after=tuple(after), mode=mode, value=value)
+
+
+def _leaves_elements(c: Call, extent: Extent, off: int) -> None:
+    """UsageError where negative pads take more elements off than an axis has; requests where they would are refused."""
+    rest = canonical(extent - off)
+    if isinstance(rest, int) and rest < 0:
+        raise c.bad(f"negative pads take {off} elements off an axis of {extent}; correct the model's pads")
+    if not isinstance(rest, int) and not never_negative(rest):
+        holds = smallest([1, largest([0, canonical(rest + 1)])])
+        words = f"the model's negative pads take {off} elements off an axis of {shown(extent)}; send a larger request"
+        if all((one.extent, one.guard) != (holds, c.g.guard) for one in c.g.required):
+            c.g.required.append(Required(holds, words, c.g.guard))
 
 
 def _pad(c: Call) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.dequantised import dequantised_by_rows
-from haotuner.graph.extents import Extent, dimension
+from haotuner.graph.extents import Extent, dimension, dimensions, shown
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
 from haotuner.graph.scaled import scaled_weights
 from haotuner.graph.types import TensorType, numpy_dtype
@@ -24,10 +24,13 @@ from haotuner.importing.defaults import with_defaults
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
 from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
+from haotuner.importing.intervals import Interval, interval_of
 from haotuner.importing.loops import loop_results
 from haotuner.importing.narrow import NARROW
+from haotuner.importing.proofs import ANY
 from haotuner.importing.refusals import refuse
 from haotuner.importing.scan import scan_results
+from haotuner.importing.sparse import dense_array
 from haotuner.importing.squeezed import by_sizes
 from haotuner.importing.table import MAIN, rule_of
 from haotuner.importing.tables import tables_of_bytes
@@ -38,9 +41,10 @@ from haotuner.words.shape import Span
 DEEPEST = 16  # bodies inside bodies
 MOST_NODES = 200_000
 LARGEST_RANK = 12
+LARGEST_EXTENT = 1 << 40  # as runtime/schedule.py
 MOST_ELEMENTS = 1 << 36  # of a tensor whose extents are fixed: a minute of a core, and no machine's memory
 _LOOPS: Mapping[str, Any] = {"Loop": loop_results, "Scan": scan_results, "SequenceMap": mapped_results}
-_CONSTANTS = ("value", "value_float", "value_floats", "value_int", "value_ints")
+_CONSTANTS = ("value", "sparse_value", "value_float", "value_floats", "value_int", "value_ints")
 
 
 Ranges: TypeAlias = Callable[[Mapping[str, TensorType]], Mapping[str, Span]]
@@ -113,9 +117,7 @@ def _graph_with(
     _refuse_unknown(model.graph, opset, own)
     reader = Reader(Folding(), folder, own)
     names: dict[str, str] = {}
-    weights = {one.name: one for one in model.graph.initializer}
-    if model.graph.sparse_initializer:
-        raise UsageError("sparse tensors are not read; export the model with dense ones")
+    weights = {one.name for one in model.graph.initializer} | {one.values.name for one in model.graph.sparse_initializer}
     for name, value in fixed.items():
         names[name] = reader.g.constant(np.asarray(value), name=name)
     for one in model.graph.input:
@@ -218,6 +220,9 @@ class Reader:
         for one in graph.initializer:
             if one.name not in names:
                 names[one.name] = self._held(one, one.name)
+        for sparse in graph.sparse_initializer:
+            if sparse.values.name not in names:
+                names[sparse.values.name] = self._held_sparse(sparse, sparse.values.name)
         self.walk(graph.node, names, [one.name for one in graph.output], opset, depth)
 
     def walk(
@@ -300,7 +305,9 @@ class Reader:
     def _constant(self, node: Any) -> str:
         found = next((one for one in node.attribute if one.name in _CONSTANTS), None)
         if found is None:
-            raise UsageError(f"a constant given by {', '.join(one.name for one in node.attribute)}; expected a dense tensor")
+            raise UsageError(f"a constant given by {', '.join(one.name for one in node.attribute)}; expected numbers")
+        if found.HasField("sparse_tensor"):
+            return self._held_sparse(found.sparse_tensor, node.output[0])
         if found.HasField("t"):
             return self._held(found.t, node.output[0])
         value = self._attribute(found)
@@ -309,9 +316,15 @@ class Reader:
 
     def _held(self, tensor: Any, name: str) -> str:
         """A tensor of the file."""
-        made = self.g.constant(array_of(tensor, self.folder), name=name)
-        if tensor.data_type in NARROW:
-            self.g.narrow[made] = NARROW[tensor.data_type]
+        return self._constant_of(array_of(tensor, self.folder), tensor.data_type, name)
+
+    def _held_sparse(self, tensor: Any, name: str) -> str:
+        return self._constant_of(dense_array(tensor, self.folder), tensor.values.data_type, name)
+
+    def _constant_of(self, array: Any, data_type: int, name: str) -> str:
+        made = self.g.constant(array, name=name)
+        if data_type in NARROW:
+            self.g.narrow[made] = NARROW[data_type]
         return made
 
     def _attribute(self, one: Any) -> Any:
@@ -323,6 +336,23 @@ class Reader:
         if isinstance(value, list) or hasattr(value, "__len__"):
             return [part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in value]
         return value
+
+
+def _refuse_absurd(graph: Graph) -> None:
+    """UsageError where some extent is negative, or too large, whatever the request's sizes are."""
+    bounds: dict[Extent, Interval | None] = {}
+    for node in graph.nodes:
+        if graph.guards.get(node.output):
+            continue  # of a side of a branch, which no request may take
+        for extent in graph.types[node.output].shape:
+            if extent not in bounds:
+                bounds[extent] = interval_of(extent, dict.fromkeys(dimensions(extent), ANY))
+            bound = bounds[extent]
+            if bound is not None and (bound.high < 0 or bound.low > LARGEST_EXTENT):
+                size = "negative" if bound.high < 0 else f"more than {LARGEST_EXTENT}"
+                raise UsageError(
+                    f"tensor {node.output}: an extent of {shown(extent)} is {size} at any request; correct the model's sizes"
+                )
 
 
 def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
@@ -347,6 +377,7 @@ def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
         if name in g.types and name != tensor and name not in new:
             new[name] = g._free(f"{name}_inner")
     graph = dequantised_by_rows(scaled_weights(GraphBuilder.finish(g, *(tensor for _, tensor in chosen))))
+    _refuse_absurd(graph)
     for node in graph.nodes:
         extents = [one for one in graph.types[node.output].shape if isinstance(one, int)]
         if node.primitive != "window" and math.prod(extents) > MOST_ELEMENTS:  # windows are views

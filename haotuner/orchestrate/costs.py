@@ -201,7 +201,8 @@ class Prices:
         if isinstance(extent, int):
             return extent
         if extent not in self._extents:
-            self._extents[extent] = tuple(evaluate(extent, sizes) for sizes in self.requests)
+            # Requests that make an extent negative are refused when they are served.
+            self._extents[extent] = tuple(max(0, evaluate(extent, sizes)) for sizes in self.requests)
         return self._extents[extent][place]
 
 

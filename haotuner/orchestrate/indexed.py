@@ -11,27 +11,31 @@ from dataclasses import dataclass
 
 from haotuner.graph.extents import Extent, canonical, same
 from haotuner.graph.graph import Graph, Node
+from haotuner.orchestrate.index_views import View, views
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """Elements ``first``, ``first + step``, ... of the flat ``input`` lie in -extent..extent-1; ``reader``: who asks it."""
+    """The elements of ``view`` lie in -extent..extent-1; ``reader``: who asks it."""
 
-    input: str
-    first: int
-    step: int
+    view: View
     extent: Extent
     reader: str
+
+    @property
+    def input(self) -> str:
+        """The input's name."""
+        return self.view.input
 
 
 def indexed(graph: Graph) -> list[Indexed]:
     """What gathers and scatters ask of whole numbers that are inputs, in the order of the graph, each once."""
     asked = _Asked(graph, {node.output: node for node in graph.nodes})
-    found: dict[tuple[str, int, int, str], Indexed] = {}
+    found: dict[tuple[str, str], Indexed] = {}
     for node in graph.nodes:
         if node.primitive in ("gather", "scatter"):
             for one in asked.of(node):
-                found.setdefault((one.input, one.first, one.step, str(one.extent)), one)
+                found.setdefault((str(one.view), str(one.extent)), one)
     return list(found.values())
 
 
@@ -44,36 +48,18 @@ class _Asked:
         rows, places = node.inputs[0], node.inputs[1]
         extent = self.graph.types[rows].shape[node.attributes.get("axis", 0)]
         wraps = [(places, extent)]
-        if self._source(places) is None:
+        if not self._views(places):
             wraps = []
             most = self._most(places, wraps)
             if most is None or not same(canonical(most + 1), extent):
                 return
         for tensor, rows_of in wraps:
-            source = self._source(tensor)
-            if source is not None:
+            for view in self._views(tensor):
                 table = f" of {rows}" if rows in self.graph.constants else ""  # a weight has the name that its author knows
-                yield Indexed(*source, rows_of, node.output + table)
+                yield Indexed(view.merged(), rows_of, node.output + table)
 
-    def _source(self, tensor: str) -> tuple[str, int, int] | None:
-        """The input whose elements a tensor holds, the first of them and the step to the next; None: it is computed."""
-        first, step, kinds = 0, 1, self.graph.types
-        while tensor not in self.graph.inputs:
-            node = self.made.get(tensor)
-            if node is None or node.primitive not in ("cast", "reshape", "transpose", "broadcast", "slice"):
-                return None
-            if node.primitive in ("transpose", "broadcast") and step > 1:
-                return None
-            tensor = node.inputs[0]
-            if node.primitive == "slice":  # a column of the last axis
-                shape, (axes, starts, stops, steps) = kinds[tensor].shape, (node.attributes[k] for k in _SLICE)
-                column = len(axes) == 1 and axes[0] % len(shape) == len(shape) - 1 and steps[0] == 1
-                if step > 1 or not column or not isinstance(shape[-1], int) or not isinstance(starts[0], int):
-                    return None
-                if stops[0] != starts[0] + 1:
-                    return None
-                first, step = starts[0], shape[-1]
-        return (tensor, first, step) if "int" in kinds[tensor].dtype else None
+    def _views(self, tensor: str) -> list[View]:
+        return views(self.graph, self.made, tensor)
 
     def _most(self, tensor: str, wraps: list[tuple[str, Extent]]) -> Extent | None:
         """The largest place in a flat tensor, of indices in their axes; ``wraps`` gets these with their extents."""
@@ -126,6 +112,3 @@ class _Asked:
             found: Extent = node.attributes["extent"]
             return found
         return self._count(node.inputs[0]) if node.primitive in ("cast", "reshape", "concat", "broadcast") else None
-
-
-_SLICE = ("axes", "starts", "stops", "steps")

@@ -22,7 +22,7 @@ from haotuner.orchestrate.cuda_loops import PRELUDE as CUDA_PRELUDE
 from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.flat import flat
 from haotuner.orchestrate.greedy import Alias, Loops, Step, Way
-from haotuner.orchestrate.indexed import indexed
+from haotuner.orchestrate.indexed import Indexed, indexed
 from haotuner.orchestrate.products import Product, View
 from haotuner.orchestrate.scaled_bytes import scaled_bytes
 from haotuner.orchestrate.segments import Segment
@@ -209,7 +209,7 @@ def written_ways(
         raise UsageError(f"outputs {', '.join(lost)} do not depend on any input")
     equal = [writer.sizes.places(pair) for pair in agreements(graph)]
     asked = [] if on_device else indexed(graph)
-    held = [[graph.inputs.index(a.input), a.first, a.step, writer.sizes.place(a.extent), a.reader] for a in asked]
+    held = [_indices(writer, one) for one in asked]
     required = [[writer.sizes.place(one.extent), one.words] for one in graph.required]
     document = {
         "equal": equal, **({"required": required} if required else {}), **({"indices": held} if held else {}),
@@ -218,6 +218,13 @@ def written_ways(
         "weights_crc32": chunk_checksums(writer.weights), **({"ways": places} if len(ways) > 1 else {}),
     }  # fmt: skip
     return WrittenModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))
+
+
+def _indices(writer: _Writer, one: Indexed) -> list[Any]:
+    """An input, the line of its first index, lines of each axis's extent and stride, the line of the rows, who asks."""
+    axes = [writer.sizes.places(axis) for axis in one.view.axes]
+    first, rows = writer.sizes.places((one.view.first, one.extent))
+    return [writer.graph.inputs.index(one.input), first, axes, rows, one.reader]
 
 
 def _way(writer: _Writer, way: Way, told: Sequence[object], first: int) -> dict[str, Any]:

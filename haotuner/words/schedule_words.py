@@ -8,7 +8,7 @@ from typing import Any
 
 from haotuner.words.size_arithmetic import OPERATIONS
 
-MAGIC, VERSION = 0x4C45444F4D5448, 3
+MAGIC, VERSION = 0x4C45444F4D5448, 4
 _SIZES = {op: place for place, op in enumerate(("dim", "number", *OPERATIONS))}
 _ALIAS, _LOOPS, _OP = 0, 1, 2
 _X, _WEIGHT, _OUT, _NAMED = 0, 1, 2, 3
@@ -63,7 +63,8 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     indices, required, checks = (document.get(name, []) for name in ("indices", "required", "weights_crc32"))
     defaults = _defaults(document["inputs"])
     words += [len(indices)] if indices or required or checks or defaults else []
-    words += [word for *numbers, reader in indices for word in (*numbers, *_text(reader))]
+    for place, first, axes, rows, reader in indices:
+        words += [place, first, len(axes), *(line for axis in axes for line in axis), rows, *_text(reader)]
     words += [len(required)] if required or checks or defaults else []
     words += [word for line, told in required for word in (line, *_text(told))]
     words += _counted(checks) if checks else []

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from haotuner.errors import PackInvalid
-from haotuner.graph.graph import Graph
+from haotuner.graph.extents import dimension, largest
+from haotuner.graph.graph import Graph, GraphBuilder, Required
 from haotuner.importing import typed_numbers
 from haotuner.importing.read import graph_of
 from haotuner.whole_model import check_reading
@@ -49,3 +50,20 @@ def test_a_request_that_the_file_has_no_answer_to_says_nothing():
         raise IndexError("no row 3")
 
     check_reading("m", every_size(), none, REQUESTS, REQUESTS)
+
+
+def row(index: int, required: Required | None = None) -> Graph:
+    """One row of x, which small requests may not have."""
+    g = GraphBuilder()
+    g.required += [] if required is None else [required]
+    return g.finish(g.add("gather", g.input("x", (dimension("n"),)), g.constant(np.array([index])), axis=0))
+
+
+def test_a_graph_without_an_answer_that_the_file_has_is_refused():
+    with pytest.raises(PackInvalid, match=r"'n': 2.*has no answer \(.*\), and the file has one"):
+        check_reading("m", row(3), lambda sizes: row(1), [{"n": 2}], [])
+
+
+def test_a_graph_that_says_which_requests_it_takes_is_not():
+    n_is_large = Required(largest([dimension("n") - 3, 0]), "send a larger request")
+    check_reading("m", row(3, n_is_large), lambda sizes: row(1), [{"n": 2}], [])

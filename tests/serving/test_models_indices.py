@@ -13,10 +13,12 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
+from haotuner.orchestrate import written
 from haotuner.orchestrate.index_sources import index_sources
 from haotuner.orchestrate.indexed import indexed
 from haotuner.pack_race import _call
 from haotuner.whole_model import check_model, drawn_inputs
+from haotuner.words import schedule_words
 from haotuner.words.shape import Span
 from tests.serving.model_packs import model_pack
 from tests.serving.written_nodes import Nodes
@@ -110,16 +112,41 @@ def test_requests_that_are_drawn_hold_no_index_that_one_row_has_not(path):
 
 def messages(moved: str) -> Graph:
     """Rows of x that edges choose, whose indices are moved on the way."""
-    nodes = Nodes(x=("fp32", B, 4), edges=("int64", 2, K))
+    shape = {"batches": (B, 2, K), "pairs": (K, 2), "turned": (K, 2), "far": (2, 3, K)}.get(moved, (2, K))
+    nodes = Nodes(x=("fp32", B, 4), edges=("int64", *shape))
     if moved == "split":
-        source, _ = nodes("Split", "edges", outputs=2, axis=0, num_outputs=2)
-    elif moved == "stacked":
-        source = nodes("Concat", nodes("Gather", "edges", np.array([1]), axis=0), np.zeros((1, 1), np.int64), axis=1)
+        _, source = nodes("Split", "edges", outputs=2, axis=0, num_outputs=2)
+    elif moved in ("stacked", "looped"):
+        loops = np.zeros((1 if moved == "stacked" else 2, 1), np.int64)
+        if moved == "stacked":
+            source = nodes("Concat", nodes("Gather", "edges", np.array([1]), axis=0), loops, axis=1)
+        else:
+            source = nodes("Gather", nodes("Concat", "edges", loops, axis=1), np.array(1), axis=0)
     elif moved == "next":
         source = nodes("Add", nodes("Gather", "edges", np.array(0), axis=0), np.int64(1))
+    elif moved == "batches":
+        source = nodes("Gather", "edges", np.array(1), axis=1)
+    elif moved == "pairs":
+        source = nodes("Gather", "edges", np.array(-1), axis=1)
+    elif moved == "turned":
+        source = nodes("Gather", nodes("Transpose", "edges", perm=[1, 0]), np.array(1), axis=0)
+    elif moved == "far":
+        source = nodes("Gather", nodes("Slice", "edges", np.array([1]), np.array([3]), np.array([1])), np.array(1), axis=0)
     else:
-        source = nodes("Gather", "edges", np.array([0]), axis=0)
+        source = nodes("Gather", "edges", np.array([1]), axis=0)
     return nodes.g.finish(nodes("Gather", "x", nodes("Reshape", source, np.array([-1])), axis=0))
+
+
+MOVED = ("chosen", "split", "stacked", "looped", "batches", "pairs", "turned", "far")
+
+
+def own_part(moved: str, edges: np.ndarray) -> np.ndarray:
+    """The elements that choose rows."""
+    if moved == "batches":
+        return edges[:, 1]
+    if moved == "far":
+        return edges[1, 1:]
+    return edges[:, 1] if moved in ("pairs", "turned") else edges[1]
 
 
 @pytest.mark.parametrize("moved", ["chosen", "split", "stacked"])
@@ -128,6 +155,54 @@ def test_indices_are_followed_to_the_input_that_they_are_moved_from(moved: str) 
     assert index_sources(own) == {"edges": [B]}
     assert not drawn_inputs(own, {"b": 1, "k": 3})["edges"].any()
     assert drawn_inputs(own, {"b": 2, "k": 30})["edges"].any()
+
+
+def older_words(document: dict[str, Any], weights_bytes: int) -> list[int]:
+    """Of the model "older" those of version 3, whose indices are every so many elements; of others as they are."""
+    words = schedule_words.schedule_words(document, weights_bytes)
+    if document["name"] != "older":
+        return words
+    ((place, first, ((extent, stride),), rows, reader),) = document["indices"]
+    step = document["sizes"][stride][1]
+    now, before = [place, first, 1, extent, stride, rows], [place, document["sizes"][first][1], step, rows]
+    rest = words[4:]
+    at = max(at for at in range(len(rest)) if rest[at : at + len(now)] == now)
+    rest[at : at + len(now)] = before
+    return [words[0], 3, len(rest) + 4, schedule_words._checksum(rest), *rest]
+
+
+@pytest.fixture(scope="module")
+def moved_path(tmp_path_factory):
+    graphs = {moved: messages(moved) for moved in MOVED} | {"older": messages("pairs")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(written, "schedule_words", older_words)
+        return model_pack(tmp_path_factory.mktemp("moved") / "pack", graphs, tuned=False, exact=False)
+
+
+@pytest.mark.parametrize("moved", [*MOVED, "older"])
+def test_an_index_that_was_moved_is_refused_where_no_row_has_it_and_others_are_not_asked(moved_path, moved):
+    name, moved = moved, "pairs" if moved == "older" else moved
+    own, x = messages(moved), DRAW.standard_normal((4, 4)).astype(np.float32)
+    shape = [evaluate(extent, {"b": 4, "k": 3}) for extent in own.types["edges"].shape]
+    with haotuner.load(moved_path, threads=1) as pack:
+        model = pack.model(name)
+        assert pack.library().mapped.words(pack.library().mapped.find(name))[1] == (3 if name == "older" else 4)
+        sound = DRAW.integers(-4, 4, shape)
+        sites = np.zeros(shape, bool)
+        own_part(moved, sites)[...] = True
+        for place in range(sound.size):
+            edges = sound.copy()
+            edges.reshape(-1)[place] = 4
+            if sites.reshape(-1)[place]:
+                words = f"element {place} of the input edges is the index 4, but there are 4 rows: -4 to 3"
+                with pytest.raises(UsageError, match=words):
+                    model.run({"x": x, "edges": edges})
+            else:
+                model.run({"x": x, "edges": edges})
+        (output, want), *_ = interpret(own, {"x": x, "edges": sound}).items()
+        np.testing.assert_array_equal(model.run({"x": x, "edges": sound})[output], want)
+        nothing = [evaluate(extent, {"b": 4, "k": 0}) for extent in own.types["edges"].shape]
+        assert model.run({"x": x, "edges": np.zeros(nothing, np.int64)})[output].size % 4 == 0
 
 
 def test_a_pack_is_checked_by_requests_that_have_answers(tmp_path: Path) -> None:

@@ -92,8 +92,9 @@ typedef struct { /* where a caller's address goes */
 } ht_model_fix;
 
 typedef struct { /* whole numbers among the inputs that choose rows */
-  int32_t input, line; /* line: how many rows there are */
-  int64_t first, step; /* of its elements */
+  int32_t input, line, rank; /* line: how many rows there are; rank -1: every `step` of its elements from `first` on */
+  int64_t first, step;       /* first: a line where there is a rank */
+  const int64_t* axes;       /* of each the lines of its extent and its stride */
   const char* reader;
 } ht_model_indices;
 

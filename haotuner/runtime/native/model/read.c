@@ -260,14 +260,17 @@ static void read_ways(ht_reader* r, ht_model* m, char* made) {
   }
 }
 
-static void read_indices(ht_reader* r, ht_model* m) {
+static void read_indices(ht_reader* r, ht_model* m, int64_t version) {
   m->index_count = r->at == r->end ? 0 : count_of(r, 6);
   if ((m->indices = table(r, m->index_count, sizeof *m->indices)) == NULL) return;
   for (int32_t i = 0; i < m->index_count && !r->bad; ++i) {
     ht_model_indices* own = &m->indices[i];
     own->input = below(r, m->input_count);
-    own->first = word(r, 0, HT_MODEL_EXTENT);
-    own->step = word(r, 1, HT_MODEL_EXTENT);
+    const int alone = version == HT_MODEL_STEPS_ALONE;
+    own->first = alone ? word(r, 0, HT_MODEL_EXTENT) : below(r, m->size_count);
+    own->step = alone ? word(r, 1, HT_MODEL_EXTENT) : 0;
+    own->rank = alone ? -1 : (int32_t)word(r, 0, HT_MODEL_AXES);
+    own->axes = many(r, 2 * (int64_t)own->rank, 0, (int64_t)m->size_count - 1);
     own->line = below(r, m->size_count);
     own->reader = text(r);
     if (r->bad) return;
@@ -319,7 +322,7 @@ static uint64_t checksum(const int64_t* words, int64_t count) {
 
 int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* error) {
   ht_reader r = {words, words, words + count, error, 0};
-  if (count < HT_MODEL_HEAD || words[0] != HT_MODEL_MAGIC || words[1] != HT_MODEL_VERSION || words[2] != count ||
+  if (count < HT_MODEL_HEAD || words[0] != HT_MODEL_MAGIC || (words[1] != HT_MODEL_VERSION && words[1] != HT_MODEL_STEPS_ALONE) || words[2] != count ||
       (uint64_t)words[3] != checksum(words + HT_MODEL_HEAD, count - HT_MODEL_HEAD))
     return fail(&r, "its head or its checksum is wrong"), -1;
   r.at += HT_MODEL_HEAD;
@@ -332,7 +335,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
   m->inputs = read_ends(&r, m, &m->input_count, made);
   m->outputs = read_ends(&r, m, &m->output_count, NULL);
   if (!r.bad) read_ways(&r, m, made);
-  if (!r.bad && !m->chained) read_indices(&r, m);
+  if (!r.bad && !m->chained) read_indices(&r, m, words[1]);
   if (!r.bad && !m->chained) read_required(&r, m);
   if (!r.bad && !m->chained) read_checks(&r, m);
   if (!r.bad) read_defaults(&r, m);

@@ -227,6 +227,32 @@ static int64_t astray(const DLTensor* given, int64_t at, int64_t step, int64_t c
   return at;
 }
 
+/* The same of a view, an axis after the other; -1: it reaches beyond the input. */
+static int64_t astray_in(const DLTensor* given, const ht_model_indices* own, const int64_t* sizes, int64_t count, int64_t rows) {
+  int64_t at = sizes[own->first], last = at, place[HT_MODEL_AXES] = {0};
+  for (int32_t a = 0; a < own->rank; ++a)
+    if (sizes[own->axes[2 * a]] == 0) return count;
+  for (int32_t a = 0; a < own->rank; ++a) {
+    int64_t extent = sizes[own->axes[2 * a]], stride = sizes[own->axes[2 * a + 1]], reach;
+    if (extent < 0 || stride < 1 || __builtin_mul_overflow(extent - 1, stride, &reach) || __builtin_add_overflow(last, reach, &last)) return -1;
+  }
+  if (at < 0 || last >= count) return -1;
+  const int32_t inner = own->rank - 1;
+  const int64_t stride = inner < 0 ? 1 : sizes[own->axes[2 * inner + 1]], run = inner < 0 ? 1 : (sizes[own->axes[2 * inner]] - 1) * stride + 1;
+  for (;;) {
+    int64_t bad = astray(given, at, stride, at + run, rows);
+    if (bad < at + run) return bad;
+    int32_t a = inner - 1;
+    for (; a >= 0; --a) {
+      at += sizes[own->axes[2 * a + 1]];
+      if (++place[a] < sizes[own->axes[2 * a]]) break;
+      at -= place[a] * sizes[own->axes[2 * a + 1]];
+      place[a] = 0;
+    }
+    if (a < 0) return count;
+  }
+}
+
 int ht_model_indices_in(const ht_model* m, const DLTensor* inputs, const int64_t* sizes, ht_error* error) {
   for (int32_t i = 0; i < m->index_count; ++i) {
     const ht_model_indices* own = &m->indices[i];
@@ -234,7 +260,8 @@ int ht_model_indices_in(const ht_model* m, const DLTensor* inputs, const int64_t
     given.data = ht_data(&given);
     int64_t rows = sizes[own->line], count = 1, index;
     for (int a = 0; a < given.ndim; ++a) count *= given.shape[a];
-    int64_t at = astray(&given, own->first, own->step, count, rows);
+    int64_t at = own->rank < 0 ? astray(&given, own->first, own->step, count, rows) : astray_in(&given, own, sizes, count, rows);
+    if (at < 0) return ht_refuse(error, "ValueError", "%s: %.90s takes indices from elements that the input %.60s of this shape has not", m->name, own->reader, m->inputs[own->input].name);
     if (at >= count || ht_between_element(&given, at, &index) != 0) continue;
     return ht_refuse(error, "ValueError", "%s: %.90s: element %lld of the input %.60s is the index %lld, but there are %lld rows: %lld to %lld", m->name, own->reader,
                      (long long)at, m->inputs[own->input].name, (long long)index, (long long)rows, (long long)-rows, (long long)rows - 1);

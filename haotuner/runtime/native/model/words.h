@@ -17,8 +17,10 @@
  *            STEP_LOOPS: group, count, tensors (the output last)
  *            STEP_OP:    name of the op, count, operands: role, [name if ROLE_NAMED,] tensor or -1, [a number's bits if -1,]
  *                        rank or -1, lines, axes reordered or 0, [order]
- *   indices: [left out where none] count, each: an input of whole numbers, the first of its elements that is an index and the step
- *            to the next, the line of how many rows they may choose from, name of the tensor that asks it
+ *   indices: [left out where none] count, each: an input of whole numbers, the line of the first of its elements that is an index,
+ *            count, lines of each axis's extent and stride in elements, the line of how many rows they may choose from, name of
+ *            the tensor that asks it. Words of version 3 have the number of the first element, then the step to the next, up to
+ *            the last
  *   defaults: [left out where none; behind the counts of indices and of what is required and the checks, of a chain behind its way] count, each: an
  *            input that a call may leave out, rank, extents, bytes, then as many words as hold its elements
  *   required: [left out where none, behind the count of indices] count, each: a line that is not 0 at any request that is served,
@@ -49,7 +51,9 @@
 #include <stdint.h>
 
 #define HT_MODEL_MAGIC 0x4c45444f4d5448 /* "HTMODEL" */
-#define HT_MODEL_VERSION 3 /* those of 2 neither compare their weights with checksums nor let sizes of carried values change */
+/* Those of 3 are read, too; those of 2 neither compare their weights with checksums nor let sizes of carried values change. */
+#define HT_MODEL_VERSION 4
+#define HT_MODEL_STEPS_ALONE 3 /* indices of an input are every so many of its elements, the same at any request */
 #define HT_MODEL_CHUNK ((int64_t)1 << 20)
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 
