@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -57,10 +58,20 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     for name in asked if set(asked) & set(known) else known:
         module = import_module(f"haotuner.cli.{name}")
         if name in GROUPS:
-            app.add_typer(getattr(module, f"{name}_app"), name=name)
+            group = getattr(module, f"{name}_app")
+            for command in group.registered_commands:
+                command.short_help = command.short_help or _summary(command.callback)
+            app.add_typer(group, name=name, short_help=group.info.help)
         else:
-            app.command(epilog=EXIT_CODES)(getattr(module, name))
+            verb = getattr(module, name)
+            app.command(epilog=EXIT_CODES, short_help=_summary(verb))(verb)
     return app
+
+
+def _summary(verb: object) -> str | None:
+    """The first paragraph of a verb's docstring; without it, lists of commands are cut after 45 characters."""
+    text = inspect.getdoc(verb)
+    return None if text is None else " ".join(text.partition("\n\n")[0].split())
 
 
 def run(arguments: Sequence[str]) -> int:

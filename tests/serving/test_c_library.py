@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from haotuner.runtime import __main__ as runtime_folders
+from haotuner.runtime.__main__ import main as folders
 from tests.run_folder import toolchain
 from tests.serving.conftest import DENSE, SMALLEST
 from tests.serving.native_builds import ASAN, CLIB, HERE, LIBRARY, TSAN, c_pack, cc, run
@@ -27,7 +29,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     include = toolchain().include
     steps: tuple[list[str | Path], ...] = (
         ["cmake", "-S", CLIB, "-B", folder / "build", f"-DDLPACK_INCLUDE={include}",
-         f"-DCMAKE_INSTALL_PREFIX={folder / 'root'}", "-DCMAKE_INSTALL_LIBDIR=lib"],
+         f"-DCMAKE_INSTALL_PREFIX={folder / 'root'}", "-DCMAKE_INSTALL_LIBDIR=lib", "-DHAOTUNER_EXAMPLES=ON"],
         ["cmake", "--build", folder / "build"],
         ["cmake", "--install", folder / "build"],
     )  # fmt: skip
@@ -53,6 +55,30 @@ def test_the_c_example_serves_without_python_or_tvm(installed, made, tmp_path):
     libraries = run(["ldd", program]).stdout + run(["ldd", next((made.path / "lib").iterdir())]).stdout
     assert not re.search("python|tvm", libraries.replace(str(tmp_path), "").replace(str(made.path), ""))
     assert subprocess.run([program, tmp_path, DENSE, "1", "1"], capture_output=True, check=False).returncode == 1
+
+
+def test_cmake_builds_the_c_examples(installed, made):
+    build = installed.parent / "build"
+    assert run([build / "serve", made.path, DENSE, "1", "1", "40"]).stdout.startswith("calls=2 ")
+    usage = subprocess.run([build / "serve_model"], capture_output=True, text=True, check=False)
+    assert usage.returncode == 2 and usage.stderr == "usage: serve_model PACK MODEL THREADS DIM...\n"
+
+
+def test_python_prints_the_folders_that_a_build_needs(capsys):
+    wanted = {"--cmakedir": "CMakeLists.txt", "--includedir": "haotuner.h", "--dlpackdir": "dlpack/dlpack.h",
+              "--examplesdir": "serve_model.c"}  # fmt: skip
+    for option, file in wanted.items():
+        assert folders([option]) == 0
+        assert (Path(capsys.readouterr().out.rstrip("\n")) / file).is_file(), option
+    with pytest.raises(SystemExit) as wrong:
+        folders([])
+    assert wrong.value.code == 2 and "--cmakedir" in capsys.readouterr().err
+
+
+def test_a_folder_without_the_header_of_dlpack_is_an_error(capsys, monkeypatch):
+    monkeypatch.setattr(runtime_folders, "dlpack_folder", lambda: None)
+    assert folders(["--dlpackdir"]) == 4
+    assert "reinstall apache-tvm-ffi" in capsys.readouterr().err
 
 
 def test_the_cpp_example_through_cmake(installed, made, tmp_path):

@@ -17,7 +17,7 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.runtime.mapped import Mapped
 from haotuner.words.schedule_words import schedule_words
 from tests.serving.model_packs import planned
-from tests.serving.native_builds import ASAN, HERE, LIBRARY, LOOSE, TSAN, c_pack, cc, pack_sources, run
+from tests.serving.native_builds import ASAN, CLIB, HERE, LIBRARY, LOOSE, TSAN, c_pack, cc, pack_sources, run
 from tests.serving.test_models import numbers
 
 WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("ht_group_run", "malloc", "calloc", "mmap"))
@@ -113,6 +113,23 @@ def test_c_answers_what_python_does(pack, tmp_path):
     lost = subprocess.run([program, pack, "encoder", "1", tmp_path / "out"], capture_output=True, text=True, check=False)
     (tmp_path / "weights").rename(pack / "models" / "encoder.weights")
     assert lost.returncode == 1 and "not the one that the pack was made with" in lost.stdout
+
+
+def test_the_example_of_a_model_prints_what_python_answers(pack, tmp_path):
+    program = cc([CLIB / "examples/serve_model.c", *LIBRARY], tmp_path / "serve_model", *ASAN)
+    said = run([program, pack, "encoder", "2", "2", "7"], 40).stdout.splitlines()
+    with haotuner.load(pack, threads=2) as opened:
+        model = opened.model("encoder")
+        feeds = {"x": counted((2, 7, 8), np.float32), "mask": counted((2, 7), np.int64)}
+        for line, (name, values) in zip(said, model.run(feeds).items(), strict=True):
+            head, total = line.split(" sum=")
+            assert head == " ".join((f"{name}:", *map(str, values.shape)))
+            assert float(total) == pytest.approx(float(values.sum(dtype=np.float64)), rel=1e-4)
+    ended = {"ASAN_OPTIONS": "detect_leaks=0"}  # a refused request ends the example as it stands
+    refused = {("encoder", "2", "2"): (2, "encoder takes 2 sizes: batch seq\n"), ("other", "2"): (1, "holds no model other")}
+    for words, (code, why) in refused.items():
+        done = subprocess.run([program, pack, *words], capture_output=True, text=True, check=False, env=ended)
+        assert done.returncode == code and why in done.stderr
 
 
 def test_the_library_holds_the_documents_words(pack):
