@@ -20,7 +20,7 @@ GROUPS = ("records", "transfer")
 
 
 # What typer raises for wrong usage; it names no public class, and whether it stands on click depends on its version.
-NOTHING_PUBLISHED = 6
+STOPPED, NOTHING_PUBLISHED = 3, 6
 EXIT_CODES = (
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 stopped or not every op measured (a valid pack of this run lies at --out), "
     "4 environment, 5 verification failed, 6 stopped before there was a pack."
@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         code = app_for(arguments)(list(arguments), standalone_mode=False)
         with writing():
             sys.stdout.flush()
-        return _stopped() if code == _INTERRUPTED else int(code or 0)
+        return _stopped(arguments) if code == _INTERRUPTED else int(code or 0)
     except ReaderLeft:
         give_up_stdout()
         return 0
@@ -97,12 +97,12 @@ def run(arguments: Sequence[str]) -> int:
         error.show()  # type: ignore[attr-defined]
         return 2
     except typer.Exit as error:
-        return _stopped() if error.exit_code == _INTERRUPTED else int(error.exit_code)
+        return _stopped(arguments) if error.exit_code == _INTERRUPTED else int(error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        return _stopped()
+        return _stopped(arguments)
 
 
-def _stopped() -> int:
-    """Exit code of a verb that Ctrl-C ended; `tune` says itself whether it left a pack (cli/stopping.py)."""
+def _stopped(arguments: Sequence[str]) -> int:
+    """Exit code of a verb that Ctrl-C ended. `tune` that began says itself whether it left a pack (cli/stopping.py)."""
     tell("haotuner: stopped")
-    return NOTHING_PUBLISHED
+    return NOTHING_PUBLISHED if "tune" in arguments[:1] else STOPPED

@@ -18,6 +18,10 @@ STOPPED, NOTHING_PUBLISHED = 3, 6  # exit codes: README, *Exit codes*
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or another signal. After a plain KeyboardInterrupt inside ``exec`` Python ends by SIGINT, whatever its exit code."""
+
+
 class Stopping:
     """The first signal asks the tuner to finish, the second stops it where it is; records are safe either way.
 
@@ -48,7 +52,7 @@ class Stopping:
         watcher = self.watcher
         if watcher is None or watcher.stop or self.racing or not watcher.begun:
             self.asked = True
-            raise KeyboardInterrupt
+            raise Interrupted
         self.asked = watcher.stop = True
         tell("\nstopping: writing a pack from what is measured; once more to stop at once")
 

@@ -113,7 +113,7 @@ def test_nvrtc_that_refuses_says_why(nvrtc):
 
 
 def test_without_a_compiler_the_message_says_how_to_get_one(tmp_path):
-    with pytest.raises(EnvironmentMissing, match=r'pip install "haotuner\[cuda\]"'):
+    with pytest.raises(EnvironmentMissing, match=r"pip install '\.\[cuda\]' in a clone"):
         first_for("sm_80", [])
     with pytest.raises(EnvironmentMissing, match=r"sm_70, found told 1.0, which does not build for it.*CUDA 12 compiler"):
         first_for("sm_70", [Told()])

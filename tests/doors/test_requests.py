@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -242,7 +243,8 @@ def test_a_reference_that_fits_no_memory_is_told_in_words(monkeypatch: Any, caps
     def huge(*_: Any) -> None:
         np.empty(1 << 60, np.float32)
 
-    monkeypatch.setattr(whole_model, "graph_of", lambda *_: None)
+    monkeypatch.setattr(whole_model, "graph_of", lambda *_, **__: None)
+    monkeypatch.setattr(whole_model, "read_manifest", lambda _: SimpleNamespace(placed=False))
     monkeypatch.setattr(whole_model, "spans_of", lambda *_: {})
     monkeypatch.setattr(whole_model, "check_model", huge)
     assert whole_model.main("pack", "m.onnx", "b=1..4") == PackInvalid.exit_code

@@ -305,7 +305,7 @@ def doors(path: str) -> None:
     server = Server(path)
     arrays, tensors = server.inputs(2, 7)
     out, address = server.outputs(2, 7), server.model.bound._native.address
-    queue, shapes = server.model._queue, server.model._shaping
+    queue, shapes = server.model.bound._queue, server.model.bound._shaping
     ranks = sum(len(one.shape) for one in out.values())
     room, ends = np.zeros(ranks, np.int64), (*tensors.values(), *out.values())
     shapes(address, room, *tensors.values())

@@ -65,7 +65,7 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 def test_a_call_answers_as_the_reference(pack, graphs, name, given):
     model = pack.model(name)
     wanted = interpret(graphs[name], given)
-    for found in (model.run(given), model._walked(given, None, None, lambda one, own, placed: one.run(own, placed))):
+    for found in (model.run(given), model.bound._walked(given, None, None, lambda one, own, placed: one.run(own, placed))):
         for output, want in wanted.items():
             np.testing.assert_allclose(found[output], want, rtol=3e-4, atol=3e-4)
             assert found[output].shape == want.shape
@@ -84,7 +84,7 @@ def test_data_that_take_a_side_which_no_asked_size_fits_are_refused(pack):
         with pytest.raises(UsageError, match=f"{name}: its data take the side of an If"):
             model.run(given)
         with pytest.raises(UsageError, match=f"{name}: its data take the side of an If"):
-            model._walked(given, None, None, lambda one, own, placed: one.run(own, placed))
+            model.bound._walked(given, None, None, lambda one, own, placed: one.run(own, placed))
 
 
 def test_the_pack_is_sound(path):

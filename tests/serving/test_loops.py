@@ -102,10 +102,12 @@ def test_steps_are_timed_and_turns_of_one_are_summed(pack):
     ran = model.step_times(inputs)
     assert [one.model.name for one in ran].count("tensorflow.1") == 1
     assert all(len(one.us) == len(one.steps) for one in ran)
-    walked = model._walked(inputs, None, 0, lambda part, told, placed: part.run(told, placed))
+    walked = model.bound._walked(inputs, None, 0, lambda part, told, placed: part.run(told, placed))
     want = model.run(inputs)
     assert all(np.array_equal(walked[one], want[one]) for one in want)
-    of_data = pack.model("halved")._walked(given("halved", 0), None, 0, lambda part, told, placed: part.run(told, placed))
+    of_data = pack.model("halved").bound._walked(
+        given("halved", 0), None, 0, lambda part, told, placed: part.run(told, placed)
+    )
     assert of_data["rows"].shape == (4, 2, 16)
 
 

@@ -50,7 +50,7 @@ def judge(pack: Any, name: str, given: dict[str, Any]) -> None:
     want = interpret(graph, given)
     ways = [model.run(given)]
     if hasattr(model, "segments"):  # by single steps, too
-        ways.append(model._walked(given, None, None, lambda part, told, placed: part.run(told, placed)))
+        ways.append(model.bound._walked(given, None, None, lambda part, told, placed: part.run(told, placed)))
     for found in ways:
         for one in graph.outputs:
             assert found[one].shape == want[one].shape
