@@ -85,8 +85,8 @@ def model_of(
     told = [unmet(pairs, sizes) for sizes in every]
     if told and all(told[:2]):  # the smallest and the largest
         raise UsageError(
-            f"{place.name} takes neither the smallest nor the largest request of {shapes}: {every[0]} makes extents differ "
-            f"that it joins, {told[0]}. Image sides are often multiples of a number: say so with a step (h=32..512:32). "
+            f"{place.name} takes neither the smallest nor the largest request of {shapes}: {every[0]} makes {told[0]}, "
+            "which must be equal. Give sizes at which they are, multiples of a number with a step (h=32..512:32). "
             "Where a number of the file stands for a dimension, export the model with that dimension dynamic"
         )
     return asked_model(name_of(place), graph, shapes, place, first_group, measure_s, serves)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -127,7 +127,7 @@ def _chosen(view: View, node: Node, graph: Graph) -> list[View]:
 
 
 _MOST_PARTS = 16  # constants of one gather: each is checked by itself at every request
-_MOVES = {
+_MOVES: Mapping[str, Callable[[View, Node, Graph], list[View]]] = {
     "reshape": _reshaped, "transpose": _transposed, "broadcast": _broadcast, "slice": _sliced, "gather": _chosen,
     "concat": lambda view, node, graph: [view],
 }  # fmt: skip

@@ -11,6 +11,8 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.words.size_arithmetic import OPERATIONS
 
 LARGEST_EXTENT = 1 << 40  # elements; what a shape comes to beyond it cannot be meant
+LONGEST_TEXT = 80
+_SIGNS = ("+", "-", "*", "//", "%")
 
 
 def sizes_of(lines: Sequence[Sequence[Any]], dims: Mapping[str, int]) -> list[Any]:
@@ -24,6 +26,21 @@ def sizes_of(lines: Sequence[Sequence[Any]], dims: Mapping[str, int]) -> list[An
         else:
             found.append(OPERATIONS[line[0]].compute(*(found[one] for one in line[1:])))
     return found
+
+
+def size_text(lines: Sequence[Sequence[Any]], place: int) -> str:
+    """A line of a size table as people write it, cut after ``LONGEST_TEXT`` characters."""
+    texts: list[str] = []
+    for operation, *parts in lines[: place + 1]:
+        if operation in ("dim", "number"):
+            found = str(parts[0])
+        elif operation in _SIGNS:
+            found = f"({texts[parts[0]]} {operation} {texts[parts[1]]})"
+        else:
+            found = f"{operation}({', '.join(texts[one] for one in parts)})"
+        texts.append(found[: LONGEST_TEXT + 1])
+    found = texts[place]
+    return f"{found[:LONGEST_TEXT]}..." if len(found) > LONGEST_TEXT else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +139,10 @@ class Schedule:
                 raise UsageError(f"{self.name}: {words}")
         for one, other in self.equal:
             if found[one] != found[other]:
+                left, right = (size_text(self.sizes, line) for line in (one, other))
                 raise UsageError(
-                    f"{self.name}: {dict(dims)} make {found[one]} and {found[other]} extents that the model joins "
-                    "element by element; it takes no such request (image sides are often multiples of 32)"
+                    f"{self.name}: {dict(dims)} make {left} = {found[one]} and {right} = {found[other]}, which must be "
+                    "equal; the model takes no such request"
                 )
         for name, (_, shape) in self.tensors.items():
             extents = [found[place] for place in shape]

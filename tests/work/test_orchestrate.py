@@ -12,7 +12,7 @@ import pytest
 
 from haotuner.errors import UsageError
 from haotuner.graph import composites
-from haotuner.graph.extents import dimension, floor_division
+from haotuner.graph.extents import dimension, floor_division, largest
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import c_recurrent
 from haotuner.orchestrate import measured as measured_module
@@ -32,7 +32,7 @@ from haotuner.orchestrate.sizes import SizeTable
 from haotuner.orchestrate.spans import spans_of
 from haotuner.orchestrate.tasks import arrivals_of_models, asked_model, ops_of
 from haotuner.orchestrate.written import written
-from haotuner.runtime.schedule import Schedule
+from haotuner.runtime.schedule import Schedule, size_text
 from haotuner.words.op import Op
 from tests.serving.test_models_ordered import bytewise, recurrent
 
@@ -129,6 +129,17 @@ def test_sizes_are_a_table_that_python_alone_evaluates():
     assert schedule.values({"batch": 2, "seq": 9})[place] == 14
     with pytest.raises(UsageError, match="takes no such request"):
         schedule.values({"batch": 0, "seq": 0})
+
+
+def test_sizes_that_must_be_equal_are_named_with_how_they_follow_from_the_request():
+    table = SizeTable()
+    places = (table.place(floor_division(T - 1, 2) * 3 + B), table.place(largest([T, 2 * B])))
+    lines = tuple(map(tuple, table.lines))
+    schedule = Schedule("m", ("batch", "seq"), lines, {}, {}, (), (), (), equal=(places,))
+    with pytest.raises(UsageError, match=r"= 14 and max\(.*seq.*\) = 9, which must be equal"):
+        schedule.values({"batch": 2, "seq": 9})
+    long: list[list[Any]] = [["dim", "batch"], *(["+", line, line] for line in range(200))]
+    assert len(size_text(long, 200)) < 100, "each line holds the one before it twice"
 
 
 def test_an_op_gets_the_shapes_that_requests_bring_it():

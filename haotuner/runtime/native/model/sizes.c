@@ -26,6 +26,27 @@ void ht_model_words(const ht_model* m, const ht_model_tensor* t, char* text, siz
   if (used < room) snprintf(text + used, room - used, ")");
 }
 
+static void add_words(char* text, size_t room, const char* more) { snprintf(text + strlen(text), room - strlen(text), "%s", more); }
+
+/* A line of the size table as people write it, as far as there is room; lines are made of lines before them. */
+static void size_words(const ht_model* m, int32_t place, char* text, size_t room) {
+  static const char* const signs[] = {" + ", " - ", " * ", " // ", " % "};
+  const ht_size_line* line = &m->sizes[place];
+  char number[32];
+  snprintf(number, sizeof number, "%lld", (long long)line->number);
+  if (strlen(text) + 2 > room) return;
+  if (line->op == SIZE_DIM || line->op == SIZE_NUMBER) {
+    add_words(text, room, line->op == SIZE_DIM ? m->dims[line->a] : number);
+    return;
+  }
+  const int between = line->op >= SIZE_ADD && line->op <= SIZE_MOD;
+  add_words(text, room, between ? "(" : line->op == SIZE_MAXIMUM ? "max(" : line->op == SIZE_MINIMUM ? "min(" : "a size of (");
+  size_words(m, line->a, text, room);
+  add_words(text, room, between ? signs[line->op - SIZE_ADD] : ", ");
+  size_words(m, line->b, text, room);
+  add_words(text, room, ")");
+}
+
 static void shape_words(const DLTensor* t, char* text, size_t room) {
   size_t used = (size_t)snprintf(text, room, "(");
   for (int a = 0; a < t->ndim && t->shape != NULL && used < room; ++a) used += (size_t)snprintf(text + used, room - used, "%s%lld", a == 0 ? "" : ", ", (long long)t->shape[a]);
@@ -204,11 +225,12 @@ int ht_model_sizes(const ht_model* m, const int64_t* dims, int64_t* sizes, ht_er
     if (sizes[m->required[i].line] == 0) return ht_refuse(error, "ValueError", "%s: %s", m->name, m->required[i].words);
   for (int32_t i = 0; i < m->equal_count; ++i) {
     int64_t one = sizes[m->equal[2 * i]], other = sizes[m->equal[2 * i + 1]];
-    if (one != other)
-      return ht_refuse(error, "ValueError",
-                       "%s: these dimensions make %lld and %lld extents that the model joins element by element; it takes no such request "
-                       "(image sides are often multiples of 32)",
-                       m->name, (long long)one, (long long)other);
+    if (one == other) continue;
+    char left[96] = "", right[96] = "";
+    size_words(m, m->equal[2 * i], left, sizeof left);
+    size_words(m, m->equal[2 * i + 1], right, sizeof right);
+    return ht_refuse(error, "ValueError", "%s: this request makes %s = %lld and %s = %lld, which must be equal; the model takes no such request", m->name, left,
+                     (long long)one, right, (long long)other);
   }
   int64_t extents[HT_MODEL_AXES], count;
   for (int32_t i = 0; i < m->tensor_count; ++i)
