@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copyreg
+from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, Generic
 
 import torch
 
@@ -37,6 +38,10 @@ class ChainClass(type):
     _haotuner_source: type
 
 
+class AbstractChainClass(ChainClass, ABCMeta):
+    """The same for a class with abstract methods, as one that has ``abc.ABC`` among its bases."""
+
+
 def _itself(kind: type) -> type:
     return kind
 
@@ -46,13 +51,24 @@ def _reduced(made: Any) -> Any:
 
 
 copyreg.pickle(ChainClass, _reduced)
+copyreg.pickle(AbstractChainClass, _reduced)
+
+
+def why_no_subclass(source: type) -> str:
+    """Why a class like ``source`` cannot be made without running code of its author; empty if it can."""
+    if type(source) not in (type, ABCMeta):
+        return f"{source.__name__} has a metaclass, {type(source).__name__}"
+    if any("__init_subclass__" in vars(base) for base in source.__mro__[:-1] if base is not Generic):
+        return f"{source.__name__} looks at its subclasses"
+    return ""
 
 
 def class_with(source: type, methods: Mapping[str, FunctionType | Callable[..., Any]]) -> type:
-    """A class like ``source`` with some methods replaced."""
+    """A class like ``source``, of which ``why_no_subclass`` says nothing, with some methods replaced."""
     words = ("__module__", "__qualname__", "__doc__")
     facts = {word: getattr(source, word) for word in words} | {"_haotuner_source": source}
-    return ChainClass(source.__name__, (source,), {**facts, **methods})
+    kind = AbstractChainClass if isinstance(source, ABCMeta) else ChainClass
+    return kind(source.__name__, (source,), {**facts, **methods})
 
 
 def class_of(module: torch.nn.Module) -> type:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Generic
+from typing import Any
 
 import torch
 
 from haotuner.torch.activations import step_of
-from haotuner.torch.chain_calls import class_of, class_with, run_chain, sequential_forward
+from haotuner.torch.chain_calls import class_of, class_with, run_chain, sequential_forward, why_no_subclass
 from haotuner.torch.convolution import is_layer
 from haotuner.torch.folding import is_norm
 from haotuner.torch.rewriting import Path, Rewritten, rewritten
@@ -85,7 +85,10 @@ class _Reader:
     def lines(self, name: str, caller: torch.nn.Module) -> Iterator[list[Any]]:
         """Runs of modules, each of which takes the result of the one before and is alone in that; None for another thing."""
         kind: Any = class_of(caller)
-        if kind.forward is Sequential.forward:
+        if isinstance(caller, torch.jit.ScriptModule):  # compiled: no method of it is Python
+            return
+        why = why_no_subclass(kind)
+        if kind.forward is Sequential.forward and not why:
             self.classes[id(caller)] = self._class(kind, {"forward": sequential_forward})
             yield list(caller)
             return
@@ -98,9 +101,10 @@ class _Reader:
                 self.unread[name or kind.__name__] = f"{method}: {answer.unread}"
             if answer.function is not None:
                 joined[method] = answer.function
+            if answer.function is not None and not why:
                 yield from ([_at(caller, path) for path in chain] for chain in answer.chains)
-        if joined and any("__init_subclass__" in vars(one) for one in kind.__mro__[:-1] if one is not Generic):
-            self.unread[name or kind.__name__] = f"{kind.__name__} looks at its subclasses"
+        if joined and why:
+            self.unread[name or kind.__name__] = why
         elif joined:
             self.classes[id(caller)] = self._class(kind, joined)
 

@@ -105,17 +105,17 @@ class PackedConvolution(PackedLinear):
         self._last = served.bound.meaning.option("layout") in ("nhwc", "nwc")
         super().__init__(served, source, registered, plain=plain, fold=fold)
 
-    def forward(self, x: torch.Tensor, output_size: Any = None) -> torch.Tensor:
-        """The convolution of ``x``, plus the bias. ``output_size``: as the layer's own output_padding makes it."""
-        self._check_call(x, output_size)
-        return super().forward(x)
+    def forward(self, input: torch.Tensor, output_size: Any = None) -> torch.Tensor:
+        """The convolution of ``input``, plus the bias. ``output_size``: as the layer's own output_padding makes it."""
+        self._check_call(input, output_size)
+        return super().forward(input)
 
-    def _check_call(self, x: torch.Tensor, output_size: Any = None) -> None:
+    def _check_call(self, input: torch.Tensor, output_size: Any = None) -> None:
         if output_size is None:
             return
         served: Any = self._linear
         sides = list(served.bound.windows.values())
-        given, size = tuple(output_size)[-len(sides) :], tuple(x.shape[-len(sides) :])
+        given, size = tuple(output_size)[-len(sides) :], tuple(input.shape[-len(sides) :])
         own = tuple(side.out(extent) for side, extent in zip(sides, size, strict=True))
         if given != own:
             raise ValueError(

@@ -143,21 +143,21 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         """Serve what was written into the tensors that ``numbers`` gave."""
         self._replace(self.numbers("weight"), self.numbers("bias") if self._biased else None)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` times the weight, plus the bias."""
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """``input`` times the weight, plus the bias."""
         if not self._count and self.dtype is not torch.float64:
-            return self._typed(x)
+            return self._typed(input)
         alone = None if self.dtype is torch.float64 else self._bind_alone()
         if alone is not None:
-            return alone._typed(x)
-        self._check(x)
-        found: torch.Tensor = self._by_torch(x, *map(self._known, self.tensors()))
+            return alone._typed(input)
+        self._check(input)
+        found: torch.Tensor = self._by_torch(input, *map(self._known, self.tensors()))
         return found
 
-    def with_followers(self, x: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
+    def with_followers(self, input: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
         """The layer and the modules that ``followers`` counted."""
-        self._check_call(x, *more, **named)
-        return self._typed(x)
+        self._check_call(input, *more, **named)
+        return self._typed(input)
 
     def followers(self, modules: Sequence[Any], place: int) -> int:
         """How many of the modules behind ``modules[place]``, which this is, its op computes as they are now."""
@@ -208,7 +208,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             found = x.layout if isinstance(x, torch.Tensor) else type(x).__name__
             raise TypeError(f"{self._linear.name}: x is {found}; expected a strided torch.Tensor")
 
-    def _check_call(self, x: Any) -> None:
+    def _check_call(self, input: Any) -> None:
         """TypeError or ValueError for arguments that the layer alone would not take."""
 
     def _through_operator(self, x: torch.Tensor) -> bool:

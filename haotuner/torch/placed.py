@@ -126,8 +126,9 @@ class PlacedLayer(torch.nn.Linear):  # type: ignore[misc]
         self._operator = operator
         self.train(source.training)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` times the weight, plus the bias."""
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """``input`` times the weight, plus the bias."""
+        x = input
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         if x.dtype is not self._served.dtype or not self._is_served(x):

@@ -95,7 +95,9 @@ def _compiled(
     variables = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free]
     inside = ast.ClassDef(owner.__name__, [], [], [definition], [])
     nothing = ast.arguments([], [], None, [], [], None, [])
-    outer = ast.FunctionDef("enclosing", nothing, [*variables, inside], [])
+    # A method may name its class, as in super(Net, self): a global where the class was defined in a module.
+    known: list[ast.stmt] = [] if owner.__name__ in like.co_freevars else [ast.Global([owner.__name__])]
+    outer = ast.FunctionDef("enclosing", nothing, [*known, *variables, inside], [])
     module = ast.fix_missing_locations(ast.Module([*imports, outer], []))
     flags = 0
     for name in __future__.all_feature_names:
