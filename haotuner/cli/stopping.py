@@ -19,7 +19,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or another signal. After a plain KeyboardInterrupt inside ``exec`` Python ends by SIGINT, whatever its exit code."""
+    """Ctrl-C or another signal. After a plain KeyboardInterrupt in ``exec`` Python would end by SIGINT, not by our code."""
 
 
 class Stopping:

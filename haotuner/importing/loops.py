@@ -327,7 +327,13 @@ class _Loop:
         made = tuple(map(end, self.made))
         goes_on = None if self.goes_on is None else end(self.goes_on)
         outer = len(g.guard)
-        required = [one for one in g.required if not branches.isdisjoint(name for name, _ in one.guard)]
+        sizes = set().union(*(made_dimensions(node.primitive, node.attributes) for node in inside))
+        sizes |= {str(extent) for extent in self.growth.changing.values()}
+        required = [
+            one
+            for one in g.required
+            if not branches.isdisjoint(name for name, _ in one.guard) or not sizes.isdisjoint(dimensions(one.extent))
+        ]
         g.required = [one for one in g.required if one not in required]
         asked = [replace(one, guard=one.guard[outer:]) for one in required]
         graph = replace(_Builder(g, inside, asked).finish(*ends), inputs=())

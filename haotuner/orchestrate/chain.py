@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.graph.extents import Extent
+from haotuner.graph.data_sizes import made_dimensions
+from haotuner.graph.extents import Extent, dimensions
 from haotuner.graph.graph import Graph, Node, bodies
 from haotuner.graph.types import NUMPY_NAMES
 from haotuner.orchestrate.segments import Segment, branches, cut, data_dimensions
@@ -34,14 +35,19 @@ def chain_document(name: str, graph: Graph, segments: Iterable[Segment], models:
 def _steps(segments: Iterable[Segment], models: Iterator[str], table: SizeTable) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     for segment in segments:
-        own: list[dict[str, Any]] = []
-        for one in segment.required:
-            own.append({"do": "required", "words": one.words, **_asked(one.extent, table)})
+        host: list[dict[str, Any]] = []
         for node in segment.host:
             if node.primitive == "loop":
-                own.append(_loop(node, segment.host, models, table))
+                host.append(_loop(node, segment.host, models, table))
             elif node.primitive not in ("loop_result", "turns"):
-                own.append(_host(node, table))
+                host.append(_host(node, table))
+        # What is required of sizes that the host tells here is asked when they are known.
+        told = set().union(*(made_dimensions(node.primitive, node.attributes) for node in segment.host))
+        before, after = list[dict[str, Any]](), list[dict[str, Any]]()
+        for one in segment.required:
+            step = {"do": "required", "words": one.words, **_asked(one.extent, table)}
+            (before if told.isdisjoint(dimensions(one.extent)) else after).append(step)
+        own = [*before, *host, *after]
         if segment.graph is not None:
             ends = {"reads": list(segment.graph.inputs), "makes": list(segment.graph.outputs)}
             own.append({"do": "segment", "model": next(models), **ends})
