@@ -43,10 +43,10 @@ def _spread_wider(mode: str, curve: float) -> Rule:
     return rule
 
 
-def _scales(a: Aten, factors: Sequence[float | None]) -> str | None:
+def _scales(a: Aten, factors: Sequence[float | None] | None) -> str | None:
     """Scales of the coordinates where every factor is given; None: the sizes say them."""
-    known = [one for one in factors if one is not None]
-    if not known or len(known) < len(factors):
+    known = [one for one in factors or () if one is not None]
+    if factors is None or not known or len(known) < len(factors):
         return None
     return a.g.constant(np.array([1.0, 1.0, *map(float, known)], np.float32))
 

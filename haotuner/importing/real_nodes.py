@@ -21,7 +21,10 @@ def real_scalar(g: GraphBuilder, value: Any, dtype: str) -> str:
     if is_number(value):
         return g.constant(float(value), dtype)
     if not isinstance(value, Typed):
-        parts = [real_scalar(g, one, dtype) for one in sympy.fraction(sympy.together(value))]
+        above, below = sympy.fraction(sympy.together(value))
+        if below == 1:  # sympy cannot show of every extent that it is whole, such as what a long floor division leaves
+            return GraphBuilder.add(g, "size", extent=canonical(value), dtype=dtype)
+        parts = [real_scalar(g, one, dtype) for one in (above, below)]
         return GraphBuilder.add(g, "map", *parts, function="div")
     return _cast(g, _step(g, value), dtype)
 

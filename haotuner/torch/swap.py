@@ -134,6 +134,9 @@ class _Swap:
         """Replace every layer that the pack serves."""
         if self.on_cpu:
             self._attention()
+            self._names |= {
+                id(one): name for name, one in self.model.named_modules()
+            }  # what stands for attention has layers
         for name, parent, key, child in layers_of(self.model):
             reads = weight_reads(parent, key) if self.on_cpu and key else None
             reason = why_left(parent, child, self._device)

@@ -136,7 +136,7 @@ def fuzzed(pack: Path, seeds: range, *, numbers: bool) -> tuple[int, int]:
 
 def test_changed_and_sealed_manifests_are_served_right_or_refused_in_words(pack, tmp_path):
     served, refused = fuzzed(Path(shutil.copytree(pack, tmp_path / "pack")), range(80), numbers=False)
-    assert served > 10 and refused > 10
+    assert served > 5 and refused > 10
 
 
 @pytest.mark.slow
