@@ -79,14 +79,14 @@ def not_private(folder: Path) -> str:
     """
     try:
         path = folder.resolve()
-        for place in (path, *path.parents):
-            if not place.exists():
+        for level in (path, *path.parents):
+            if not level.exists():
                 continue
-            facts = place.stat()
-            if facts.st_uid not in ((os.geteuid(),) if place == path else (os.geteuid(), 0)):
-                return f"{place} belongs to another user"
-            if facts.st_mode & _OTHERS_WRITE and (place == path or not facts.st_mode & stat.S_ISVTX):
-                return f"others may write in {place}; chmod go-w {place} ends that"
+            facts = level.stat()
+            if facts.st_uid not in ((os.geteuid(),) if level == path else (os.geteuid(), 0)):
+                return f"{level} belongs to another user"
+            if facts.st_mode & _OTHERS_WRITE and (level == path or not facts.st_mode & stat.S_ISVTX):
+                return f"others may write in {level}; chmod go-w {level} ends that"
     except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
         return f"{folder} cannot be looked at ({getattr(error, 'strerror', None) or error})"
     return ""
@@ -94,9 +94,9 @@ def not_private(folder: Path) -> str:
 
 def _make_private(folder: Path) -> None:
     """A folder, and those above it that are missing, for this user alone whatever the umask says."""
-    for place in (*reversed(folder.parents), folder):
+    for level in (*reversed(folder.parents), folder):
         with contextlib.suppress(FileExistsError):
-            place.mkdir(0o700)
+            level.mkdir(0o700)
 
 
 def trim(folder: Path, most_bytes: int) -> None:

@@ -205,5 +205,5 @@ def _ffi_headers() -> Path:
 
 def _is_full(folder: Path, error: RuntimeError) -> bool:
     """Whether a compiler failed because nothing more can be written to a folder, which it says in its user's language."""
-    told = any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT))
-    return told or os.statvfs(folder).f_bavail == 0
+    reported = any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT))
+    return reported or os.statvfs(folder).f_bavail == 0

@@ -50,10 +50,10 @@ def bench_model(
             dims = dims_of(model)
             of_data = [one for one in model.dims if one not in dims]
             requests = requests_of(text, dims, data=of_data, agreed=agreed_of(model, dims))
-            told = given_of(given, [end.name for end in model.inputs], dims)
+            drawn = given_of(given, [end.name for end in model.inputs], dims)
             found.append(
                 race(
-                    model, files, requests, peers, threads=count, seconds=seconds, environment=environment, given=told,
+                    model, files, requests, peers, threads=count, seconds=seconds, environment=environment, given=drawn,
                     watch=_silent if quiet else tell,
                 )
             )  # fmt: skip

@@ -43,8 +43,8 @@ def steps_document(pack: Path, name: str, shape: str, given: str, threads: int |
 def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> tuple[list[dict[str, Any]], float]:
     """The steps of a request that do something, each with the least time of some calls; and that of the least whole call."""
     dims = dims_of(model)
-    told = given_of(given, [end.name for end in model.inputs], dims)
-    feeds = feeds_of(drawn_ends(model, told), sizes, 0, told)
+    drawn = given_of(given, [end.name for end in model.inputs], dims)
+    feeds = feeds_of(drawn_ends(model, drawn), sizes, 0, drawn)
     rows: list[dict[str, Any]] = []
     seed: dict[str, Any] = {"seed": 0} if isinstance(model, Chain) else {}
     whole = math.inf

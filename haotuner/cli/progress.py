@@ -83,14 +83,14 @@ class Watcher:
         self._stage = self._stage if op else phase  # what was said of the whole run stands beside each op
         where = f"{self._stage}; {where}" if op and self._stage else where
         left = max(0.0, self._budget_s - ((now if self._idle is None else self._idle) - self._begin))
-        said = f"at most {left:.0f} s left" if measures else ""
+        time_left = f"at most {left:.0f} s left" if measures else ""
         if self._bar is not None:
             done = self._budget_s - left if self.begun else 0.0
             seen = self._seen() if measures or self._trials else ""
-            self._bar.update(self._task, completed=done, description=where, seen=seen, left=said)
+            self._bar.update(self._task, completed=done, description=where, seen=seen, left=time_left)
         elif not self._quiet and (not op or now - self._line >= LINE_EVERY_S):
             self._line = now
-            self._say(f"{now - self._begun_at:5.0f} s  {where}" + (f": {self._seen()}, {said}" if measures else ""))
+            self._say(f"{now - self._begun_at:5.0f} s  {where}" + (f": {self._seen()}, {time_left}" if measures else ""))
         if not self._tabled and now - self._begin >= FIRST_TABLE_S and self._best:
             self._tabled = True
             self._say("first look, best single micro-kernel so far:\n" + self._table())

@@ -195,17 +195,17 @@ def _files_of(path: Path, form: str) -> list[Path]:
     if not path.is_dir():
         return [path]
     if form == "jsonl":
-        found = sorted(path.rglob("*.jsonl"))
+        files = sorted(path.rglob("*.jsonl"))
     else:
         others = [one for one in path.rglob("*") if one.is_file() and (is_find_database(one) or is_winners_file(one))]
         every = {*caches_in(path), *others}
         strange = sorted(one for one in every if one not in others and is_something_else(one))
         for one in strange:
             tell(f"{one}: no cache, no find database and no winners: passed over")
-        found = sorted({*every, *(path.rglob("*.jsonl") if not form else ())} - set(strange))
-    if not found:
+        files = sorted({*every, *(path.rglob("*.jsonl") if not form else ())} - set(strange))
+    if not files:
         raise UsageError(f"{path}: no file of format {form or 'kernel-tuner or jsonl'} in this folder")
-    return found
+    return files
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,9 +106,9 @@ def times_table(report: Report, speed: Speed | None) -> str:
         contended = {where for where, row in rows.items() if row.get("contended")}
     else:
         for tuned in report.tuned:
-            asked = [shape["m"] for shape in tuned.task.traffic.shapes()] if tuned.row_tables else []
+            rows_tuned = [shape["m"] for shape in tuned.task.traffic.shapes()] if tuned.row_tables else []
             for table in tuned.row_tables:
-                for m in Span(first=min(asked), last=max(asked)).sample(QUICK_SHAPES):
+                for m in Span(first=min(rows_tuned), last=max(rows_tuned)).sample(QUICK_SHAPES):
                     if m <= len(table.entries):
                         times[tuned.task.op.name, table.threads, m] = table.entries[m - 1].us
     heights = sorted({m for _, _, m in times})

@@ -129,11 +129,11 @@ def tune(
         if file and (op or workload):
             raise UsageError("a model brings its own ops; leave --op and --workload out")
         peers = peers_of(PEERS_HERE if against is None else against)
-        said = shapes or ["dynamic"]
+        ranges = shapes or ["dynamic"]
         seconds = None if budget is None else seconds_of(budget)
         began = time.monotonic()
-        asked = read_models(file, said, serves_on(device), quiet=quiet) if file else None
-        arrivals = arrivals_of(*said) if asked is None else asked.arrivals
+        asked = read_models(file, ranges, serves_on(device), quiet=quiet) if file else None
+        arrivals = arrivals_of(*ranges) if asked is None else asked.arrivals
         if workload is not None:
             arrivals = arrivals.with_own(workload_shapes(workload))
         request = Request(
