@@ -47,7 +47,7 @@ def tune_models(
             watch("", publisher.kept or f"a first pack lies in {request.out}", None)
         except PackInvalid as error:  # kernels that nobody ever ran; tuning leaves out those that fail
             watch("", f"no first pack: {error}", None)
-    until = time.monotonic() + request.seconds  # only measuring is charged to it
+    until = time.monotonic() + request.seconds
     models, reused = _timed(request, lab, watch, until)
     name = _first(request)
     if not watch(name, "search", None):

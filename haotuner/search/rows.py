@@ -214,9 +214,8 @@ class Search:
             if not fresh and confirmed and clock.goes_on():  # the sketch stands; the exact program may still choose others
                 exact = cover(layouts, self.rows, self.shares).kept
                 fresh = [curve.kernel for curve in exact if curve.kernel not in confirmed]
-            if (
-                not fresh and confirmed and clock.goes_on()
-            ):  # what would be kept without a measurement, whatever noise said of it
+            # What would be kept without a measurement is confirmed, too, whatever noise said of it.
+            if not fresh and confirmed and clock.goes_on():
                 fresh = [name for name in self._expected_best() if name not in confirmed and book.measured(name)]
             if not fresh:
                 break
