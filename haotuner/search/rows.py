@@ -201,7 +201,7 @@ class Search:
 
         In other processes, where code and data lie elsewhere, and as compositions of one region, so that the second time is
         a record of its own. Of a kernel that was timed at some shapes of its probe only, the others come first. False if it
-        was cut short.
+        was cut short before a set stood.
         """
         book, lab, clock = self.book, self.lab, self.clock
         confirmed: set[str] = set()
@@ -210,13 +210,14 @@ class Search:
                 return False
             layouts = book.layouts(self.judged(), self.effort.caution)
             sketched = sketch(layouts, self.rows, self.shares)
-            fresh = [curve.kernel for curve in sketched if curve.kernel not in confirmed]
+            fresh, stands = [curve.kernel for curve in sketched if curve.kernel not in confirmed], False
             if not fresh and confirmed and clock.goes_on():  # the sketch stands; the exact program may still choose others
                 exact = cover(layouts, self.rows, self.shares).kept
                 fresh = [curve.kernel for curve in exact if curve.kernel not in confirmed]
             # What would be kept without a measurement is confirmed, too, whatever noise said of it.
             if not fresh and confirmed and clock.goes_on():
                 fresh = [name for name in self._expected_best() if name not in confirmed and book.measured(name)]
+                stands = True
             if not fresh:
                 break
             once_more = {name: _as_regions(book.probes[name]) for name in fresh}
@@ -230,7 +231,7 @@ class Search:
                     if isinstance(record.outcome, Timed):
                         book.confirm(trial, record.outcome.median_us)
                 if len(records) < len(trials) and name not in book.failed:
-                    return False
+                    return stands
             confirmed.update(fresh)
         return True
 
