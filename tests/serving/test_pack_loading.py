@@ -92,7 +92,7 @@ def test_libraries_that_are_no_regular_files_of_a_sane_size(copied):
     path.unlink()
     with path.open("wb") as stream:
         stream.truncate(300 << 30)  # sparse
-    refused(copied, "over 1024 MiB")
+    refused(copied, "more than 1 GiB")
 
 
 def test_a_linked_manifest_is_not_followed(copied, tmp_path):

@@ -278,7 +278,7 @@ def test_a_request_whose_extents_do_not_meet_is_refused_before_anything_is_read(
     model = written("m", graph, Greedy(graph).steps)
     schedule = Schedule.of(model.schedule, "m")
     assert schedule.values({"seq": 5, "other": 5})
-    with pytest.raises(UsageError, match="that the model joins"):
+    with pytest.raises(UsageError, match="which must be equal"):
         schedule.values({"seq": 5, "other": 4})
     pairs = agreements(graph)
     assert not unmet(pairs, {"seq": 5, "other": 5}) and "seq = 5" in unmet(pairs, {"seq": 5, "other": 4})
