@@ -9,7 +9,7 @@ TORCH ?=
 TORCH_VERSION ?= torch==2.13.0
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: tune tune-model test test-all check bench gpu-bundle links clean
+.PHONY: tune tune-model test test-device test-long test-all check bench gpu-bundle links clean
 
 # A zip unpacked by a tool that knows no links leaves text files in their place.
 links:
@@ -43,8 +43,12 @@ tune-model: $(VENV)/.installed
 	$(BIN)/haotuner bench $(MODEL_OUT) --only $(MODEL_NAME) --file "$(MODEL_FILE)" --shapes 'DynamicDimension_0=1..6;DynamicDimension_1=32..960'
 
 # Two processes (pytest-xdist); a file stays in one, so that its fixtures are made once. The last line says what was skipped.
-test: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+# What a change to the CPU side can break. test-device: the CUDA side without a GPU. test-long: further variants.
+test: TESTS ?= not slow and not long and not device
+test-device: TESTS ?= device and not slow
+test-long: TESTS ?= long and not slow and not device
+test test-device test-long: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "$(TESTS)"
 
 # Every variant, fuzzers and soaks: up to an hour.
 test-all: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import kept, run_folder, skipped
+from tests import kept, run_folder, skipped, tiers
 
 GOLDEN = Path(__file__).parent / "golden"
 # Files of a quarter of a minute of a core and more, the longest first.
@@ -97,7 +97,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files come first, so that no process ends a run with one alone; Makefile asks xdist to keep the order."""
+    """Files of a tier are marked; long files come first, so that no process ends a run with one alone."""
+    for item in items:
+        if tiers.is_device(item.path.relative_to(Path(__file__).parent)):
+            item.add_marker("device")
     if config.getoption("--skipped"):
         skipped.keep_asked(config, items)
     places = {name: place for place, name in enumerate(LONG)}

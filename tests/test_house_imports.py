@@ -96,11 +96,11 @@ def test_a_test_file_skips_without_a_package_that_make_test_does_not_install():
     "source, count",
     [
         ("import numpy, tvm, sklearn\nimport pytest", 0),
-        ("import onnx", 1),
-        ("import pytest\nonnx = pytest.importorskip('onnx')\nfrom onnx import helper", 0),
-        ("import pytest\nfrom onnx import helper\nonnx = pytest.importorskip('onnx')", 1),
-        ("import pytest\ndef test():\n    pytest.importorskip('onnx')\nimport onnx", 1),
-        ("def test():\n    import onnx", 0),
+        ("import onnxruntime", 1),
+        ("import pytest\nonnxruntime = pytest.importorskip('onnxruntime')\nfrom onnxruntime import helper", 0),
+        ("import pytest\nfrom onnxruntime import helper\nonnxruntime = pytest.importorskip('onnxruntime')", 1),
+        ("import pytest\ndef test():\n    pytest.importorskip('onnxruntime')\nimport onnxruntime", 1),
+        ("def test():\n    import onnxruntime", 0),
         ("from haotuner.torch.linear import Linear", 1),  # through a module of ours
         ("import pytest\npytest.importorskip('torch')\nfrom haotuner.torch.linear import Linear", 0),
     ],

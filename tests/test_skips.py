@@ -33,6 +33,7 @@ def test_only_what_can_be_included_is_offered():
     assert includable({"torch": 4})[0].endswith("(torch is not installed; skipped: 4). `make test TORCH=1` includes it.")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["one process", "xdist"])
 def test_the_last_line_of_a_run_without_torch_says_how_to_include_it(more, tmp_path):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")

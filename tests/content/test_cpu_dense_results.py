@@ -74,6 +74,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     yield Built(path, kernels, {kernel: module.get_function(kernel.name) for kernel in kernels})
 
 
+@pytest.mark.long
 def test_every_depth_is_exact_on_whole_numbers(built: Built) -> None:
     for kernel in built.kernels:
         for k in DEPTHS:

@@ -71,6 +71,7 @@ def built(kind: OpKind, chosen: list[MicroKernel]) -> dict[str, Any]:
     return {kernel.name: made[kernel.name] for kernel in chosen}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_program_computes_its_kind_on_any_extents_and_strides(name: str) -> None:
     rng = np.random.default_rng(0)

@@ -84,6 +84,7 @@ def schedules(graph: Graph) -> list[Schedule]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", GROUPS)
 def test_every_schedule_computes_the_graph(name: str) -> None:
     graph = GROUPS[name]

@@ -20,6 +20,7 @@ n = onnx.helper.make_node
 OTHERS = ("element type", "has no place", "are not supported")  # what is refused, in words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "op", ["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "QLinearConv", "QLinearMatMul"]
 )

@@ -25,6 +25,7 @@ OPS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", OPS)
 def test_nothing_is_missing_in_a_library_that_times_kernels(spec: str, tmp_path: Path) -> None:
     op, device, out = Op.parse(spec), find_device("cpu", measure=False), tmp_path / "timed.so"

@@ -150,6 +150,7 @@ TILED: dict[str, Callable[[GraphBuilder], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("tiles", "masked"), [((2, 1, 0), True), ((1, 2, 3), False), ((2, 2, 4), True)])
 @pytest.mark.parametrize("name", TILED)
 def test_bytes_of_tiles_are_counted(name: str, tiles: tuple[int, ...], masked: bool) -> None:
@@ -179,6 +180,7 @@ TURNED: dict[str, Callable[[GraphBuilder], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tiles", [(2, 1, 0), (1, 3, 0)])
 @pytest.mark.parametrize("name", TURNED)
 def test_squares_are_turned_and_their_bytes_counted(name: str, tiles: tuple[int, ...]) -> None:

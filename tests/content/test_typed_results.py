@@ -34,6 +34,7 @@ OPS = (
 TILES = ((1, 3, 1, 1, 0), (4, 2, 2, 2, 16))  # rows, vectors, vectors of a panel, unroll, words ahead
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("way", ("dot", "wide"))
 def test_every_type_is_right(target: tuple[str, int], way: Ways, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_steps_that_read_tensors_or_compute_long_stay_programs() -> None:
     assert None not in found and len(set(found)) == len(STEPPED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS)
 def test_one_pass_has_the_bits_of_three(target: tuple[str, int], tmp_path: Path) -> None:
     mcpu, lanes = target

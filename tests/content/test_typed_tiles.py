@@ -138,6 +138,7 @@ def test_the_plain_c_has_the_bits_of_the_instructions_and_sums_go_on(tmp_path: P
     assert np.array_equal(found[0].view(np.int32), found[1].view(np.int32)) and not (found[0] == 1).any()
 
 
+@pytest.mark.long
 def test_programs_on_tiles_multiply_in_tiles_and_leave_them(tmp_path: Path) -> None:
     programs = []
     for spec in (OPS[0], OPS[2], OPS[4]):

@@ -11,6 +11,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.doors.command import command, environment, haotuner
 from tests.standin.patience import WALL_S
 
@@ -70,6 +72,7 @@ def _keys(db: Path) -> list[str]:
         return [row[0] for row in connection.execute("select trial_key from record")]
 
 
+@pytest.mark.long
 def test_one_interrupt_writes_a_pack_and_ends_with_3(cache: Path, tmp_path: Path) -> None:
     run = started(cache, tmp_path)
     wait_for(tmp_path / "pack.records.db", 6, run)

@@ -25,6 +25,7 @@ def shell(words: str, cache: Path, folder: Path) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

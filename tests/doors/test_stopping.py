@@ -25,6 +25,7 @@ def begun(cache: Path, folder: Path, *words: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_an_op_that_was_not_measured_has_no_regret_and_shares_the_kernels(cache: Path, tmp_path: Path) -> None:
     run = begun(cache, tmp_path, "--json", "--threads", "1")
     wait_for(tmp_path / "pack.records.db", 12, run)
@@ -61,6 +62,7 @@ def test_before_the_first_op_there_is_no_pack_to_write(cache: Path, tmp_path: Pa
     assert b"Traceback" not in err
 
 
+@pytest.mark.long
 def test_a_second_signal_stops_at_once(cache: Path, tmp_path: Path) -> None:
     run = begun(cache, tmp_path)
     wait_for(tmp_path / "pack.records.db", 3, run)

@@ -38,6 +38,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
+@pytest.mark.long
 def test_evaluate_prints_one_json_document(db: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transfer", "evaluate", "--db", db, "--target", "a4000", "--samples", "0,16", "--seeds", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -61,6 +62,7 @@ def test_fit_writes_a_model_for_a_device_that_has_no_records(
     assert "no records of h200" in printed.err
 
 
+@pytest.mark.long
 def test_report_writes_a_page_and_prints_one_json_document(
     db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,6 +223,7 @@ def test_ctrl_c_ends_with_3_and_a_word(db: str, monkeypatch: Any, capsys: pytest
     assert capsys.readouterr().err.strip() == "haotuner: stopped"
 
 
+@pytest.mark.long
 def test_verbose_says_what_was_read_and_what_the_gauge_saw(
     db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ class Scores(torch.nn.Module):  # type: ignore[name-defined, misc]
         return torch.softmax(torch.log1p(x * x), -1)
 
 
+@pytest.mark.long
 def test_a_file_of_torch_export_is_tuned_like_any_model(cache: Path, tmp_path: Path) -> None:
     from haotuner.torch import export
 

@@ -51,6 +51,7 @@ def test_the_results_are_right_all_the_same(guessed: tuple[Path, Any]) -> None:
         assert np.allclose(pack.op("dense_n48_k32").bind(weight)(x), x @ weight.T, atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_host_that_cannot_run_an_absent_device_says_that_results_were_not_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def refused(path: Path, said: str) -> None:
         load_model(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["forest", "zero-shot", "residual"])
 def test_what_is_not_changed_is_opened(saved: dict[str, bytes], kind: str, tmp_path: Path) -> None:
     path = changed(saved[kind], tmp_path / "model", lambda header: None)

@@ -62,6 +62,7 @@ def test_the_counts_add_up_for_the_readme_op() -> None:
     assert scores == sorted(scores, reverse=True) and all(0 < score <= 1.01 for score in scores)
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None)
 @given(device=DEVICES, n=EXTENT, k=EXTENT, first=st.integers(1, 40), more=st.integers(0, 3000))
 def test_any_cpu_and_op_keep_a_kernel_of_one_row_and_the_counts_add_up(

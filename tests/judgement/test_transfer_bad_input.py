@@ -132,6 +132,7 @@ def test_features_that_are_no_numbers_cost_their_rows_only() -> None:
     ] == [1]
 
 
+@pytest.mark.long
 def test_halves_too_small_to_rank_are_refused_and_a_survey_goes_on_without() -> None:
     few = records(NARROW, kernels=KERNELS[:1]) + records(NARROW, kernels=KERNELS[1:2])
     found = read_records([*records(WIDE, kernels=KERNELS[::4]), *records(COUSIN, kernels=KERNELS[::4]), *few], find_device)

@@ -68,6 +68,7 @@ def found_by(work: Any, given: Any, jobs: list[int], processes: int) -> dict[str
     return {key: answer["found"] for key, answer in answers.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [1, 2])
 def test_jobs_are_worked_out_in_processes_and_their_errors_come_back(processes: int) -> None:
     assert found_by(_scaled, 2.0, [1, 2, 3], processes) == {"1": 2.0, "2": 4.0, "3": 6.0}
@@ -84,6 +85,7 @@ def _dead(given: float, job: int) -> float:
     return given
 
 
+@pytest.mark.long
 def test_a_process_that_dies_is_said() -> None:
     with pytest.raises(HaotunerError, match="a process of the report died.*--jobs 1"):
         found_by(_dead, 2.0, [1, 2], 2)
@@ -108,6 +110,7 @@ def _labels(table: Any, job: int) -> float:
     return float(np.sum(table.labels)) + job
 
 
+@pytest.mark.long
 def test_a_run_told_as_plain_values_gives_the_same_report(two: DeviceTables) -> None:
     asked = Evaluation(target="cousin", counts=(0, 16), seeds=2)
     runs = runs_of(two, FAMILY, asked)

@@ -69,6 +69,7 @@ def test_a_target_whose_relatives_are_all_there_is_says_so() -> None:
         evaluate_family(read(WIDE, COUSIN), FAMILY, Evaluation(target="cousin", counts=(0,), seeds=1, split="architecture"))
 
 
+@pytest.mark.long
 def test_a_report_has_every_split_and_reuses_runs_with_the_same_sources(document: dict[str, Any]) -> None:
     facts = document["families"][FAMILY]
     assert {split: set(by) for split, by in facts["splits"].items()} == {

@@ -39,6 +39,7 @@ def document(two: DeviceTables, kept: dict[str, dict[str, Any]]) -> dict[str, An
     return survey(two, counts=(0, 16, 32), seeds=1, keep=kept.__setitem__)
 
 
+@pytest.mark.long
 def test_both_splits_of_every_target_and_the_tests_of_the_family_are_there(document: dict[str, Any]) -> None:
     facts = json.loads(json.dumps(document))["families"][FAMILY]
     assert set(facts["devices"]) == {"wide", "cousin"} and {"ablate", "permute", "funnel"} <= set(facts)

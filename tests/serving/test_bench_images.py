@@ -73,6 +73,7 @@ def test_a_pack_of_convolutions_is_raced_as_it_is_served(tmp_path):
     assert ours.plan({"b": 2, "h": 5, "w": 7}) == "cell 1" and ours.overhead_ns(0.0) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("peer", ["torch_eager:TorchEager", "onnxruntime_cpu:OnnxruntimeCpu", "openvino_cpu:OpenvinoCpu"])
 def test_peers_compute_what_they_are_told(peer: str):
     module = peer.partition(":")[0]

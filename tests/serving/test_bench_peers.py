@@ -61,6 +61,7 @@ def test_a_peer_is_right_with_every_weight_and_any_number_of_rows(processes, nam
 TYPES = {"torch": ("bf16", "fp16"), "onednn": ("bf16", "int8"), "onnxruntime": ("int8",), "openvino": ("int8",)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in HOST.peers if name != "inductor"])
 def test_a_peer_is_right_in_its_types_and_refuses_others(processes, name):
     if name in processes.missing:

@@ -78,6 +78,7 @@ def test_a_contender_that_fails_is_told_at_once() -> None:
         RetryCrowded(Looks(1.9).as_processes(), 2).block(fails)
 
 
+@pytest.mark.long
 def test_the_machine_looks_and_then_computes_as_much_as_before() -> None:
     machine = Machine(Setting(threads=2))
 
@@ -87,5 +88,5 @@ def test_the_machine_looks_and_then_computes_as_much_as_before() -> None:
     before = operations()
     assert before >= 2 * CALL_FLOPS
     looks = sorted(machine.crowding() for _ in range(100))
-    assert 0.5 < looks[10] < 20, "one look alone may fall into a time slice of somebody else's"
+    assert looks[10] > 0.5 and looks[0] < 20, "looks may fall into time slices of others: all but a few on a busy machine"
     assert operations() == before, "a look makes an eighth of the rounds"

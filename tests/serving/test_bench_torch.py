@@ -23,6 +23,7 @@ class Weighed(torch.nn.Module):  # type: ignore[name-defined, misc]
         return torch.softmax(self.layer(x) * mask[..., None], 1)
 
 
+@pytest.mark.long
 def test_no_request_waits_for_torchs_compiler(tmp_path: Path) -> None:
     """Sizes are 1, equal and different; only what was warmed is compiled, and the names of inputs may be others."""
     from haotuner.bench.model_torch import CompiledProgram

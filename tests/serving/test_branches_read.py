@@ -61,6 +61,7 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "given"), REQUESTS)
 def test_a_call_answers_as_the_reference(pack, graphs, name, given):
     model = pack.model(name)

@@ -169,6 +169,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SANITIZED = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
+@pytest.mark.long
 def test_calls_swaps_and_starvation_under_address_sanitizer(address):
     for threads in ("1", "3"):
         run([address / "drive", "quiet", address / "one", threads], 40, **SANITIZED)
@@ -182,11 +183,13 @@ def thread_build(folder: Path) -> Path:
     return cc([HERE / "drive.c", *LIBRARY], folder / "drive", *TSAN, *WRAPPED)
 
 
+@pytest.mark.long
 def test_races_under_thread_sanitizer(tmp_path):
     drive = thread_build(tmp_path)
     run([drive, "race", tmp_path / "one", tmp_path / "two", "1500", "64"], 100, TSAN_OPTIONS="halt_on_error=1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [("-O1", "-DCOUNT_ALL"), ASAN, TSAN], ids=["plain", "address", "thread"])
 def test_threads_bind_and_free_linears_of_one_pack(tmp_path, flags):
     """Their weights lie in shared chunks: every result is right, and memory is given back."""
@@ -197,6 +200,7 @@ def test_threads_bind_and_free_linears_of_one_pack(tmp_path, flags):
     assert "errors=0" in run(command, 100, TSAN_OPTIONS="halt_on_error=1", **SANITIZED).stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [ASAN, TSAN], ids=["address", "thread"])
 def test_shared_terms_under_sanitizers(tmp_path, flags):
     """Sums over k whose parts are computed by several threads, called by several at once while packs are swapped."""
@@ -208,6 +212,7 @@ def test_shared_terms_under_sanitizers(tmp_path, flags):
     run(command, 100, TSAN_OPTIONS="halt_on_error=1", **SANITIZED)
 
 
+@pytest.mark.long
 def test_sixty_four_threads_while_packs_are_swapped_and_closed(plain, made, tmp_path):
     """Zero errors, zero wrong results, and memory that does not grow over the second half."""
     other = c_pack(tmp_path / "other", [packed_op(DENSE, 4, 4)])

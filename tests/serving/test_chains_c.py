@@ -35,6 +35,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return cc(sources, folder / "chains", *ASAN, *LOOSE, *WRAPPED), folder, request.param
 
 
+@pytest.mark.long
 def test_nothing_is_read_or_written_past_its_end(program):
     assert run([program[0], "schedules", "1500", "5", program[1]], 120).stdout == "refused=1 ran=1 failed=1\n"
 

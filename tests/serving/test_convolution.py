@@ -70,6 +70,7 @@ def shapes(op: Op, draw: np.random.Generator, count: int) -> list[Shape]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spec", "kept", "shape"),
     [
@@ -110,6 +111,7 @@ def test_every_shape_is_right_with_any_strides(pack, spec):
         assert np.array_equal(bound(inputs["x"][:1][0]), want[0])  # one image without the axis b
 
 
+@pytest.mark.long
 def test_a_pack_verifies(path):
     assert verify(path) == []
 

@@ -58,6 +58,7 @@ def sizes(op: Op) -> list[Shape]:
     return [Shape.of({"b": b, **({"h": h} if "h" in op.dynamic else {}), "w": w}) for b, h, w in found]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_shape_is_right(pack, spec):
     op = Op.parse(spec)

@@ -51,6 +51,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder / "pack"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [*PLAIN, *OTHERS])
 def test_every_size_is_right(path: Path, spec: str) -> None:
     op = Op.parse(spec)

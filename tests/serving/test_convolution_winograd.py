@@ -123,6 +123,7 @@ def test_two_outputs_each_way_are_exact_on_whole_numbers(pack):
     assert np.array_equal(pack.op(op.name).bind(inputs["weight"])(inputs["x"]), judge.reference(op, inputs))
 
 
+@pytest.mark.long
 def test_a_pack_verifies_and_says_what_it_holds(path):
     assert verify(path) == []
     with haotuner.load(path) as pack:
@@ -132,6 +133,7 @@ def test_a_pack_verifies_and_says_what_it_holds(path):
         assert judge.computed_by(entry.kernels) == {"filtered": "6"}
 
 
+@pytest.mark.long
 def test_epilogues_follow(tmp_path):
     level = best_level()
     ops = [filtering_conv(spec, LANES[level]) for spec in FUSED]

@@ -73,6 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "pack"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [FP32, BF16, INT8, PLAIN, CONV, CONV_BF16, CONV_INT8])
 def test_c_computes_epilogues_and_types(library: Any, folder: Path, name: str) -> None:
     served = Fused(library, folder, name)
@@ -131,6 +132,7 @@ def run(served: Fused, tensors: list[Tensor]) -> int:
     return int(served.library.ht_run(served.found, given, len(tensors), None, ctypes.byref(served.error)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [CONV_BF16, CONV_INT8, PRODUCT])
 def test_odd_tensors_of_other_types_are_served_or_refused(library: Any, folder: Path, name: str) -> None:
     """Odd shapes, strides and types; those that reach beyond their memory have none, so the check alone must see it."""

@@ -26,6 +26,7 @@ def fuzz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fuzzer(tmp_path_factory.mktemp("fuzz"))
 
 
+@pytest.mark.long
 def test_every_kept_seed_has_its_outcome(fuzz):
     assert len(SEEDS) > 20
     for mode, seed, outcome in SEEDS:

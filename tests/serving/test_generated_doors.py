@@ -129,6 +129,7 @@ def in_place(path: Path) -> dict[str, list[int]]:
     return {name: [i for i, one in enumerate(entry.inputs) if one.in_place] for name, entry in entries.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 2])
 def test_from_c(made: Any, program: Path, tmp_path: Path, threads: int) -> None:
     path, ops = made

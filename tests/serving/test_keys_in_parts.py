@@ -59,6 +59,7 @@ def shapes(op: Op) -> Iterator[Shape]:
         yield Shape.of({axis: own.get(axis, 3) for axis in op.dynamic})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", SPECS)
 def test_parts_are_right_and_to_the_same_bits_on_any_threads(path: Path, spec: str) -> None:
     op, found = Op.parse(spec), dict[Shape, list[Any]]()

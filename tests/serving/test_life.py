@@ -57,6 +57,7 @@ def test_many_threads_call_at_once(made, weight, threads):
         assert calls >= 8 * 150 + 59
 
 
+@pytest.mark.long
 def test_counters(made, weight):
     script = """
         import haotuner, numpy as np, json, sys
@@ -230,6 +231,7 @@ def test_pools_do_not_grow_with_packs_opened_and_closed(made, weight):
     assert count() <= before + 2
 
 
+@pytest.mark.long
 def test_calls_at_interpreter_exit(made):
     script = """
         import atexit, sys, haotuner, numpy as np

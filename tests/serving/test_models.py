@@ -345,6 +345,7 @@ def test_a_trace_of_a_model_that_makes_no_sense_is_refused(name, tmp_path):
         requests_of("batch=1..4", ("batch", "seq"))
 
 
+@pytest.mark.long
 def test_sizes_of_a_region_go_their_own_way(tmp_path, capsys):
     """Two plans in one model: each computes the same, from one arena, and times are those of the steps that ran."""
     graph = GRAPHS["encoder"]

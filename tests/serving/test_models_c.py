@@ -60,6 +60,7 @@ def program(folder: Path, sanitizers: tuple[str, ...]) -> tuple[Path, Path]:
 MODES = {"schedules": ("3000", "ran="), "feeds": ("400", "ran="), "callers": ("10", "wrong=0")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_read_or_written_past_its_end(models, mode):
     count, words = MODES[mode]

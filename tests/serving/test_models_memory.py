@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.serving.memory_refused import preloaded
 from tests.serving.model_memory import CHAIN, NAME
 from tests.serving.model_packs import model_pack
@@ -10,6 +12,7 @@ from tests.serving.test_models_segments import GRAPHS as CHAINS
 from tests.standin.forking import Forking
 
 
+@pytest.mark.long
 def test_every_piece_of_memory_may_be_refused(tmp_path):
     path = model_pack(tmp_path / "pack", {NAME: GRAPHS[NAME], CHAIN: CHAINS[CHAIN]})
     apart = Forking(preloaded(tmp_path), ["tests.serving.model_memory"])

@@ -119,6 +119,7 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", GRAPHS)
 def test_order_is_that_of_numpy(path, name):
     for threads in (1, 2):

@@ -136,6 +136,7 @@ def test_products_of_bytes_take_scales_bias_and_rounding_along() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(1, 3, 9, 12), (3, 3, 17, 8)])
 def test_bytes_are_those_of_the_plain_graph_to_a_step_and_sums_exactly(pack: Path, shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)

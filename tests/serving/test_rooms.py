@@ -72,6 +72,7 @@ def test_rooms_go_with_their_thread(path):
         assert mapped_bytes() - before < SLACK
 
 
+@pytest.mark.long
 def test_rooms_go_with_the_library(path):
     def served() -> None:
         with haotuner.load(path, threads=1) as pack:

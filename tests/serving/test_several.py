@@ -109,6 +109,7 @@ def test_what_is_written_lies_apart(pack: Any) -> None:
         op.run(x, x)
 
 
+@pytest.mark.long
 def test_verify_looks_at_every_output(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert verify(path, most_flops=1e5) == []
     beside = judge._beside

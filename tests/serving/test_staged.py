@@ -75,6 +75,7 @@ def drawn(op: Op, m: int, n: int) -> dict[str, Any]:
     return judge.draw(op, Shape.of(m=m, n=n), np.random.default_rng([m, n]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", list(SPECS))
 def test_stages_are_right_for_every_size_and_for_rows_without_room(pack: Any, spec: str) -> None:
     op = Op.parse(spec)

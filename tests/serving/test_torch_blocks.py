@@ -107,6 +107,7 @@ def close(found: Any, want: Any) -> bool:
     return found.dtype is want.dtype and bool(torch.allclose(found.float(), want.float(), atol=loose, rtol=loose))
 
 
+@pytest.mark.long
 def test_norms_are_folded_and_activations_fused_where_a_forward_shows_them(pack: Any) -> None:
     given, served = net(), net()
     told = adapter.swap(served, pack)

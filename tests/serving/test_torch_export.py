@@ -72,6 +72,7 @@ def exported(tmp_path: Path, kind: str) -> tuple[Any, Any, Any]:
     return module, graph, lambda batch, side: (torch.randn(batch, 3, side + 9, 2 * side + 8),)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["encoder", "net"])
 def test_a_graph_computes_what_the_module_does_at_any_size(kind, tmp_path):
     module, graph, inputs = exported(tmp_path, kind)
@@ -88,6 +89,7 @@ def test_a_graph_computes_what_the_module_does_at_any_size(kind, tmp_path):
                 np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_dimensions_may_only_be_named_and_inputs_be_given_by_name():
     from haotuner.torch import export
 
@@ -147,6 +149,7 @@ def test_every_operator_without_a_rule_is_listed():
         export(Odd(), (torch.ones(3, 3),))
 
 
+@pytest.mark.long
 def test_sizes_for_which_a_module_does_something_else_are_refused(tmp_path):
     from haotuner.torch import export
 
@@ -168,6 +171,7 @@ def test_a_file_that_is_none_is_refused_in_words(tmp_path):
         read_exported(tmp_path / "m.pt2")
 
 
+@pytest.mark.long
 def test_samples_of_an_image_and_logarithms_near_1():
     from haotuner.torch import export
 
@@ -228,6 +232,7 @@ def right_at(module: Any, made: Any, axes: Any, *sizes: tuple[int, ...]) -> None
             np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_recurrent_layers_keep_their_length(kind):
     """torch itself fixes it to the example's, without a word where ``Dim.AUTO`` is asked for."""
@@ -281,6 +286,7 @@ class Turned(nn.Module):  # type: ignore[name-defined, misc]
         return torch.view_as_real(torch.view_as_complex(x.reshape(*x.shape[:2], 4, 2)) * turns).flatten(2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [Spectrum, Filtered, Mixed, Turned])
 def test_complex_numbers_are_two_real_ones(kind):
     """And Fourier transforms are products; rotations of positions are written so, too."""

@@ -20,6 +20,7 @@ from tests.serving.torch_functions import FUNCTIONS, laws  # noqa: E402  needs t
 MANY = 2000  # rows of draws: their means are within 5 deviations of it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.__name__)
 def test_operators_give_what_torch_gives(function: Callable[[Any], Any]) -> None:
     check(Called(function), drawn)

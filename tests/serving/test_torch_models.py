@@ -39,6 +39,7 @@ MASKS = ("none", "left", "scattered", "causal", "both")
 CASES = list(itertools.product((False, True), (False, True), ("relu", "gelu"), MASKS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("norm_first", "batch_first", "activation", "masks"), CASES)
 @pytest.mark.parametrize("last_norm", [False, True])
 def test_encoders_give_what_they_gave(encoder_pack, norm_first, batch_first, activation, masks, last_norm):

@@ -133,6 +133,7 @@ def drawn(count: int) -> Any:
     return torch.from_numpy(np.random.default_rng(count).standard_normal((count, 8)).astype(np.float32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(FUNCTIONS))
 def test_operators_give_what_torch_gives(name: str) -> None:
     check(Called(FUNCTIONS[name]), drawn)
@@ -148,6 +149,7 @@ def test_weights_in_bf16_are_read_by_their_bits() -> None:
     np.testing.assert_array_equal(np.sort(held["bfloat16"], None), np.sort(module.weight.detach().float().numpy(), None))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_layers_with_a_state_are_one_operator_a_layer(kind: str) -> None:
     torch.manual_seed(0)

@@ -63,6 +63,7 @@ def test_operators_are_recorded(chained):
         assert close(torch.func.vmap(served)(X[:, None])[:, 0], plain(X))
 
 
+@pytest.mark.long
 def test_chains_compiled_without_operators(chained):
     torch._dynamo.reset()
     plain, served, _ = twins(block(), chained)

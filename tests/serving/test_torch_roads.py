@@ -71,6 +71,7 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
 NEEDS = {"layer": ["bias_gelu", "bias_residual"], "windows": ["silu", "bias_residual"], "image": ["dense_n16_k8_bias_relu"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["layer", "windows", pytest.param("image", marks=pytest.mark.slow)])
 def test_both_files_need_the_same_ops_and_compute_the_same(kind, tmp_path):
     from tests.serving.torch_roads import by_both, ops_of
@@ -132,6 +133,7 @@ EINSUMS = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("equation", EINSUMS)
 def test_einsum_is_read_whole(equation):
     from haotuner.torch import export
@@ -150,6 +152,7 @@ PRODUCTS = [((5,), (5,)), ((5,), (5, 3)), ((5,), (2, 5, 3)), ((2, 5), (5,)), ((2
             ((3, 4, 5), (2, 1, 5, 6)), ((3, 0), (0, 2))]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shapes", PRODUCTS)
 def test_products_of_any_rank(shapes):
     from haotuner.torch import export

@@ -41,6 +41,7 @@ def test_the_same_bits_on_either_pool(shared, made, weight):
         adapter.share_threads(shared)
 
 
+@pytest.mark.long
 def test_no_second_pool_is_started(made):
     script = """
         import os, sys, torch, haotuner, haotuner.torch as adapter
@@ -102,6 +103,7 @@ def test_new_outputs_come_from_torch(made, weight):
         assert not torch.equal(y, z)
 
 
+@pytest.mark.long
 def test_new_outputs_are_given_back(made, weight):
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -140,6 +142,7 @@ def swapped(path: Path, register: bool) -> tuple[Any, Any]:
     return net, want
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("register", [True, False], ids=["whole", "with_breaks"])
 def test_a_compiled_model_keeps_what_it_calls(made, register):
     net, want = swapped(made.path, register)

@@ -52,6 +52,7 @@ def model(kind: Any = None) -> Any:
     return torch.nn.Sequential(torch.nn.Linear(8, 24), torch.nn.GELU(), torch.nn.Linear(24, 8)).to(kind).eval()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_a_linear_and_its_activation_are_one_op(pack: Any, kind: Any) -> None:
     given, served, x = model(kind), model(kind), torch.randn(5, 8).to(kind)

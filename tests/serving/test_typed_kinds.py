@@ -112,15 +112,18 @@ def pack(folder: Path) -> Iterator[Pack]:
         yield opened
 
 
+@pytest.mark.long
 def test_every_op_verifies(folder: Path) -> None:
     assert verify(folder, most_flops=1e6) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", [level for level in LEVELS if level != best_level()])
 def test_every_op_verifies_on_an_older_level(tmp_path: Path, level: str) -> None:
     assert verify(made(tmp_path, level), most_flops=1e5) == []
 
 
+@pytest.mark.long
 def test_the_promise_of_bits_is_checked_for_every_kind(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_named_model_of_any_kind_says_how_far_off_it_is_and_adds_trees_of_the_
         assert (said[0] == said[1]).all() and (said[0] != said[2]).any()
 
 
+@pytest.mark.long
 def test_what_transfer_learnt_of_several_sources_shares_what_is_measured_first_among_them(tmp_path: Path) -> None:
     fitted = fit_model(read_records([*records(WIDE), *records(NARROW, odd=-0.6)], find_device), COUSIN)
     save_model(fitted.model, tmp_path / "model")

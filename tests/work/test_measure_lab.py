@@ -114,6 +114,7 @@ def test_a_record_says_what_drift_was_taken_out_of_it(lab: Lab, device: Device) 
     assert all(0 < float(record.facts["drift"]) < 16 for record in (first, again))
 
 
+@pytest.mark.long
 def test_a_record_of_several_threads_says_whether_they_shared_a_core(device: Device) -> None:
     """What is usual for one thread count is not for another: four threads on two cores always share them."""
     lab = new_lab(device, MemoryStore())
@@ -125,6 +126,7 @@ def test_a_record_of_several_threads_says_whether_they_shared_a_core(device: Dev
         lab.close()
 
 
+@pytest.mark.long
 def test_a_large_call_gets_time_in_proportion(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     lab, limits = new_lab(device, MemoryStore()), {}
 
@@ -190,6 +192,7 @@ def test_resume_measures_nothing_again(device: Device, store: MemoryStore, lab: 
         again.close()
 
 
+@pytest.mark.long
 def test_a_resumed_session_keeps_the_pace_of_its_first_look(device: Device, store: MemoryStore, lab: Lab) -> None:
     """Times of both runs are divided by what was lost since the same moment."""
     (first,) = lab.measure([trial(name(device, 1), 61)])
@@ -207,6 +210,7 @@ def test_without_resume_or_under_another_policy_nothing_is_reused(device: Device
         other.close()
 
 
+@pytest.mark.long
 def test_closing_stops_the_processes_and_removes_the_files(device: Device) -> None:
     own = new_lab(device, MemoryStore())
     own.measure([trial("no_family__mr1_nr16_pw16_ku1_vl16", 1)])

@@ -51,6 +51,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_an_answer_and_the_next_job_runs(fault: str, worker: Child, sound: Path, tmp_path: Path) -> None:
     body, kind, words = FAULTS[fault]

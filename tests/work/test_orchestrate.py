@@ -284,6 +284,7 @@ def test_a_request_whose_extents_do_not_meet_is_refused_before_anything_is_read(
     assert not unmet(pairs, {"seq": 5, "other": 5}) and "seq = 5" in unmet(pairs, {"seq": 5, "other": 4})
 
 
+@pytest.mark.long
 def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
     prices = Measured([{"batch": 3, "seq": 17}, {"batch": 8, "seq": 300}], 60.0)
     plan = Exact(softmax_of_rows(), prices)

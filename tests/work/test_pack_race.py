@@ -52,6 +52,7 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return told(model_pack(folder / "one", {"net": net()})), told(model_pack(folder / "other", {"net": net()}, exact=False))
 
 
+@pytest.mark.long
 def test_two_packs_are_raced_where_they_mean_the_same(packs, tmp_path):
     one, other = packs
     assert comparable(one, other) and comparable(one, one) and not comparable(tmp_path / "none", one)

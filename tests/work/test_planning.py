@@ -64,6 +64,7 @@ def sharing() -> Searched:
     return lab, kept_of(lab)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("time_for", [10, 25, 80])
 def test_out_of_time_a_way_to_share_that_was_not_timed_looks_no_better_than_one_that_was(
     sharing: Searched, time_for: int
@@ -191,6 +192,7 @@ def moody() -> tuple[Moody, Sequence[Curve]]:
     return lab, kept_of(lab)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 2])
 def test_close_compositions_of_small_shapes_are_timed_in_more_processes(
     moody: tuple[Moody, Sequence[Curve]], threads: int

@@ -36,6 +36,7 @@ def test_a_row_is_a_winner_of_a_device_as_far_as_it_is_known(tmp_path: Path) -> 
     assert table.winners[2].device.facts == {} and table.notes == ("1 devices of which nothing but the name is known",)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("odd", "reason"),
     [

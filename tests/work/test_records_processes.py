@@ -55,6 +55,7 @@ def python(code: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
+@pytest.mark.long
 def test_writers_killed_at_random_moments_lose_no_committed_record(tmp_path):
     """kill -9 while two processes write; what append had returned for is there, and the file is sound."""
     path, chance = tmp_path / "records.db", random.Random(20)

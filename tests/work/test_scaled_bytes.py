@@ -16,6 +16,7 @@ def drawn(*shape: int, low: int = -127) -> Any:
     return DRAW.integers(low, 128, shape, np.int8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(64, 96), (32, 16, 3, 3), (5000, 1)])
 @pytest.mark.parametrize("each", [True, False])
 @pytest.mark.parametrize("low", [-127, -128, -7])

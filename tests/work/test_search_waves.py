@@ -39,6 +39,7 @@ def the_table(tuned: Tuned) -> CellTable:
     return table
 
 
+@pytest.mark.long
 def test_one_search_looks_at_all_families_and_the_plan_is_near_brute_force() -> None:
     tuned, lab = run()
     assert tuned.strategy == "waves" and len(FAMILIES) >= 2
@@ -84,6 +85,7 @@ def test_failed_kernels_are_left_out_and_the_run_goes_on() -> None:
         tune(SMALL, broken.as_lab(), MMA)
 
 
+@pytest.mark.long
 def test_a_run_without_time_still_plans_and_one_that_is_resumed_measures_nothing_twice() -> None:
     hasty = tune(replace(SMALL, budget_s=0.0), FakeGpuLab().as_lab(), MMA)
     assert hasty.stopped == "budget" and 0 < hasty.measured <= TASK.effort.least_kernels and the_table(hasty).entries

@@ -52,6 +52,7 @@ def unmeasured() -> NDArray[np.float64]:
     return true_us(tune(asked, Nothing(CORE).as_lab(), FAMILY).row_tables[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))])
 def test_a_tuned_plan_is_no_slower_than_one_without_measurements(seed: int, unmeasured: NDArray[np.float64]) -> None:
     lab = Noisy(CORE, seed=seed)

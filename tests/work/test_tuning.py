@@ -41,6 +41,7 @@ def tuned(lab: FakeLab) -> Tuned:
     return tune(replace(TASK, threads=(1, 2)), lab.as_lab(), FAMILY)
 
 
+@pytest.mark.long
 def test_it_converges_long_before_the_budget_and_the_candidates_are_used_up(tuned: Tuned) -> None:
     assert tuned.stopped == "converged" and tuned.seconds < TASK.budget_s
     assert FIRST_BATCH <= tuned.measured < len(tuned.funnel.kept)

@@ -156,6 +156,7 @@ class Counting(Measured):
         super()._time(groups)
 
 
+@pytest.mark.long
 def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatch, tmp_path):
     store, graph = MemoryStore(), two_layers()
     model = asked_model("net", graph, "batch=1..4;seq=1..64", tmp_path / "net.onnx")
