@@ -9,7 +9,7 @@ TORCH ?=
 TORCH_VERSION ?= torch==2.13.0
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: tune tune-model test test-device test-long test-all check bench gpu-bundle links clean
+.PHONY: tune tune-model test test-device test-long test-all check docs bench gpu-bundle links clean
 
 # A zip unpacked by a tool that knows no links leaves text files in their place.
 links:
@@ -58,6 +58,14 @@ check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, into build/site. Strict: a broken link or an unknown name in a reference ends it.
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
 
 # The peers are large: only the benchmark brings them.
 bench: $(VENV)/.installed

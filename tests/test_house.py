@@ -44,6 +44,7 @@ IMPORT_NAMES = {
     "scikit-learn": "sklearn",
     "nvidia-ml-py": "pynvml",
     "pytest-xdist": "xdist",
+    "mkdocs-material": "material",
 }
 
 
