@@ -1,8 +1,8 @@
-"""Tune an operator once for a whole range of shapes; serve it from a pack.
+"""Operators and whole models, tuned once for a range of shapes and served from a pack.
 
     pack = haotuner.load("pack")
-    linear = pack.op("dense_n2304_k768").bind(weight)
-    y = linear(x)
+    answer = pack.model("model").run({"x": array})
+    y = pack.op("dense_n2304_k768").bind(weight)(x)
 
 Serving needs numpy and tvm-ffi; ``haotuner.tune`` needs the ``[tune]`` extra.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,14 @@ STREAM = "bert_base: a stream of 1000 requests of 99 sizes, threads: 1"  # the s
 FEATURES = 10  # lines that say what a first version can do
 # Pages for people that were written before the rules of words: what is still against them. A count may only fall.
 OLDER = {"docs/transfer.md": 7}
+QUESTIONS = {"What", "Whether", "How", "Where", "Open", "Get", "Return", "Returns", "Give", "Let", "Replace"}
+OLDER_DOCSTRINGS = {  # as OLDER, of the public interface
+    "haotuner.torch.model.ServedModel",
+    "haotuner.torch.needed.ops_of",
+    "haotuner.torch.swap.swap",
+    "haotuner.torch.ops.register",
+    "haotuner.torch.ops.share_threads",
+}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
@@ -192,6 +201,34 @@ def test_the_front_page_says_what_the_page_of_results_says():
         assert f"**{rows[peer][4].split()[0]}x faster**" in row
         assert f"{rows['ours'][1]}, theirs {rows[peer][1]}" in row
     assert set(ratios(results, SECTION)) == set(NAMES), "what the picture is drawn from"
+
+
+def public() -> list[tuple[str, ast.AST]]:
+    """Classes and functions that the reference of Python shows, by their dotted names."""
+    shown = []
+    for name in re.findall(r"^::: (\S+)", (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8"), re.M):
+        parts = name.split(".")
+        (split,) = (end for end in range(1, len(parts) + 1) if (ROOT.joinpath(*parts[:end])).with_suffix(".py").is_file())
+        node: ast.AST = ast.parse(ROOT.joinpath(*parts[:split]).with_suffix(".py").read_text(encoding="utf-8"))
+        for part in parts[split:]:
+            (node,) = (one for one in ast.iter_child_nodes(node) if getattr(one, "name", "") == part)
+        shown.append((name, node))
+    return shown
+
+
+def test_docstrings_of_the_public_interface_say_first_what_a_thing_is():
+    wrong = {}
+    for name, node in public():
+        assert isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        text = ast.get_docstring(node) or ""
+        assert text, f"{name} has no docstring"
+        told = prose.faults(text.replace("``", "`"))
+        if text.startswith("`") or text.split()[0] in QUESTIONS:
+            told.append(f"begins with {text.split()[0]!r}, not with what it is")
+        if told:
+            wrong[name] = told
+    assert set(wrong) <= OLDER_DOCSTRINGS, wrong
+    assert set(wrong) == OLDER_DOCSTRINGS, "mended: take it out of OLDER_DOCSTRINGS"
 
 
 def test_files_that_design_names_exist():

@@ -19,7 +19,7 @@ Counts = dict[str, dict[Any, int]]
 
 
 class Capture:
-    """Counts calls a shape from ``start`` (or ``with``) to ``stop``; read and written at any time, also in between.
+    """A count of calls for each shape, from ``start`` (or ``with``) to ``stop``; read and written at any time.
 
     The counting is one relaxed add in the native call. Memory is bounded: an extent is exact up to 4096, beyond it in 64
     steps an octave; of an op with several dynamic axes some 5,000 different shapes are counted. Calls of every handle of
@@ -114,5 +114,8 @@ class Capture:
 
 
 def capture(pack: Pack) -> Capture:
-    """``with haotuner.capture(pack) as seen: …serve…`` then ``seen.write("trace.csv")``."""
+    """A recorder of the shapes that a pack serves.
+
+    ``with haotuner.capture(pack) as seen: …serve…``, then ``seen.write("trace.csv")``.
+    """
     return Capture(pack)

@@ -26,7 +26,9 @@ BLOCK_FLOATS = 1 << 22  # weights are packed 16 MiB at a time, so that a memory-
 
 
 class Linear:
-    """``y = linear(x)`` or ``linear(x, out=y)``; x is ``(…, k)`` float32, inner stride 1, rows evenly spaced.
+    """A dense layer with its weight: ``y = linear(x)`` or ``linear(x, out=y)``.
+
+    x is ``(…, k)`` float32, inner stride 1, rows evenly spaced.
 
     Takes numpy arrays, CPU torch tensors and other DLPack tensors; the result is of x's kind. Concurrent calls are
     allowed, also while the pack is closed or swapped. With ``out`` nothing is allocated.

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class Model(ModelHandle[ModelBound]):
-    """``model.run({"x": array})`` gives outputs by name. Calls may run at the same time; each has memory of its own.
+    """A whole model: ``model.run({"x": array})`` gives outputs by name.
+
+    Calls may run at the same time; each has memory of its own.
 
     It answers on when its pack is handed over, from the new pack. PackClosed once the pack that serves it was closed.
     """

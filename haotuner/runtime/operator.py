@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class Operator:
-    """``y = op.run(a, b)`` or ``op.run(a, b, out=y)``: numpy arrays, CPU torch tensors or other DLPack tensors.
+    """An operator that binds nothing: ``y = op.run(a, b)`` or ``op.run(a, b, out=y)``.
+
+    Operands are numpy arrays, CPU torch tensors or other DLPack tensors.
 
     An operand may have more axes than the op says: the leading ones are folded into its first axis, if evenly spaced.
     Concurrent calls are allowed.

@@ -181,8 +181,8 @@ class Pack:
     def stats(self) -> dict[str, dict[str, int]]:
         """Calls, fallbacks (served by what was not tuned for them) and out-of-range shapes of each op.
 
-        A fallback is a call with a thread count that has no plan; on a device, one that another device's plan serves, or
-        another kernel than the planned one, since the tensors' alignment or memory for partial sums was not there.
+        A fallback is a call with a thread count that has no plan. On a device it is one that another device's plan serves,
+        or another kernel than the planned one: the tensors' alignment, or memory for partial sums, was not there.
         """
         function = self.library().function("ht_stats")
         found = {}
@@ -360,7 +360,7 @@ def load(
     check_weights: bool = True,
     max_request_bytes: SupportsIndex | None = None,
 ) -> Pack:
-    """Open a pack for serving with ``threads`` threads.
+    """An open pack that serves with ``threads`` threads.
 
     None: the tuned count that is nearest to the cores and CPU time that this process may use, and not above where there is
     one. A warning says of an unverified pack, and of one that was made for another CPU, that it is.
