@@ -9,7 +9,7 @@ import pytest
 from tests.guides.follow import ROOT, Command, File, GuideWrong, apply, blocks, copied, follow, main, run
 from tests.standin.patience import WALL_S
 
-GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+GUIDES = sorted([ROOT / "docs" / "quickstart.md", *(ROOT / "docs" / "guides").glob("*.md")])
 GUIDE = """# A guide
 
 ```python title=pkg/new.py
