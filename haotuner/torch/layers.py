@@ -77,11 +77,30 @@ def why_left(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
         return "attention reads its output projection's weight itself, unless its input projection is served"
     if is_lazy(layer):
         return "its weight has no size yet: call the model once, then swap"
+    if why := _why_computed(layer):
+        return why
     if type(layer) not in LAYERS and not stored_by_input(layer):
         kind = type(layer)
         name = f"{kind.__module__}.{kind.__qualname__}"
         return f"{name} is not served, only nn.Linear, and convolutions of one and two axes, themselves"
     return _why_special(layer) or _why_weight(layer, place)
+
+
+def _why_computed(layer: Any) -> str:
+    """Why a weight that is computed anew at each call cannot be packed; empty for another."""
+    if torch.nn.utils.parametrize.is_parametrized(layer):
+        names = ", ".join(layer.parametrizations)
+        return f"{names} is parametrized, computed at each call: torch.nn.utils.parametrize.remove_parametrizations first"
+    for hook in layer._forward_pre_hooks.values():
+        kind = type(hook)
+        if kind.__module__.startswith("torch.nn.utils."):
+            how = (
+                "prune.remove"
+                if kind.__module__.endswith(".prune")
+                else "torch.nn.utils.remove_weight_norm, …_spectral_norm"
+            )
+            return f"{kind.__name__} computes a tensor of it at each call: make that permanent first ({how})"
+    return ""
 
 
 def _why_special(layer: Any) -> str:
