@@ -11,6 +11,7 @@ from haotuner.torch.attention import unserved
 from haotuner.torch.convolution import DTYPES, KINDS, LAYERS, dtype_word, prefers_last, reason_of, spec_of
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.placed import PlacedLayer
+from haotuner.torch.weights import PackedWeight
 
 SERVED = (PackedLinear, PlacedLayer)
 _FORWARDS = {kind: kind.forward for kind in LAYERS}  # a class whose forward is another now computes something else
@@ -27,7 +28,8 @@ def layers_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, st
             if child is None or isinstance(child, SERVED):  # an earlier swap's
                 continue
             weight = getattr(child, "weight", None)
-            if is_lazy(child) or _quantised(child) or (isinstance(weight, torch.Tensor) and _matrix(child, weight)):
+            own = isinstance(weight, torch.Tensor) and not _of_a_child(child, weight)
+            if is_lazy(child) or _quantised(child) or (own and _matrix(child, weight)):
                 yield f"{path}.{key}" if path else key, parent, key, child
 
 
@@ -135,6 +137,13 @@ def _why_weight(layer: Any, place: str | None) -> str:
 def _quantised(child: torch.nn.Module) -> bool:
     """Whether it is a layer of torch's own quantised ones, whose weight is no parameter."""
     return callable(getattr(child, "set_weight_bias", None))
+
+
+def _of_a_child(module: torch.nn.Module, weight: torch.Tensor) -> bool:
+    """Whether a module shows the weight of a layer in it as its own, as an adapter of peft does."""
+    if isinstance(weight, PackedWeight):
+        return True
+    return any(weight is one for child in module.children() for one in child.parameters())
 
 
 def _matrix(child: torch.nn.Module, weight: torch.Tensor) -> bool:
