@@ -16,6 +16,7 @@ class Snapshot:
     """
 
     __slots__ = ("_address", "_alias", "_bytes", "_dtype", "_memory", "_size", "_tensor", "copy")
+    _memory: Any
 
     def __init__(self, tensor: Any) -> None:
         self.copy: torch.Tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
