@@ -13,11 +13,13 @@ import torch
 from haotuner.torch.layer import PackedLinear
 
 
-def run_chain(modules: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+def run_chain(modules: Sequence[Any], *args: Any, haotuner_then: Sequence[Any] = (), **kwargs: Any) -> Any:
     """The result of the last module: the first takes the arguments, each other the result of the one before.
 
+    ``haotuner_then``: modules behind ``modules``, which the caller looked up behind the arguments.
     Whether a layer's op computes what follows is looked up at every call, from what the modules are at that moment.
     """
+    modules = (*modules, *haotuner_then)
     place, alone = 0, torch.nn.modules.module._has_any_global_hook()
     while place < len(modules):
         module = modules[place]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -79,8 +79,8 @@ class _Reader:
     def __init__(self) -> None:
         self.classes: dict[int, type] = {}
         self.unread: dict[str, str] = {}
-        self._methods: dict[FunctionType, Rewritten] = {}
-        self._made: dict[tuple[type, tuple[str, ...]], type] = {}
+        self._methods: dict[tuple[FunctionType, frozenset[str]], Rewritten] = {}
+        self._made: dict[tuple[type, tuple[Any, ...]], type] = {}
 
     def lines(self, name: str, caller: torch.nn.Module) -> Iterator[list[Any]]:
         """Runs of modules, each of which takes the result of the one before and is alone in that; None for another thing."""
@@ -93,10 +93,12 @@ class _Reader:
             yield list(caller)
             return
         joined: dict[str, Any] = {}
-        for method, owner, function in _methods(kind, caller):
-            if function not in self._methods:
-                self._methods[function] = rewritten(function, owner, run_chain)
-            answer = self._methods[function]
+        layers, behind = _names_of(caller)
+        names = layers | behind
+        for method, owner, function in _methods(kind, layers, behind):
+            if (function, names) not in self._methods:
+                self._methods[function, names] = rewritten(function, owner, names, run_chain)
+            answer = self._methods[function, names]
             if answer.unread:
                 self.unread[name or kind.__name__] = f"{method}: {answer.unread}"
             if answer.function is not None:
@@ -109,20 +111,21 @@ class _Reader:
             self.classes[id(caller)] = self._class(kind, joined)
 
     def _class(self, kind: type, methods: dict[str, Any]) -> type:
-        key = kind, tuple(methods)
+        key = kind, tuple(methods.items())
         if key not in self._made:
             self._made[key] = class_with(kind, methods)
         return self._made[key]
 
 
-def _methods(kind: type, caller: torch.nn.Module) -> Iterator[tuple[str, type, FunctionType]]:
+def _names_of(caller: torch.nn.Module) -> tuple[frozenset[str], frozenset[str]]:
+    """Names of children that are or have a layer, and of those that are or have what may follow one."""
+    children = {key: list(child.modules()) for key, child in caller._modules.items() if child is not None}
+    layers = frozenset(key for key, inside in children.items() if any(map(is_layer, inside)))
+    return layers, frozenset(key for key, inside in children.items() if any(is_norm(one) or step_of(one) for one in inside))
+
+
+def _methods(kind: type, layers: Set[str], behind: Set[str]) -> Iterator[tuple[str, type, FunctionType]]:
     """(name, class that defines it, function) of methods that may call a layer and what follows it."""
-    layers = {key for key, child in caller._modules.items() if child is not None and any(map(is_layer, child.modules()))}
-    behind = {
-        key
-        for key, child in caller._modules.items()
-        if child is not None and any(is_norm(one) or step_of(one) for one in child.modules())
-    }
     if not layers or not behind:
         return
     seen: set[str] = set()
@@ -130,14 +133,14 @@ def _methods(kind: type, caller: torch.nn.Module) -> Iterator[tuple[str, type, F
         if owner is torch.nn.Module:
             return
         for name, function in vars(owner).items():
-            if name in seen:
+            if name in seen or name == "__init__":  # which names the modules, and calls none of them
                 continue
             seen.add(name)
             if isinstance(function, FunctionType) and _names(function, layers) and _names(function, behind):
                 yield name, owner, function
 
 
-def _names(function: FunctionType, keys: set[str]) -> bool:
+def _names(function: FunctionType, keys: Set[str]) -> bool:
     return not keys.isdisjoint(function.__code__.co_names)
 
 

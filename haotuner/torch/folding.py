@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from haotuner.torch.activations import is_plain
+from haotuner.torch.snapshot import Snapshot
 
 NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)
 
@@ -39,12 +40,13 @@ class Fold:
 
     def __init__(self, norm: Any) -> None:
         self.norm, self.lock = norm, threading.Lock()
-        self._seen: tuple[Any, ...] = ()
+        self._eps: float | None = None
+        self._seen: tuple[Snapshot | None, ...] = ()
 
     def moved(self, norm: Any) -> Fold:
         """The same of a copy of the norm."""
         other = Fold(norm)
-        other._seen = self._seen
+        other._eps, other._seen = self._eps, tuple(None if one is None else one.of_none() for one in self._seen)
         return other
 
     def usable(self) -> bool:
@@ -53,9 +55,14 @@ class Fold:
         return type(norm) in NORMS and not norm.training and is_plain(norm) and norm._buffers.get("running_var") is not None
 
     def current(self) -> bool:
-        """Whether the norm's numbers are those that were folded."""
+        """Whether the norm's numbers are those that were folded. They are compared, so that no write goes unseen."""
         seen = self._seen
-        return bool(seen) and self.norm.eps == seen[0] and all(map(_same, _numbers(self.norm), seen[1:]))
+        if not seen or self.norm.eps != self._eps:
+            return False
+        return all(
+            tensor is None if snapshot is None else snapshot.shows(tensor)
+            for tensor, snapshot in zip(_numbers(self.norm), seen, strict=True)
+        )
 
     def forget(self) -> None:
         """Fold anew at the next call: the convolution's own weight is another."""
@@ -66,8 +73,9 @@ class Fold:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Weight and bias, float32, of the convolution that computes both. ``groups``: of a transposed one, else None."""
         eps = self.norm.eps
-        numbers = tuple(None if one is None else one.detach().clone() for one in _numbers(self.norm))
-        self._seen = eps, *numbers
+        snapshots = tuple(None if one is None else Snapshot(one) for one in _numbers(self.norm))
+        self._eps, self._seen = eps, snapshots
+        numbers = (None if one is None else one.copy for one in snapshots)
         gain, offset, mean, variance = (None if one is None else one.float() for one in numbers)
         scale = torch.rsqrt(variance + eps)
         scale = scale if gain is None else scale * gain
@@ -85,10 +93,3 @@ class Fold:
 def _numbers(norm: Any) -> tuple[Any, ...]:
     parameters, buffers = norm._parameters, norm._buffers
     return parameters["weight"], parameters["bias"], buffers["running_mean"], buffers["running_var"]
-
-
-def _same(one: Any, other: Any) -> bool:
-    if one is None or other is None:
-        return one is other
-    alike = one.dtype is other.dtype and one.device == other.device and one.shape == other.shape
-    return alike and bool(torch.equal(one, other))

@@ -15,7 +15,8 @@ from haotuner.runtime.pack import Pack
 from haotuner.torch.activations import is_plain, step_of
 from haotuner.torch.defining import is_recorded, refuse_recording, refuse_tangent
 from haotuner.torch.folding import Fold
-from haotuner.torch.layer_state import HOOKS, checked_state, plain_layer
+from haotuner.torch.layer_state import HOOKS, checked_state, groups_of, plain_layer
+from haotuner.torch.named_tensors import NamedTensors, no_other_weight
 from haotuner.torch.ops import Registered, packed_tensor, tensor_of, torch_type
 from haotuner.torch.weights import PackedWeight
 from haotuner.words.op import Op
@@ -42,6 +43,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         self._named = tuple(key for key in source.__dict__ if not key.startswith("_") and key != "training")
         self.__dict__.update({key: source.__dict__[key] for key in self._named})
         self._shape, self._biased = tuple(source.weight.shape), source.bias is not None
+        self.__dict__["_parameters"] = NamedTensors(self, linear.name, tuple(self.tensors()))
         self._linear, self._fold, self._plain_name = linear, fold, plain or linear.name
         self._own = torch_type(linear.bound.op.operands[0].dtype)  # what the product takes; the packed weight stays of it
         steps = Op.parse(linear.name).epilogue
@@ -76,7 +78,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         fold = None if norm is None else Fold(norm)
         weight, bias = source.weight.detach(), None if source.bias is None else source.bias.detach()
         if fold is not None:
-            weight, bias = fold.folded(weight, bias, _groups(source))
+            weight, bias = fold.folded(weight, bias, groups_of(source))
         made = pack.op(name).bind(weight.to(source.weight.dtype).contiguous(), bias)
         return cls(made, source, registered, plain=plain, fold=fold)
 
@@ -104,6 +106,12 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             )
         else:
             super().__setattr__(name, value)
+
+    def register_parameter(self, name: str, param: Any) -> None:
+        """As torch does; UsageError where a served weight is to be one of another name, as pruning does."""
+        if isinstance(param, PackedWeight):
+            raise no_other_weight(self._linear.name, name)
+        super().register_parameter(name, param)
 
     def handed_out(self, tensor: PackedWeight) -> None:
         """Note a tensor that shows the layer's numbers until another is assigned."""
@@ -182,7 +190,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             return False
         with fold.lock, torch.inference_mode(False), torch.no_grad():
             bias = self.numbers("bias") if self._biased else None
-            weight, row = fold.folded(self.numbers("weight"), bias, _groups(self))
+            weight, row = fold.folded(self.numbers("weight"), bias, groups_of(self))
             self._linear.rebind(weight.to(self._own).contiguous(), row)
             self._show()
         return True
@@ -270,13 +278,11 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         copy = self.__class__.__new__(self.__class__)
         memo[id(self)] = copy
         shared: dict[str, Any] = {"_linear": self._linear.twin(), "_alone": None, "_registered": self._registered}
+        parameters: Any = self._parameters
         shared |= {
-            "_operator": self._operator,
-            "_fold": None,
-            "_buffers": dict(self._buffers),
-            "_numbers": {},
-            "_former": None,
-        }
+            "_parameters": parameters.moved(copy, memo),
+            "_operator": self._operator, "_fold": None, "_buffers": dict(self._buffers), "_numbers": {}, "_former": None,
+        }  # fmt: skip
         copy.__dict__.update(
             {key: shared[key] if key in shared else deepcopy(one, memo) for key, one in self.__dict__.items()}
         )
@@ -390,8 +396,3 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             self.__dict__["_alone"] = None
             if self._registered is not None and self._count:
                 self._bind_alone()
-
-
-def _groups(layer: Any) -> int | None:
-    """Groups of a transposed convolution; None of another layer."""
-    return layer.groups if getattr(layer, "transposed", False) else None

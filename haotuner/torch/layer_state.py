@@ -37,3 +37,8 @@ def plain_layer(kind: Any, weight: torch.Tensor, bias: torch.Tensor | None, trai
     layer.register_parameter("weight", torch.nn.Parameter(weight))
     layer.register_parameter("bias", None if bias is None else torch.nn.Parameter(bias))
     return layer.train(training)
+
+
+def groups_of(layer: Any) -> int | None:
+    """Groups of a transposed convolution; None of another layer."""
+    return layer.groups if getattr(layer, "transposed", False) else None

@@ -11,6 +11,7 @@ from haotuner.torch.attention import unserved
 from haotuner.torch.convolution import DTYPES, KINDS, LAYERS, dtype_word, prefers_last, reason_of, spec_of
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.placed import PlacedLayer
+from haotuner.torch.weights import PackedWeight
 
 SERVED = (PackedLinear, PlacedLayer)
 _FORWARDS = {kind: kind.forward for kind in LAYERS}  # a class whose forward is another now computes something else
@@ -27,7 +28,8 @@ def layers_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, st
             if child is None or isinstance(child, SERVED):  # an earlier swap's
                 continue
             weight = getattr(child, "weight", None)
-            if is_lazy(child) or _quantised(child) or (isinstance(weight, torch.Tensor) and _matrix(child, weight)):
+            own = isinstance(weight, torch.Tensor) and not _of_a_child(child, weight)
+            if is_lazy(child) or _quantised(child) or (own and _matrix(child, weight)):
                 yield f"{path}.{key}" if path else key, parent, key, child
 
 
@@ -77,11 +79,30 @@ def why_left(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
         return "attention reads its output projection's weight itself, unless its input projection is served"
     if is_lazy(layer):
         return "its weight has no size yet: call the model once, then swap"
+    if why := _why_computed(layer):
+        return why
     if type(layer) not in LAYERS and not stored_by_input(layer):
         kind = type(layer)
         name = f"{kind.__module__}.{kind.__qualname__}"
         return f"{name} is not served, only nn.Linear, and convolutions of one and two axes, themselves"
     return _why_special(layer) or _why_weight(layer, place)
+
+
+def _why_computed(layer: Any) -> str:
+    """Why a weight that is computed anew at each call cannot be packed; empty for another."""
+    if torch.nn.utils.parametrize.is_parametrized(layer):
+        names = ", ".join(layer.parametrizations)
+        return f"{names} is parametrized, computed at each call: torch.nn.utils.parametrize.remove_parametrizations first"
+    for hook in layer._forward_pre_hooks.values():
+        kind = type(hook)
+        if kind.__module__.startswith("torch.nn.utils."):
+            how = (
+                "prune.remove"
+                if kind.__module__.endswith(".prune")
+                else "torch.nn.utils.remove_weight_norm, …_spectral_norm"
+            )
+            return f"{kind.__name__} computes a tensor of it at each call: make that permanent first ({how})"
+    return ""
 
 
 def _why_special(layer: Any) -> str:
@@ -116,6 +137,13 @@ def _why_weight(layer: Any, place: str | None) -> str:
 def _quantised(child: torch.nn.Module) -> bool:
     """Whether it is a layer of torch's own quantised ones, whose weight is no parameter."""
     return callable(getattr(child, "set_weight_bias", None))
+
+
+def _of_a_child(module: torch.nn.Module, weight: torch.Tensor) -> bool:
+    """Whether a module shows the weight of a layer in it as its own, as an adapter of peft does."""
+    if isinstance(weight, PackedWeight):
+        return True
+    return any(weight is one for child in module.children() for one in child.parameters())
 
 
 def _matrix(child: torch.nn.Module, weight: torch.Tensor) -> bool:

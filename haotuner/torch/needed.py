@@ -1,9 +1,9 @@
-"""``ops_of``: which ops a model needs."""
+"""``ops_of``: which ops a model needs, and the shapes that its layers see."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,31 +14,47 @@ from haotuner.torch.chains import Chain, chains
 from haotuner.torch.convolution import KINDS, any_last
 from haotuner.torch.folding import unfoldable
 from haotuner.torch.layers import first_spec, is_lazy, layers_of, projection_of, why_left
+from haotuner.torch.workload import Call, Needed, image_shape, row_shape
+from haotuner.words.shape import Shape
 
 
-def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> dict[str, int]:
+def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> Needed:
     """``{--op spec: times}`` of the linears and convolutions that ``swap`` could serve, the most frequent first.
 
     ``fuse``: a layer with an activation behind it is one op, a batch norm in between included. ``times`` counts layers; with
     ``example``, the arguments of one run of the model (under ``torch.inference_mode``), it counts their calls in that run.
+    The answer then also has the shapes that each layer saw, which ``write_trace`` writes for ``haotuner tune --shapes``.
     """
     model = getattr(model, "_orig_mod", model)  # compiled: what it compiles, for its code calls no hooks
     if example and any(map(is_lazy, model.modules())):
         with torch.inference_mode(False), torch.no_grad():
             model(*example)  # lazy layers become plain ones
     found = {name: child for name, parent, _, child in layers_of(model) if not why_left(parent, child, None)}
-    attention = [
-        child for child in model.modules() if isinstance(child, torch.nn.MultiheadAttention) and not unserved(child)
-    ]
-    found |= {f"attention {place}": child for place, child in enumerate(attention)}
+    attention = {
+        name: child
+        for name, child in model.named_modules()
+        if isinstance(child, torch.nn.MultiheadAttention) and not unserved(child)
+    }
+    found |= {f"attention {name}": child for name, child in attention.items()}
     after = chains(model).by_layer if fuse else {}
     kept, others = {id(child) for child in found.values()}, any_last(model)
     steps = {place: chain for place, chain in after.items() if chain.step and place in kept}
     if not example:
-        return dict(Counter(spec for child in found.values() for spec in _wanted(child, steps, others)).most_common())
+        return Needed(Counter(spec for child in found.values() for spec in _wanted(child, steps, others)))
     counts: Counter[str] = Counter()
+    seen: Counter[Call] = Counter()
+
+    def note(name: str, layer: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        specs = _wanted(layer, steps, others)
+        counts.update(specs)
+        tensors = [one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor)]
+        seen.update((name, spec, shape) for spec, shape in _shapes(layer, specs, tensors) if shape is not None)
+
+    names = {id(child): name.removeprefix("attention ") for name, child in reversed(found.items())}
     hooks = [
-        child.register_forward_pre_hook(lambda module, _: counts.update(_wanted(module, steps, others)))
+        child.register_forward_pre_hook(
+            lambda layer, inputs, named: note(names[id(layer)], layer, inputs, named), with_kwargs=True
+        )
         for child in {id(child): child for child in found.values()}.values()
     ]
     try:
@@ -47,7 +63,21 @@ def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> dict[st
     finally:
         for hook in hooks:
             hook.remove()
-    return dict(counts.most_common())
+    return Needed(counts, seen)
+
+
+def _shapes(layer: Any, specs: list[str], tensors: list[torch.Tensor]) -> Iterator[tuple[str, Shape | None]]:
+    """(op, shape) of one call of a layer with these tensors."""
+    if isinstance(layer, torch.nn.MultiheadAttention):
+        projection, output = specs
+        query, key, value = tensors[:3]
+        joined = query is key and key is value  # which is one product
+        for x in (query,) if joined else (query, key, value):
+            yield projection, row_shape(x)
+        yield output, row_shape(query)
+    elif tensors:
+        x = tensors[0]
+        yield specs[0], image_shape(x, len(layer.kernel_size)) if type(layer) in KINDS else row_shape(x)
 
 
 def _wanted(layer: Any, steps: Mapping[int, Chain], others: bool) -> list[str]:

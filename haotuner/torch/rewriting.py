@@ -2,7 +2,9 @@
 
 A module that takes another's result alone is read off the source: as an argument, ``self.act(self.layer(x))``, or from a
 local that is overwritten or never read again, ``h = self.layer(x)`` and ``h = self.act(h)`` right behind. Such calls become
-``run_chain((self.layer, self.act), x)``, which calls both where nothing fused serves them. No forward is run.
+``run_chain((self.layer, self.act), x)``, which calls both where nothing fused serves them. What a later statement calls is
+looked up behind the arguments, as they may change it: ``run_chain((self.layer,), x, haotuner_then=(self.act,))``. No forward
+is run.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ import inspect
 import linecache
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 Path = tuple[str, ...]  # attributes and constant indices from ``self`` to a module: ("block", "0")
+THEN = "haotuner_then"  # the keyword for modules of a later statement
 RUN_CHAIN = "__haotuner_run_chain__"  # the name of ``run_chain`` in a rewritten method, a variable of its closure
 _READS_LOCALS = {"locals", "vars", "eval", "exec", "_getframe", "currentframe"}
 
@@ -31,8 +34,11 @@ class Rewritten:
     unread: str = ""  # why the source cannot be read; empty if it was
 
 
-def rewritten(function: FunctionType, owner: type, run_chain: Callable[..., Any]) -> Rewritten:
-    """``function``, defined in the class ``owner``, with its chains of calls joined."""
+def rewritten(function: FunctionType, owner: type, names: Set[str], run_chain: Callable[..., Any]) -> Rewritten:
+    """``function``, defined in the class ``owner``, with its chains of calls joined.
+
+    ``names``: of child modules that may be in a chain. A method may change what the next call meets, and is in none.
+    """
     code = function.__code__
     if code.co_argcount == 0:
         return Rewritten()
@@ -49,7 +55,7 @@ def rewritten(function: FunctionType, owner: type, run_chain: Callable[..., Any]
     own = _compiled(definition, owner, code, (), imports)
     if own is None or not _same_code(own, code):
         return Rewritten(unread="its source is not what runs")
-    joining = _Joining(definition, code)
+    joining = _Joining(definition, code, names)
     if not joining.readable:
         return Rewritten()
     joining.block(definition.body)
@@ -136,6 +142,7 @@ class _Joining:
 
     definition: ast.FunctionDef
     code: CodeType
+    names: Set[str]
     chains: list[tuple[Path, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -190,7 +197,7 @@ class _Joining:
         """From ``self`` to what is called; empty where it is no chain of attributes and constant indices."""
         if isinstance(node, ast.Attribute):
             if isinstance(node.value, ast.Name):
-                return (node.attr,) if node.value.id == self._self else ()
+                return (node.attr,) if node.value.id == self._self and node.attr in self.names else ()
             before = self._path(node.value)
             return (*before, node.attr) if before else ()
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and type(node.slice.value) in (int, str):
@@ -207,7 +214,7 @@ class _Joining:
             call = second.value if isinstance(second, ast.Assign | ast.Return) else None
             argument = _only_argument(call) if isinstance(call, ast.Call) and _chain_of(call) else None
             if name and isinstance(argument, ast.Name) and argument.id == name and self._gone(name, second):
-                second.value = _together(first.value, call)  # type: ignore[attr-defined]
+                second.value = _one_after_another(first.value, call)  # type: ignore[attr-defined]
                 del statements[place]
                 place = max(place - 1, 0)
             else:
@@ -257,9 +264,21 @@ def _only_argument(call: Any) -> Any:
 
 
 def _together(first: Any, second: Any) -> ast.Call:
-    """One call of two chains, of which the second takes the result of the first and nothing else."""
-    modules = [*first.modules, *second.modules]
-    arguments = first.args[1:] if len(first.chain) > 1 else first.args
-    call = ast.Call(ast.Name(RUN_CHAIN, ast.Load()), [ast.Tuple(modules, ast.Load()), *arguments], first.keywords)
-    call.chain, call.modules = (*first.chain, *second.chain), modules  # type: ignore[attr-defined]
+    """One call of two chains in one expression; the second takes the result of the first and nothing else."""
+    return _chain_call(first, second, [*first.modules, *second.modules], [])
+
+
+def _one_after_another(first: Any, second: Any) -> ast.Call:
+    """The same of two statements: what the second calls is looked up later."""
+    return _chain_call(first, second, first.modules, [*getattr(first, "later", ()), *second.modules])
+
+
+def _chain_call(first: Any, second: Any, modules: list[Any], later: list[Any]) -> ast.Call:
+    rewritten = isinstance(first.func, ast.Name) and first.func.id == RUN_CHAIN
+    arguments = first.args[1:] if rewritten else first.args
+    keywords = [one for one in first.keywords if one.arg != THEN]
+    if later:
+        keywords.append(ast.keyword(THEN, ast.Tuple(later, ast.Load())))
+    call = ast.Call(ast.Name(RUN_CHAIN, ast.Load()), [ast.Tuple(modules, ast.Load()), *arguments], keywords)
+    call.chain, call.modules, call.later = (*first.chain, *second.chain), modules, later  # type: ignore[attr-defined]
     return ast.copy_location(call, first)

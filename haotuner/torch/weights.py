@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from haotuner.torch.named_tensors import no_other_weight
+
 if TYPE_CHECKING:
     from haotuner.torch.layer import PackedLinear
 
@@ -79,6 +81,8 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, written = kwargs or {}, list[PackedWeight]()
         views: PackedWeight | None = None
+        if func.overloadpacket is torch.ops.aten.set_ and isinstance(args[0], PackedWeight) and args[0]._served:
+            raise no_other_weight(args[0]._layer.extra_repr(), args[0]._name)
         for place, argument in enumerate(func._schema.arguments):
             given = args[place] if place < len(args) else kwargs.get(argument.name)
             parts = given if isinstance(given, (list, tuple)) else (given,)

@@ -205,7 +205,7 @@ def test_what_was_left_and_why(pack):
         "conv": "not in the pack: tune it with --op conv1d:c=4,f=4,s=3",
         "attention.in_proj_weight": "not in the pack: tune it with --op dense:n=24,k=8",
         "attention.out_proj": "output projection",
-        "normed": "ParametrizedLinear is not served",
+        "normed": "weight is parametrized",
     }
     assert set(done.left) == set(told)
     assert [(name, done.left[name]) for name, words in told.items() if words not in done.left[name]] == []

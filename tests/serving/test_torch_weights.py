@@ -12,10 +12,12 @@ torch: Any = pytest.importorskip("torch")
 
 import haotuner  # noqa: E402
 import haotuner.torch as adapter  # noqa: E402
+from haotuner.errors import UsageError  # noqa: E402
 from tests.serving.test_torch_chains import IMAGE, Head, X, close, twins  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 nn, F = torch.nn, torch.nn.functional
+prune = pytest.importorskip("torch.nn.utils.prune")
 
 
 def nets() -> list[tuple[Any, Any]]:
@@ -201,3 +203,51 @@ def test_a_linear_that_is_stored_by_input(made, monkeypatch):
             net[0].weight.data += 1
         assert close(served(x), plain(x)) and close(served.double()(x.double()), plain.double()(x.double()))
         assert served.state_dict().keys() == plain.state_dict().keys()
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Any) -> Any:
+        return weight * 2
+
+
+PUTTING = {
+    "parametrized": lambda layer: nn.utils.parametrize.register_parametrization(layer, "weight", Doubled()),
+    "normed": nn.utils.parametrizations.weight_norm,
+    "spectral": nn.utils.parametrizations.spectral_norm,
+    "orthogonal": nn.utils.parametrizations.orthogonal,
+    "normed as before": nn.utils.weight_norm,
+    "spectral as before": nn.utils.spectral_norm,
+    "pruned": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+    "bias pruned": lambda layer: prune.random_unstructured(layer, "bias", 0.5),
+    "deleted": lambda layer: delattr(layer, "weight"),
+}
+
+
+@pytest.mark.parametrize("how", PUTTING)
+def test_what_computes_a_weight_anew_comes_before_the_swap(chained, how):
+    plain, served, _ = twins(nn.Sequential(Head()), chained)
+    with pytest.raises(UsageError, match="Do that before the swap"):
+        PUTTING[how](served[0].fc)
+    assert close(served(X), plain(X)) and served.state_dict().keys() == plain.state_dict().keys()
+    if how == "deleted":
+        return
+    with torch.no_grad():
+        PUTTING[how](plain[0].fc)
+    after = copy.deepcopy(plain)
+    told = adapter.swap(after, chained)
+    assert ("at each call" in told.left["0.fc"]) and close(after(X), plain(X))
+
+
+def test_parameters_are_there_by_name(chained):
+    plain, served, _ = twins(nn.Sequential(Head()), chained)
+    named = served[0].fc._parameters
+    assert "weight" in named and "bias" in named and "other" not in named and list(named) == ["presence"]
+    assert torch.equal(named["weight"].clone(), plain[0].fc.weight) and named.get("other") is None
+    for net in (plain, served):
+        net[0].fc._parameters["weight"] = nn.Parameter(torch.ones(24, 16))
+        net[0].fc.register_parameter("bias", nn.Parameter(torch.ones(24)))
+        net[0].fc.extra = nn.Parameter(torch.ones(3))
+        del net[0].fc.extra
+    assert close(served(X), plain(X)) and close(copy.deepcopy(served)(X), plain(X))
+    with pytest.raises(KeyError):
+        named["other"]
