@@ -71,7 +71,8 @@ def fit_model(
     own rows, and the note says so. ``tell`` is told of what takes long.
 
     Raises:
-        UsageError: no records of the family, several families and none named, or a target that is a stand-in for tests.
+        UsageError: no records of the family, several families and none named, a target that is a stand-in for tests, or
+            kernels for CPUs and a GPU as the target, or the reverse.
     """
     if is_standin(target.id):
         raise UsageError(
@@ -81,6 +82,13 @@ def fit_model(
     tables = read.of(name)
     mine = [table for table in tables if table.device.id == target.id]
     others = [table for table in tables if table.device.id != target.id]
+    measured = sorted({table.device.id for table in tables if (table.device.kind == "cpu") == (target.kind == "cpu")})
+    if not measured:
+        here, there = ("a CPU", "GPUs") if target.kind == "cpu" else ("a GPU", "CPUs")
+        raise UsageError(
+            f"{target.id} is {here}, and {name} was measured on {there} alone: its kernels do not run there; name a target "
+            "of that kind, or another --family or --db"
+        )
     if not others:
         own = Forest(seed=seed, settings=one_device(len(mine[0]))).fit(mine[0].frame, mine[0].labels)
         own.facts = _facts(target, name, mine, ())
