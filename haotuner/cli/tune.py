@@ -253,7 +253,7 @@ def _unmeasured(report: Report, budget_s: float) -> list[str]:
     lacking = sum(not tuned.measured for tuned in report.tuned)
     if not lacking or report.stopped == "signal" or report.stopped == "zero-measure":
         return []
-    enough = _seconds(max(enough_s(len(report.tuned)), 2 * budget_s * lacking / len(report.tuned)))
+    enough = _seconds(max(enough_s(len(report.tuned)), budget_s * (1 + lacking / len(report.tuned))))
     return [
         f"{lacking} of {counted(len(report.tuned), 'op')} had no time to be measured: --budget {_seconds(budget_s)} was too "
         f"little on this machine; run again with --resume --budget {enough}"

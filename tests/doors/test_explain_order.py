@@ -65,7 +65,12 @@ def test_the_plan_of_a_layer_is_printed_before_it_is_timed(
     level = best_level()
     made = make_pack(tmp_path / "pack", [packed_op("dense_n8_k8", LANES[level], 2 * LANES[level])], level)
     before: list[str] = []
-    monkeypatch.setattr(explain, "call_us", lambda *_: before.append(capsys.readouterr().out) or 1.0)
+
+    def timed(*_: object) -> float:
+        before.append(capsys.readouterr().out)
+        return 1.0
+
+    monkeypatch.setattr(explain, "call_us", timed)
     explain.explain(made.path, shape="m=7", threads=1)
     assert "dense_n8_k8 m=7, plan for 1 thread" in before[0] and "measured now 1.0 us" in capsys.readouterr().out
 

@@ -70,7 +70,12 @@ def test_every_thread_count_is_raced_against_peers_that_read_onnx(monkeypatch: p
     calls: list[Any] = []
     monkeypatch.setattr(model_speed, "predicted_us", lambda *_: EXPECTED)
     monkeypatch.setattr(model_speed, "find_spec", lambda _: True)
-    monkeypatch.setattr(model_speed, "_raced", lambda *given: calls.append(given[2:]) or [row(1, 2.0)])
+
+    def raced(*given: Any) -> Any:
+        calls.append(given[2:])
+        return [row(1, 2.0)]
+
+    monkeypatch.setattr(model_speed, "_raced", raced)
     found = race_models(*asked("net.onnx"), ["numpy", "openvino"], quiet=True)
     assert [(one[2], one[3]) for one in calls] == [(["openvino"], 1), (["openvino"], 2)]
     assert len(found.rows) == 2 and found.text().endswith("not numpy")
