@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest, Settings, one_device
+from haotuner.cost.machine import machine
 from haotuner.errors import UsageError
 from haotuner.transfer.calibrate import calibrated
 from haotuner.transfer.choose_mode import ModeChoice, choose_mode
@@ -72,7 +73,7 @@ def fit_model(
 
     Raises:
         UsageError: no records of the family, several families and none named, a target that is a stand-in for tests, or
-            kernels for CPUs and a GPU as the target, or the reverse.
+            one on which no such kernel runs.
     """
     if is_standin(target.id):
         raise UsageError(
@@ -82,12 +83,11 @@ def fit_model(
     tables = read.of(name)
     mine = [table for table in tables if table.device.id == target.id]
     others = [table for table in tables if table.device.id != target.id]
-    measured = sorted({table.device.id for table in tables if (table.device.kind == "cpu") == (target.kind == "cpu")})
-    if not measured:
-        here, there = ("a CPU", "GPUs") if target.kind == "cpu" else ("a GPU", "CPUs")
+    if all(machine(table.device).waves_hide_latency != machine(target).waves_hide_latency for table in tables):
+        measured = ", ".join(sorted({table.device.id for table in tables})[:4])
         raise UsageError(
-            f"{target.id} is {here}, and {name} was measured on {there} alone: its kernels do not run there; name a target "
-            "of that kind, or another --family or --db"
+            f"{name} was measured on {measured}: its kernels do not run on {target.id}, which is another kind of machine; "
+            "name a target of their kind, or another --family or --db"
         )
     if not others:
         own = Forest(seed=seed, settings=one_device(len(mine[0]))).fit(mine[0].frame, mine[0].labels)
