@@ -17,7 +17,7 @@ from haotuner.plan.compose import best_us, mean_us
 from haotuner.search.probes import probe
 from haotuner.search.selections import Selections
 from haotuner.transfer.started import Started
-from haotuner.tuning import Effort, Tuned, tune
+from haotuner.tuning import Tuned, tune
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Record, Timed, Trial
 from haotuner.words.shape import Shape, ShapeRange
