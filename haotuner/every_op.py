@@ -11,6 +11,7 @@ from haotuner.cost.model import CostModel
 from haotuner.measure.laboratory import Laboratory
 from haotuner.request import Request
 from haotuner.search.selections import Selections
+from haotuner.search.task import Effort
 from haotuner.search.turns import Turn
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
@@ -52,10 +53,11 @@ def tune_one(
     seconds: float,
     among: tuple[MicroKernel, ...] = (),
     selections: dict[str, Selections] | None = None,
+    effort: Effort | None = None,
 ) -> Tuned:
     """What comes of one op in so many seconds. ``model``: what a family's search starts from, by the family's name.
 
-    ``selections``: what earlier searches of the same request selected, by op.
+    ``selections``: what earlier searches of the same request selected, by op. ``effort``: None for the usual one.
     """
     families = lab.backend.searched(op, lab.device)
     others = {family.name: model(family.name) for family in families[1:]}
@@ -68,6 +70,7 @@ def tune_one(
         seed=request.seed,
         one_order=request.batch_invariant,
         search=request.search,
+        effort=effort or Effort(),
         among=among,
         others={name: known for name, known in others.items() if known is not None},
         selections=None if selections is None else selections.setdefault(op.name, Selections()),
@@ -84,7 +87,10 @@ def tune_every(
     watch: Watch,
     selections: dict[str, Selections] | None = None,
 ) -> list[Tuned]:
-    """What came of each op, in the request's order, in even shares of the budget; ``selections`` as of ``tune_one``."""
+    """What came of each op, in the request's order, in even shares of the budget; ``selections`` as of ``tune_one``.
+
+    Once the whole budget is over, nothing more is measured: what is left is planned from records and predictions.
+    """
     budget, begin = 0.0 if request.zero_measure else request.seconds, time.monotonic()
     tuned: list[Tuned] = []
     for place, op in enumerate(request.ops):
@@ -92,7 +98,8 @@ def tune_every(
         # Told to stop, an op that was not begun is planned with the kernels that the pack has anyway.
         among = tuned[-1].kernels if tuned and stopped_of(tuned) == SIGNAL else ()
         seconds = max(0.0, left) / (len(request.ops) - place)
-        tuned.append(tune_one(request, lab, threads, model, watch, op, seconds, among, selections))
+        effort = None if seconds > 0 or request.zero_measure else Effort(least_kernels=0)
+        tuned.append(tune_one(request, lab, threads, model, watch, op, seconds, among, selections, effort))
     return tuned
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest, Settings, one_device
+from haotuner.cost.machine import machine
 from haotuner.errors import UsageError
 from haotuner.transfer.calibrate import calibrated
 from haotuner.transfer.choose_mode import ModeChoice, choose_mode
@@ -71,7 +72,8 @@ def fit_model(
     own rows, and the note says so. ``tell`` is told of what takes long.
 
     Raises:
-        UsageError: no records of the family, several families and none named, or a target that is a stand-in for tests.
+        UsageError: no records of the family, several families and none named, a target that is a stand-in for tests, or
+            one on which no such kernel runs.
     """
     if is_standin(target.id):
         raise UsageError(
@@ -81,6 +83,12 @@ def fit_model(
     tables = read.of(name)
     mine = [table for table in tables if table.device.id == target.id]
     others = [table for table in tables if table.device.id != target.id]
+    if all(machine(table.device).waves_hide_latency != machine(target).waves_hide_latency for table in tables):
+        measured = ", ".join(sorted({table.device.id for table in tables})[:4])
+        raise UsageError(
+            f"{name} was measured on {measured}: its kernels do not run on {target.id}, which is another kind of machine; "
+            "name a target of their kind, or another --family or --db"
+        )
     if not others:
         own = Forest(seed=seed, settings=one_device(len(mine[0]))).fit(mine[0].frame, mine[0].labels)
         own.facts = _facts(target, name, mine, ())

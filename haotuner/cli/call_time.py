@@ -32,10 +32,14 @@ def why_not_timed(entry: PackOp, m: int, expected_us: float | None = None) -> st
     """Why a call with ``m`` rows, which is expected to take so long, is not timed here; empty if it is."""
     sizes = {"x": m * entry.k, "y": m * entry.n, "weight": entry.k * entry.panels * entry.pw}
     size = sum(DTYPES[o.dtype].size * sizes[o.name] for o in entry.operands if o.name in sizes)
-    too_large_for = too_large("x, y and the weight", size, 2 * m * entry.n * entry.k)
-    if not too_large_for and expected_us is not None and expected_us > MOST_S * 1e6:
-        return f"explain times for {MOST_S:.0f} s at most; `haotuner bench` times such calls"
-    return too_large_for
+    return too_large("x, y and the weight", size, 2 * m * entry.n * entry.k) or too_long(expected_us)
+
+
+def too_long(expected_us: float | None) -> str:
+    """Why a call that is expected to take so long is not timed; empty if it is, or if nobody knows."""
+    if expected_us is None or expected_us <= MOST_S * 1e6:
+        return ""
+    return f"explain times for {MOST_S:.0f} s at most; `haotuner bench` times such calls"
 
 
 def too_large(what: str, size: int, flops: int) -> str:

@@ -14,7 +14,14 @@ from haotuner.backends.index import backend_named
 from haotuner.cli.alternative import predicted_us, runner_up
 from haotuner.cli.call_time import call_us, why_not_timed
 from haotuner.cli.devices import columns
-from haotuner.cli.explain_cell import cell_document, placed_cell_document, print_cell
+from haotuner.cli.explain_cell import (
+    cell_document,
+    placed_cell_document,
+    print_cell,
+    print_cell_plan,
+    print_cell_times,
+    time_cell,
+)
 from haotuner.cli.explain_device import device_document, print_device
 from haotuner.cli.explain_model import model_document, print_model
 from haotuner.cli.explain_predicted import predicted_document, print_predicted
@@ -67,7 +74,7 @@ def explain(
         return
     if only and shape is not None:
         with facts_of(pack):
-            seen = steps_document(pack, only, shape, given, threads)
+            seen = steps_document(pack, only, shape, given, threads, (lambda _: None) if json_output else say)
         say(json.dumps(seen, indent=1)) if json_output else print_steps(seen)
         return
     if only:
@@ -94,7 +101,10 @@ def explain(
         if entry.kind != "dense":
             with facts_of(pack):
                 found = cell_document(opened, entry, extents)
-            say(json.dumps(found, indent=1)) if json_output else print_cell(found)
+            if not json_output:
+                print_cell_plan(found)  # before anything is timed: a large call takes a while
+            found = time_cell(opened, entry, extents, found)
+            say(json.dumps(found, indent=1)) if json_output else print_cell_times(found)
             return
         m = extents["m"]
         count = entry.threads[opened.plan_index(entry)]

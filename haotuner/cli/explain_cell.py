@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from haotuner import judge
-from haotuner.cli.call_time import median_us, too_large
+from haotuner.cli.call_time import median_us, too_large, too_long
 from haotuner.cli.devices import columns
 from haotuner.cli.explain_device import WHY_NOT_TIMED
 from haotuner.cli.explain_program import print_program, program_document, share_of_call
@@ -38,7 +38,7 @@ from haotuner.words.shape import Shape, ShapeRange
 
 
 def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict[str, Any]:
-    """What serves one shape: the JSON form, with the keys that a dense op's has."""
+    """What serves one shape: the JSON form, with the keys that a dense op's has. Nothing is timed: see ``time_cell``."""
     op, shape = meaning_of(entry), Shape.of(extents)
     served = pack.op(entry.name)
     count = entry.threads[pack.plan_index(entry)]
@@ -48,7 +48,6 @@ def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict
     full = op.extents(shape)
     box = {axis: [0, full[axis]] for axis in op.parallel}
     share = share_of_call(chosen.parts[0].kernel, op, shape, chosen.share, count)
-    not_timed = _why_not_timed(op, shape)
     return {
         "op": entry.name,
         "shape": shape.as_dict(),
@@ -62,10 +61,17 @@ def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict
             chosen.parts[0].kernel, op, shape, Device(**pack.manifest.document["device"]), share, count
         ),
         "predicted_us": None,
-        "measured_us": None if not_timed else _call_us(pack, op, shape),
-        "not_timed": not_timed,
+        "measured_us": None,
+        "not_timed": _why_not_timed(op, shape, _expected_us(plan, op, shape, chosen)),
         "runner_up": _runner_up(plan, extents, chosen),
     }
+
+
+def time_cell(pack: Pack, entry: PackOp, extents: Mapping[str, int], document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the time of a call now, where it says no reason against that."""
+    if document["not_timed"]:
+        return dict(document)
+    return {**document, "measured_us": _call_us(pack, meaning_of(entry), Shape.of(extents))}
 
 
 def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str, int]) -> dict[str, Any]:
@@ -111,6 +117,12 @@ def _launches(name: str, kernel: str) -> str:
 
 def print_cell(document: Mapping[str, Any]) -> None:
     """The same for people."""
+    print_cell_plan(document)
+    print_cell_times(document)
+
+
+def print_cell_plan(document: Mapping[str, Any]) -> None:
+    """What serves a shape, for people."""
     shape = " ".join(f"{axis}={extent}" for axis, extent in document["shape"].items())
     where = "" if document["in_range"] else " (outside the tuned range: the nearest cell of the plan serves it)"
     placed = document["not_timed"] == WHY_NOT_TIMED
@@ -142,6 +154,10 @@ def print_cell(document: Mapping[str, Any]) -> None:
         say(f"{document['writes'][0]} has a {call} of its own, {document['apart']}")
     if document["program"] is not None:
         print_program(document["program"])
+
+
+def print_cell_times(document: Mapping[str, Any]) -> None:
+    """What a call takes, for people, and what else was compared."""
     if document["not_timed"]:
         say(f"not timed now: {document['not_timed']}")
     else:
@@ -158,9 +174,24 @@ def print_cell(document: Mapping[str, Any]) -> None:
     say(f"{near}: {second['us']:.1f} us against {second['chosen_us']:.1f} us{'' if timed else ', expected, not timed'}")
 
 
-def _why_not_timed(op: Op, shape: Shape) -> str:
-    sizes = [math.prod(op.operand_shape(o, shape)) * DTYPES[op.dtype_of(o)].size for o in op.meaning.operands]
-    return too_large("the operands", sum(sizes), op.flops(shape))
+def _why_not_timed(op: Op, shape: Shape, expected_us: float | None) -> str:
+    return too_large("the operands", _bytes(op, shape), op.flops(shape)) or too_long(expected_us)
+
+
+def _bytes(op: Op, shape: Shape) -> int:
+    return sum(math.prod(op.operand_shape(o, shape)) * DTYPES[op.dtype_of(o)].size for o in op.meaning.operands)
+
+
+def _expected_us(plan: Mapping[str, Any], op: Op, shape: Shape, chosen: Composition) -> float | None:
+    """What a call may take: the time of the nearest shape at which the kernel has one, grown as work and bytes grow."""
+    timed: Mapping[str, Mapping[str, float]] = {**plan.get("expected_us", {}), **plan.get("measured_us", {})}
+    own = {text: times[chosen.label] for text, times in timed.items() if chosen.label in times}
+    shapes = {text: Shape.of({axis: span.first for axis, span in ShapeRange.parse(text).spans}) for text in own}
+    near = [(abs(math.log(_bytes(op, one) / _bytes(op, shape))), text) for text, one in shapes.items()]
+    if not near:
+        return None
+    _, text = min(near)
+    return own[text] * max(_bytes(op, shape) / _bytes(op, shapes[text]), op.flops(shape) / max(1, op.flops(shapes[text])))
 
 
 def _call_us(pack: Pack, op: Op, shape: Shape) -> float:

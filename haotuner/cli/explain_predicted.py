@@ -26,7 +26,7 @@ def predicted_document(manifest: Manifest, pack: Path, name: str, given: str, th
     held = manifest.tuning.get("models", {}).get(name, {}).get("predicted_us", {})
     if not held:
         raise UsageError(f"the pack keeps no predicted times of a model {name!r}; tune it again with this haotuner")
-    rows = []
+    rows, least = [], CALLS
     with Pack(pack, threads=threads) as opened:
         model, count = opened.model(name), str(opened.threads)
         used = count if count in held else next(iter(held))
@@ -34,7 +34,8 @@ def predicted_document(manifest: Manifest, pack: Path, name: str, given: str, th
         for said, expected in held[used].items():
             every = {key: int(size) for key, _, size in (one.partition("=") for one in said.split(";"))}
             sizes = {dim: every[dim] for dim in dims}
-            steps, call_us = timed_steps(model, sizes, given)
+            steps, call_us, calls = timed_steps(model, sizes, given)
+            least = min(least, calls)
             measured = _measured(steps)
             rows.append({"shape": sizes, "predicted_us": expected, "measured_us": measured, "call_us": call_us,
                          "ratio": expected["all"] / max(measured["all"], 1e-9)})  # fmt: skip
@@ -44,6 +45,7 @@ def predicted_document(manifest: Manifest, pack: Path, name: str, given: str, th
         "threads": int(count),
         "plan_threads": int(used),
         "rows": rows,
+        "calls": least,
         "median": statistics.median(ratios),
         "within_10_percent": sum(abs(one - 1) <= 0.1 for one in ratios) / len(ratios),
     }
@@ -61,9 +63,8 @@ def print_predicted(document: Mapping[str, Any]) -> None:
     ``timed``: the share of what is predicted of products that is of ops which were timed, at whatever shapes, not told by a
     cost model alone; ``call``: the least whole call, with what else ran here in it.
     """
-    say(
-        f"{document['model']}, threads {document['threads']}: predicted / measured us, steps the least of {CALLS} calls each"
-    )
+    least = f"steps the least of {document['calls']} calls each"
+    say(f"{document['model']}, threads {document['threads']}: predicted / measured us, {least}")
     rows: list[tuple[str, ...]] = [("request", *KINDS, "ratio", "timed", "call")]
     for row in document["rows"]:
         pairs = [f"{row['predicted_us'][kind]:,.0f} / {row['measured_us'][kind]:,.0f}" for kind in KINDS]

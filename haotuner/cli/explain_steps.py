@@ -5,50 +5,80 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from haotuner.bench.model_child import feeds_of
 from haotuner.bench.models import dims_of, drawn_ends, given_of, requests_of
+from haotuner.cli.call_time import MOST_S
 from haotuner.cli.devices import columns
-from haotuner.cli.output import say
+from haotuner.cli.output import counted, say
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
 from haotuner.runtime.pack import Pack
 
-CALLS = 7  # the least time of so many, step by step
+CALLS = 7  # the least time of so many, step by step; of fewer where they take longer than MOST_S
 SHOWN = 25
 
 
-def steps_document(pack: Path, name: str, shape: str, given: str, threads: int | None) -> dict[str, Any]:
+class StepTimes(NamedTuple):
+    """Steps of a request that do something, each with the least time of ``calls`` calls; that of the least whole call."""
+
+    rows: list[dict[str, Any]]
+    call_us: float
+    calls: int
+
+
+def steps_document(
+    pack: Path, name: str, shape: str, given: str, threads: int | None, before: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
     """Microseconds of every step of one request, the least of some calls, the slowest first. UsageError for wrong sizes.
 
-    ``call_us``: the least whole call, from Python and without clocks between its steps.
+    ``call_us``: the least whole call, from Python and without clocks between its steps. ``before``: told what will be timed.
     """
     with Pack(pack, threads=threads) as opened:
         model = opened.model(name)
         dims = dims_of(model)
         (sizes, *_) = requests_of(shape, dims, data=[one for one in model.dims if one not in dims])
-        rows, call_us = timed_steps(model, sizes, given)
+        before(f"{name}, {_sizes(sizes)}: {_plan(model, sizes)}")
+        rows, call_us, calls = timed_steps(model, sizes, given)
     return {
         "model": name,
         "shape": sizes,
         "call_us": call_us,
+        "calls": calls,
         "us": sum(row["us"] for row in rows),
         "steps": sorted(rows, key=lambda row: -row["us"]),
     }
 
 
-def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> tuple[list[dict[str, Any]], float]:
-    """The steps of a request that do something, each with the least time of some calls; and that of the least whole call."""
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ";".join(f"{name}={size}" for name, size in sizes.items()) or "whose sizes are fixed"
+
+
+def _plan(model: Model | Chain, sizes: Mapping[str, int]) -> str:
+    """What serves a request, in words; of a model in segments their number, for its data tell which of them run."""
+    if isinstance(model, Chain):
+        return f"{counted(len(model.segments), 'segment')}, some of which run"
+    way = model.schedule.way_of(sizes)
+    steps = [step for step in model.schedule.steps[way.first : way.end] if step["do"] != "alias"]
+    kinds = Counter("generated groups" if step["do"] == "loops" else str(_said(step)["what"]) for step in steps)
+    return f"{counted(len(steps), 'step')}: " + ", ".join(f"{count} {what}" for what, count in kinds.most_common(12))
+
+
+def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> StepTimes:
+    """Times of a request's steps. After ``MOST_S`` no call is begun but the first."""
     dims = dims_of(model)
     drawn = given_of(given, [end.name for end in model.inputs], dims)
     feeds = feeds_of(drawn_ends(model, drawn), sizes, 0, drawn)
     rows: list[dict[str, Any]] = []
     seed: dict[str, Any] = {"seed": 0} if isinstance(model, Chain) else {}
-    whole = math.inf
+    whole, until, calls = math.inf, time.perf_counter() + MOST_S, 0
     for call in range(CALLS):
+        if call and time.perf_counter() >= until:
+            break
+        calls += 1
         place, begin = 0, time.perf_counter()
         model.run(feeds, **seed)
         whole = min(whole, (time.perf_counter() - begin) * 1e6)
@@ -58,7 +88,7 @@ def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> t
                     rows.append({"segment": part.model.name, "sizes": part.where, "us": us, **_said(step)})
                 rows[place]["us"] = min(us, rows[place]["us"])
                 place += 1
-    return [row for row in rows if row["do"] != "alias"], whole
+    return StepTimes([row for row in rows if row["do"] != "alias"], whole, calls)
 
 
 def _said(step: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,8 +103,8 @@ def print_steps(document: Mapping[str, Any]) -> None:
     kinds: Counter[str] = Counter()
     for row in document["steps"]:
         kinds[row["what"] if row["do"] != "loops" else "generated groups"] += row["us"]
-    sizes = ";".join(f"{name}={size}" for name, size in document["shape"].items()) or "whose sizes are fixed"
-    say(f"{document['model']}, {sizes}: {whole:,.1f} us in {len(document['steps'])} steps, each the least of {CALLS}")
+    said = f"{whole:,.1f} us in {len(document['steps'])} steps, each the least of {counted(document['calls'], 'call')}"
+    say(f"{document['model']}, {_sizes(document['shape'])}: {said}")
     say(f"a call took {document['call_us']:,.1f} us at least; other programs and what lies between steps are in it alone")
     say(
         columns(

@@ -165,6 +165,7 @@ def tune(
             here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
             how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
             tell(f"tuning {what} for {request.shapes} on {device}, {how}")
+        from haotuner.cli.model_speed import race_models
         from haotuner.cli.speed import compare, times_table
         from haotuner.producing import produce
         from haotuner.search.turns import enough_s
@@ -176,7 +177,7 @@ def tune(
         stopping.watcher = Watcher(request.ops, budget_s, quiet=quiet)
         with stopping.watcher:
             report = produce(request, stopping.watcher)
-        speed = None
+        speed, of_models = None, None
         if report.device.kind != "cpu":  # peers run on this host's CPU
             if peers and against is not None:
                 tell(f"--against {against}: peers on a GPU are raced by `haotuner bench`, not here")
@@ -185,9 +186,13 @@ def tune(
         if peers and not stopping.asked and not zero_measure and asked is None:
             with suppress(KeyboardInterrupt):  # the pack is there, and its figures are told without peers
                 speed = compare(request, report, peers, quiet=quiet)
+        if peers and not stopping.asked and not zero_measure and asked is not None:
+            with suppress(KeyboardInterrupt):
+                of_models = race_models(request, report, None if against is None else peers, quiet=quiet)
         if json_output:
-            of_models = {} if asked is None else asked.document(report)
-            say(json.dumps({**report.document, **of_models, "speed": None if speed is None else speed.document}, indent=1))
+            raced = speed or of_models
+            more = {} if asked is None else asked.document(report)
+            say(json.dumps({**report.document, **more, "speed": None if raced is None else raced.document}, indent=1))
         elif quiet:
             say(str(report.pack))
         else:
@@ -201,6 +206,8 @@ def tune(
                 say(f"\n{times_table(report, speed)}")
             if asked is not None:
                 say(asked.table(report))
+            if of_models is not None:
+                say(of_models.text())
             say(_closing(report, time.monotonic() - began, budget_s, verbose=verbose))
         if stopping.asked or not report.complete:
             raise typer.Exit(STOPPED)
@@ -246,7 +253,7 @@ def _unmeasured(report: Report, budget_s: float) -> list[str]:
     lacking = sum(not tuned.measured for tuned in report.tuned)
     if not lacking or report.stopped == "signal" or report.stopped == "zero-measure":
         return []
-    enough = _seconds(max(enough_s(len(report.tuned)), 2 * budget_s * lacking / len(report.tuned)))
+    enough = _seconds(max(enough_s(len(report.tuned)), budget_s * (1 + lacking / len(report.tuned))))
     return [
         f"{lacking} of {counted(len(report.tuned), 'op')} had no time to be measured: --budget {_seconds(budget_s)} was too "
         f"little on this machine; run again with --resume --budget {enough}"

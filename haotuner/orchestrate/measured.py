@@ -34,7 +34,7 @@ from haotuner.words.record import Timed, Trial
 
 BOUND = 0.4  # of what an unmeasured kernel is expected to take
 LARGEST_BYTES = 1 << 25  # of a kernel's tensors at a measured request
-BATCH = 24  # groups that are compiled and timed at a time: between two of them the clock is looked at
+BATCH, FIRST_BATCH = 24, 6  # groups compiled and timed at a time, at most: between two of them the clock is looked at
 CHILD_LIMIT_S, GRACE_S = 120.0, 5.0
 
 
@@ -57,6 +57,7 @@ class Measured(Prices):
         self._records, self._goes_on = records or GroupRecords(), goes_on
         self._known: dict[Kernel, list[float]] = {}
         self._settled = False
+        self._group_s = 0.0  # what compiling and timing a group took in the last batch
         self._silent: set[str] = set()  # trials that did not answer in this run
         self.ratios: list[float] = []  # of their times over what was expected
 
@@ -106,9 +107,17 @@ class Measured(Prices):
             apart = list({one.group.name: one for one in reversed(left)}.values())[::-1]  # equal groups are timed once
             if not left or time.monotonic() > self._until or not self._goes_on():
                 return len(left) < len(new) and time.monotonic() <= self._until  # else there is no time to plan again
-            self._time(apart[:BATCH])
+            some, began = apart[: self._fitting()], time.monotonic()
+            self._time(some)
+            self._group_s = (time.monotonic() - began) / len(some)
             waiting = left
         return False
+
+    def _fitting(self) -> int:
+        """How many groups fit into the time left, by what the last ones took: a busy host compiles slowly."""
+        if not self._group_s:
+            return FIRST_BATCH
+        return max(1, min(BATCH, int((self._until - time.monotonic()) / self._group_s)))
 
     def _open(self, one: _Waiting) -> bool:
         return any(

@@ -66,6 +66,10 @@ class Session:
             raise UsageError(f"{self._model.name} has no output {unknown[0]!r}; it has {', '.join(found)}")
         return [found[name] for name in names or found]
 
+    def get_providers(self) -> list[str]:
+        """The device that it runs on, under the name of ONNX Runtime's provider there: wrappers of sessions ask for it."""
+        return ["CPUExecutionProvider" if self._model.pack.gpu is None else "CUDAExecutionProvider"]
+
     def get_inputs(self) -> list[Argument]:
         """Inputs with names, shapes and types, those without a default."""
         return [Argument(one) for one in self._model.inputs if one.default is None]

@@ -169,7 +169,7 @@ class Race:
         left = list(dict.fromkeys([*foreseen, *self.candidates]))
         first = left[: self.task.effort.least_kernels]
         ready = left if self._shared else first  # what is shared is compiled once, for however many
-        self.lab.prepare(self._to_build(ready, self.shapes[:1]))
+        self.lab.prepare(self._to_build(ready if first else (), self.shapes[:1]), self.clock.goes_on)
         self._time(first, self.shapes[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
         self.lab.prepare(self._to_build(dict.fromkeys(foreseen), self.shapes), self.clock.within(BUILDING))
         for one, shape in zip(foreseen, self.shapes, strict=True):
@@ -234,8 +234,10 @@ class Race:
     def _time(
         self, compositions: Iterable[Composition], shapes: Sequence[Shape], threads: int, *, whatever: bool = False
     ) -> None:
-        """Time what has no time yet, a few at every shape and then the next; ``whatever``: even when the time is up."""
-        goes_on = self.clock.not_given_up if whatever else self.clock.goes_on
+        """Time what has no time yet, a few at every shape and then the next.
+
+        ``whatever``: whatever is expected of them, and the first one even when the time is up.
+        """
         every, us = list(compositions), self._times(threads)
         turns = [every[at : at + TURN] for at in range(0, len(every), TURN)]
         for one, shape in ((one, shape) for turn in turns for shape in shapes for one in turn):
@@ -243,6 +245,7 @@ class Race:
                 continue
             if not whatever and ((one, shape) in self._hopeless or lost(one, every, us)):
                 continue
+            goes_on = self.clock.not_given_up if whatever and one == every[0] else self.clock.goes_on
             self._note(one, self.lab.measure([self._trial(one, shape, threads)], goes_on), us)
             if self.clock.given_up or (self.clock.expired and not whatever):
                 return

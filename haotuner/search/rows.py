@@ -141,7 +141,7 @@ class Search:
             for at in range(0, len(todo), TOGETHER):
                 some = todo[at : at + TOGETHER]
                 unknown = [name for name, trials in some if any(lab.known(trial) is None for trial in trials)]
-                lab.prepare(unknown, clock.not_given_up)
+                lab.prepare(unknown, clock.goes_on)
                 for _, trials in some:
                     for record in lab.measure(trials, clock.goes_on):
                         book.note(record)
@@ -157,13 +157,14 @@ class Search:
         return "budget" if batch else "exhausted"
 
     def _whole(self, asked: Sequence[str]) -> None:
-        """Whole probes of these kernels, whatever the time, so that a plan rests on something."""
+        """Whole probes of these kernels while there is time; of one whatever the time, so that a plan rests on something."""
         open_ = [name for name in asked if not self.book.done(name)]
-        if not self.clock.not_given_up():
+        if not open_ or not self.clock.not_given_up():
             return
-        self.lab.prepare(open_, self.clock.not_given_up)
+        self.lab.prepare(open_, self.clock.goes_on)
         for name in open_:
-            for record in self.lab.measure(self.book.open(self.book.probes[name].trials()), self.clock.not_given_up):
+            goes_on = self.clock.goes_on if self.judged() else self.clock.not_given_up
+            for record in self.lab.measure(self.book.open(self.book.probes[name].trials()), goes_on):
                 self.book.note(record)
 
     def _race_expected(self) -> None:
@@ -221,7 +222,7 @@ class Search:
             if not fresh:
                 break
             once_more = {name: _as_regions(book.probes[name]) for name in fresh}
-            if any(lab.known(trial) is None for trials in once_more.values() for trial in trials):
+            if any(lab.known(trial) is None for trials in once_more.values() for trial in trials) and clock.goes_on():
                 lab.renew()
             for name, trials in once_more.items():
                 for record in lab.measure(book.open(book.probes[name].trials()), clock.goes_on):

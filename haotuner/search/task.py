@@ -29,7 +29,8 @@ class Effort:
     usual_spread: float = 0.15
     caution: float = 1.0  # spreads that a prediction is taken to be slower where a plan is judged that has not all its times
     better: float = 0.003  # a smaller gain of the plan is noise
-    least_kernels: int = 4  # measured however short the budget, so that a plan rests on something; about a second
+    # Measured first. Of these one is measured however short the budget, so that a plan rests on something; 0: none is.
+    least_kernels: int = 4
     # The first times at most ten kernels, a second; later ones what only the exact cover keeps, or new names.
     confirm_rounds: int = 6
     search_share: float = 0.6  # of the time budget; then what would be kept is timed once more

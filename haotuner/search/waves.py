@@ -131,8 +131,8 @@ class Search:
     def run(self) -> str:
         """Rounds until nothing better is found; "converged", "exhausted" or "budget"."""
         effort, quiet, best, took = self.task.effort, 0, np.inf, 0.0
-        batch = self._batch(effort.least_kernels)
-        self._time(batch, whatever=True)  # so that a plan rests on something, however short the time
+        batch = self._batch(effort.least_kernels) if effort.least_kernels else []
+        self._time(batch, whatever=1)  # so that a plan rests on something, however short the time
         while True:
             began = now()
             self.surface.learn()
@@ -206,12 +206,13 @@ class Search:
         picked = np.unique(np.round(np.linspace(0, len(near) - 1, min(MOST, len(near)))).astype(int)).tolist()
         return [key for key in dict.fromkeys(chosen[near[place]] for place in picked) if key not in self.surface.us]
 
-    def _time(self, batch: Sequence[tuple[str, list[Key]]], *, whatever: bool = False) -> None:
-        goes_on = self.clock.not_given_up if whatever else self.clock.goes_on
+    def _time(self, batch: Sequence[tuple[str, list[Key]]], *, whatever: int = 0) -> None:
+        """Build and time kernels while there is time; the first ``whatever`` of them even without."""
         trials = {name: [trial_of(self.task, key, self.grids[name]) for key in keys] for name, keys in batch}
         unknown = [name for name, asked in trials.items() if any(self.lab.known(trial) is None for trial in asked)]
-        self.lab.prepare(unknown, self.clock.not_given_up)
-        for name, keys in batch:
+        self.lab.prepare(unknown, self.clock.goes_on)
+        for place, (name, keys) in enumerate(batch):
+            goes_on = self.clock.not_given_up if place < whatever else self.clock.goes_on
             for key, trial in zip(keys, trials[name], strict=True):
                 for record in self.lab.measure([trial], goes_on):
                     self._note(key, record)

@@ -62,6 +62,15 @@ def test_fit_writes_a_model_for_a_device_that_has_no_records(
     assert "no records of h200" in printed.err
 
 
+def test_fit_refuses_a_target_on_which_the_kernels_do_not_run(
+    db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["transfer", "fit", "--db", db, "--target", "xeon-8380", "--out", str(tmp_path / "model")]) == 2
+    said = capsys.readouterr().err
+    assert "its kernels do not run on xeon-8380, which is another kind of machine" in said
+    assert not (tmp_path / "model").exists()
+
+
 @pytest.mark.long
 def test_report_writes_a_page_and_prints_one_json_document(
     db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

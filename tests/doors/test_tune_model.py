@@ -110,5 +110,9 @@ def test_two_models_share_a_budget_and_a_pack(files: Path, cache: Path, tmp_path
             assert found.shape == (5, width) and np.allclose(found.sum(axis=1), 1)
     shown = haotuner("explain", "pack", "--only", "two", "--json", cache=cache, cwd=tmp_path)
     assert len(json.loads(shown.out)["regions"]) == 2
-    again: Any = json.loads(haotuner("tune", *words, "--budget", "3s", "--resume", cache=cache, cwd=tmp_path).out)
+    pytest.importorskip("onnxruntime")
+    more = ("--budget", "3s", "--resume", "--against", "onnxruntime")
+    again: Any = json.loads(haotuner("tune", *words, *more, cache=cache, cwd=tmp_path).out)
     assert again["reused"] > 0
+    raced = {(row["model"], len(row["peers"])) for row in again["speed"]["rows"]}
+    assert raced == {("one", 1), ("two", 1)}

@@ -221,6 +221,7 @@ def test_memory_is_told_before_and_stops_growing(path):
 def test_a_session_has_the_calls_of_onnx_runtime(path):
     with haotuner.load(path, threads=1) as pack:
         session = pack.session("encoder")
+        assert session.get_providers() == ["CPUExecutionProvider"]
         assert [(one.name, one.shape, one.type) for one in session.get_inputs()] == [
             ("x", ["batch", "seq", 32], "tensor(float)"),
             ("mask", ["batch", "seq"], "tensor(int64)"),

@@ -203,11 +203,11 @@ def test_a_search_however_short_is_no_worse_than_none(after: int) -> None:
     assert after < 90 or slower.max() < 1.02, "by then every kernel of that plan has its times"
 
 
-def test_no_measurement_starts_after_the_deadline_but_the_least_that_a_plan_needs() -> None:
+def test_no_measurement_starts_after_the_deadline_but_those_of_one_kernel() -> None:
     fake = FakeLab(CORE, pause_s=0.01)
     begin = time.monotonic()
     result = tune(replace(TASK, budget_s=2.0), fake.as_lab(), FAMILY)
-    least = Effort().least_kernels * 5  # probes of the kernels that are measured in any case
+    least = 5  # of the probe of the kernel that is measured in any case
     late = [moment for moment in fake.started[least:] if moment > begin + 2.0]
     assert len(late) <= 1, "one may have been allowed in time and then held up"
     assert result.stopped == "budget"
@@ -247,11 +247,19 @@ def test_a_following_region_pays_for_whole_tiles() -> None:
     assert narrow.follow.op == whole.follow.op and narrow.follow_scale == whole.follow_scale
 
 
-def test_a_budget_of_nothing_measures_only_the_least() -> None:
+@pytest.mark.parametrize("least", [1, 4])
+def test_a_budget_of_nothing_measures_one_kernel(least: int) -> None:
     fake = FakeLab(CORE)
-    result = tune(replace(TASK, budget_s=0.0), fake.as_lab(), FAMILY)
-    assert result.stopped == "budget" and len(fake.measured) <= Effort().least_kernels * 5
-    assert len(set(fake.prepared)) <= Effort().least_kernels
+    result = tune(replace(TASK, budget_s=0.0, effort=Effort(least_kernels=least)), fake.as_lab(), FAMILY)
+    assert result.stopped == "budget" and result.measured == len({trial.kernel for trial in fake.measured}) == 1
+    assert len(set(fake.prepared)) <= least
+    check_served(result.row_tables[0])
+
+
+def test_an_op_whose_time_others_took_is_planned_from_predictions() -> None:
+    fake = FakeLab(CORE)
+    result = tune(replace(TASK, budget_s=0.0, effort=Effort(least_kernels=0)), fake.as_lab(), FAMILY)
+    assert result.stopped == "budget" and result.measured == 0 and not fake.measured and not fake.prepared
     check_served(result.row_tables[0])
 
 

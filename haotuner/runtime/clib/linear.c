@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "addressable.h"
 #include "files.h"
 #include "ht_limits.h"
 #include "open.h"
@@ -35,6 +36,8 @@ static ht_status check(const char* name, const DLTensor* t, int ndim, int typed,
     return ht_refuse(error, HT_BAD_TYPE, "%s is not float32 (code %d, %d bits)", name, (int)t->dtype.code, (int)t->dtype.bits);
   if (t->ndim != ndim || t->shape == NULL || t->data == NULL)
     return ht_refuse(error, HT_BAD_VALUE, "%s has rank %d; expected %d axes with data", name, (int)t->ndim, ndim);
+  /* Of a weight with a rank of its own, the pack checks rank and addresses. */
+  if (typed && !ht_addressable(t)) return ht_refuse(error, HT_BAD_VALUE, HT_NOT_ADDRESSABLE, name);
   return HT_OK;
 }
 

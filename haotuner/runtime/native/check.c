@@ -34,6 +34,11 @@ int ht_check_type(const char* name, const DLTensor* t, int code, int bits, ht_er
   return 0;
 }
 
+int ht_check_addresses(const char* name, const DLTensor* t, ht_error* error) {
+  if (ht_addressable(t)) return 0;
+  return ht_refuse(error, "ValueError", HT_NOT_ADDRESSABLE, name);
+}
+
 int ht_contiguous(const DLTensor* t) {
   int64_t expected = 1;
   for (int i = t->ndim - 1; t->strides != NULL && i >= 0; --i) {
@@ -62,7 +67,7 @@ static int fold_strides(const char* name, const DLTensor* t, int folded, int64_t
   return 0;
 }
 
-int ht_fold(const char* name, const DLTensor* t, int rank, const int64_t* expected, ht_view* view, ht_error* error) {
+static int fold_axes(const char* name, const DLTensor* t, int rank, const int64_t* expected, ht_view* view, ht_error* error) {
   int folded = t->ndim - rank + 1, empty = 0, last = t->ndim - 1;
   int64_t count = 1;
   if (folded < 0 || (rank == 1 && folded != 1))
@@ -97,7 +102,6 @@ int ht_fold(const char* name, const DLTensor* t, int rank, const int64_t* expect
       return ht_refuse(error, "ValueError", "%s: its axes hold more elements than any memory", name);
     if (!empty) run *= view->extents[i];
   }
-  view->data = t->data == NULL ? NULL : ht_data(t);
   if (empty || t->strides == NULL) return 0;
   if (t->shape[last] > 1 && t->strides[last] != 1)
     return ht_refuse(error, "ValueError",
@@ -113,6 +117,12 @@ int ht_fold(const char* name, const DLTensor* t, int rank, const int64_t* expect
     if (span > HT_ELEMENTS_LIMIT || span < -HT_ELEMENTS_LIMIT)
       return ht_refuse(error, "ValueError", "%s: stride %lld is beyond any memory", name, (long long)view->strides[i]);
   }
+  return 0;
+}
+
+int ht_fold(const char* name, const DLTensor* t, int rank, const int64_t* expected, ht_view* view, ht_error* error) {
+  if (fold_axes(name, t, rank, expected, view, error) != 0 || ht_check_addresses(name, t, error) != 0) return -1;
+  view->data = t->data == NULL ? NULL : ht_data(t);
   return 0;
 }
 

@@ -70,7 +70,7 @@ static int64_t* int64_array(const TVMFFIAny* args, int32_t count, int32_t index,
   if (t->dtype.code != kDLInt || t->dtype.bits != 64 || t->dtype.lanes != 1) return NULL;
   if (t->shape[0] != first || (rank == 2 && t->shape[1] != second)) return NULL;
   if (t->strides != NULL && (t->strides[rank - 1] != 1 || (rank == 2 && t->strides[0] != second))) return NULL;
-  return (int64_t*)((char*)t->data + t->byte_offset);
+  return ht_addressable(t) ? (int64_t*)ht_data(t) : NULL;
 }
 
 /* Argument `index` as a whole number of [0, limit); -1 if it is anything else. */
@@ -226,7 +226,7 @@ HT_EXPORT int __tvm_ffi_ht_pack(void* self, const TVMFFIAny* args, int32_t count
   if (args[2].type_index == kTVMFFINone) return 0;
   const DLTensor *weight = ht_ffi_tensor(&args[1]), *out = ht_ffi_tensor(&args[2]);
   if (weight == NULL || out == NULL || out->ndim != 1 || out->shape[0] != floats || out->dtype.bits != 32 || out->data == NULL ||
-      out->device.device_type != kDLCPU)
+      out->device.device_type != kDLCPU || !ht_addressable(out))
     return ht_ffi_raise("TypeError", op->name, "expected a weight and room for it");
   ht_error error;
   if (op->kind->pack(op, weight, (float*)ht_data(out), &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
@@ -239,7 +239,7 @@ HT_EXPORT int __tvm_ffi_ht_about(void* self, const TVMFFIAny* args, int32_t coun
   (void)self;
   const DLTensor* out = count_args == 2 ? ht_ffi_tensor(&args[1]) : NULL;
   if (out == NULL || out->dtype.bits != 8 || out->dtype.lanes != 1 || out->ndim != 1 || out->data == NULL ||
-      out->device.device_type != kDLCPU || args[0].type_index != kTVMFFIInt || args[0].v_int64 < 0)
+      out->device.device_type != kDLCPU || !ht_addressable(out) || args[0].type_index != kTVMFFIInt || args[0].v_int64 < 0)
     return ht_ffi_raise("TypeError", "about", "expected (op, uint8 array)");
   result->type_index = kTVMFFIInt;
   result->v_int64 = 0;

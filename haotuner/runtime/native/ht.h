@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <tvm/ffi/c_api.h>
 
+#include "addressable.h"
 #include "ht_limits.h"
 
 #define HT_EXTENT_LIMIT 2147483647 /* also the tuner's limit; products of three extents stay inside 64 bits below it */
@@ -205,8 +206,9 @@ typedef struct { /* where the elements of a tensor lie */
 /* Whether two tensors surely share no byte although their spans overlap, as columns of one buffer do. */
 int ht_interleaved(const ht_layout* one, const ht_layout* other);
 int ht_fold(const char* name, const DLTensor* t, int rank, const int64_t* expected, ht_view* view, ht_error* error);
+int ht_check_addresses(const char* name, const DLTensor* t, ht_error* error); /* ht_addressable, or a refusal */
 int ht_contiguous(const DLTensor* t); /* strides NULL or those of a contiguous tensor; an axis of one element may have any */
-static inline char* ht_data(const DLTensor* t) { return (char*)t->data + t->byte_offset; }
+static inline char* ht_data(const DLTensor* t) { return (char*)((uintptr_t)t->data + t->byte_offset); } /* of an empty tensor it may wrap */
 /* Tensors against the op's operands: rank, type, strides, one extent an axis, and an output that shares no memory. */
 int ht_check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error);
 

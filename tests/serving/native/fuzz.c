@@ -49,6 +49,7 @@ static void tensor(DLTensor* t, int64_t* shape, int64_t* strides, float* data, i
     case 5: t->dtype.code = (uint8_t)(draw() % 20); break;
     case 6: t->dtype.lanes = (uint16_t)(draw() % 3); break;
     case 7: t->byte_offset = draw() % 64; break;
+    case 10: t->byte_offset = (uint64_t)1 << 63; break;
     default: break;
   }
 }
@@ -109,6 +110,7 @@ static int check(long count) {
     const int64_t packed[3] = {op.k * op.pw, op.pw, 1};
     if (weight.strides != NULL && memcmp(w_strides, packed, sizeof packed) != 0) return 5; /* would be read past its end */
     if (call.m == 0) continue;
+    if (x.byte_offset >= 64 || y.byte_offset >= 64) return 6; /* beyond the address space */
     if (!inside(call.x, call.m, call.ldx, op.k, &x) || !inside(call.y, call.m, call.ldy, op.n, &y)) return 3;
     uintptr_t y0 = (uintptr_t)call.y, x0 = (uintptr_t)call.x;
     if (call.m == 1 && x0 < y0 + 4u * (unsigned)op.n && y0 < x0 + 4u * (unsigned)op.k) return 4; /* alias let through */

@@ -49,7 +49,7 @@ static int whole_or_none(const TVMFFIAny* value) { return value->type_index == k
 /* So many whole numbers of the host at least, to be written; NULL: the argument is none. */
 static int64_t* numbers_of(const TVMFFIAny* arg, int64_t least) {
   const DLTensor* t = ht_ffi_tensor(arg);
-  const int fits = t != NULL && t->device.device_type == kDLCPU && t->ndim == 1 && t->shape[0] >= least && t->dtype.bits == 64;
+  const int fits = t != NULL && t->device.device_type == kDLCPU && t->ndim == 1 && t->shape[0] >= least && t->dtype.bits == 64 && ht_addressable(t);
   return fits ? (int64_t*)(void*)ht_data(t) : NULL;
 }
 

@@ -120,7 +120,7 @@ static const ht_op* placed_op(const TVMFFIAny* args, int32_t count_args) {
 static void* bound_of(const ht_op* op, const TVMFFIAny* args, int32_t count_args, int32_t place) {
   const DLTensor* t = place < count_args ? ht_ffi_tensor(&args[place]) : NULL;
   if (t == NULL || t->device.device_type != kDLCPU || t->dtype.bits != 8 || t->dtype.lanes != 1 || t->ndim != 1 || t->data == NULL ||
-      t->shape[0] != op->kind->placed->bound_bytes(op) || (uintptr_t)ht_data(t) % HT_BOUND_ALIGNMENT != 0)
+      t->shape[0] != op->kind->placed->bound_bytes(op) || !ht_addressable(t) || (uintptr_t)ht_data(t) % HT_BOUND_ALIGNMENT != 0)
     return NULL;
   return ht_data(t);
 }

@@ -50,6 +50,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   if (ht_check_type("bias", bias, kDLFloat, 32, error) != 0) return -1;
   if (bias->ndim != 1 || bias->shape[0] != conv->features || bias->data == NULL || !ht_contiguous(bias))
     return ht_refuse(error, "ValueError", "bias must be contiguous, of one axis of %lld", (long long)conv->features);
+  if (ht_check_addresses("bias", bias, error) != 0) return -1;
   c->bias = (const float*)ht_data(bias);
   return 0;
 }
@@ -78,6 +79,7 @@ static int pack(const ht_op* op, const DLTensor* weight, float* packed, ht_error
   if (!right || weight->data == NULL || !ht_contiguous(weight))
     return ht_refuse(error, "ValueError", "weight must be contiguous, of the axes %lld x %lld x %lld x %lld%s", (long long)window[0],
                      (long long)window[1], (long long)window[2], (long long)window[3], skip ? " without the third" : "");
+  if (ht_check_addresses("weight", weight, error) != 0) return -1;
   ht_conv_pack(conv, (const float*)ht_data(weight), packed);
   return 0;
 }

@@ -18,6 +18,7 @@ static int bind_one(const ht_op* op, const char* name, int64_t groups, int64_t e
   if (ht_cuda_check_tensor(op, name, t, device, error) != 0) return -1;
   const int lead = groups > 0;
   if (t->ndim == 1 + lead && t->shape[lead] == extent && (!lead || t->shape[0] == groups) && t->data != NULL && ht_contiguous(t)) {
+    if (ht_check_addresses(name, t, error) != 0) return -1;
     out->values[place_of(name)] = ht_data(t);
     return 0;
   }

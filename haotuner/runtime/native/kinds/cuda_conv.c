@@ -55,6 +55,7 @@ static int image_of(const ht_op* op, const char* name, const DLTensor* t, int de
   const int c = conv->last ? rank - 1 : 1, w = conv->last ? rank - 2 : rank - 1;
   if (shape[c] != channels)
     return ht_refuse(error, "ValueError", "%s has extent %lld in axis %d; expected %lld", name, (long long)shape[c], c - lead, (long long)channels);
+  if (ht_check_addresses(name, t, error) != 0) return -1;
   extents[0] = shape[0], extents[1] = conv->flat ? 1 : shape[w - 1], extents[2] = shape[w];
   strides[0] = steps[0], strides[1] = steps[c], strides[2] = conv->flat ? 0 : steps[w - 1], strides[3] = steps[w];
   return 0;
@@ -105,7 +106,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   if (count != 3 + data->after.residual)
     return ht_refuse(error, "TypeError", "expected x, a bound weight, %s", data->after.residual ? "out, and residual" : "and out");
   const DLTensor* w = tensors[1];
-  if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) || w->data == NULL ||
+  if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) || w->data == NULL || !ht_addressable(w) ||
       (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const ht_cuda_bound_conv*)ht_data(w))->mark != MARK || ((const ht_cuda_bound_conv*)ht_data(w))->op != op)
     return ht_refuse(error, "ValueError", "weight was not bound by this pack for %s: bind the weight again", op->name);
   const ht_cuda_bound_conv* bound = (const ht_cuda_bound_conv*)ht_data(w);
@@ -152,6 +153,7 @@ static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* const* 
   if (weight->ndim != rank || memcmp(weight->shape, wanted, (size_t)rank * sizeof *wanted) != 0 || weight->data == NULL || !ht_contiguous(weight))
     return ht_refuse(error, "ValueError", "weight must be contiguous, of the axes %lld x %lld x %lld%s: it is not copied", (long long)wanted[0],
                      (long long)wanted[1], (long long)wanted[2], conv->flat ? "" : " x the window's width");
+  if (ht_check_addresses("weight", weight, error) != 0) return -1;
   ht_cuda_channels values;
   if (ht_cuda_bind_channels(op, &data->after, 0, conv->features, channels, count, weight->device.device_id, &values, error) != 0) return -1;
   const ht_cuda_loaded* loaded = ht_cuda_load(weight->device.device_id, error);

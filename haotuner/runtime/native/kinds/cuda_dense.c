@@ -60,6 +60,7 @@ static int check_offsets(const ht_op* op, const DLTensor* offsets, int device, h
   if (offsets->ndim != 1 || offsets->shape[0] != dense->groups || offsets->data == NULL || !ht_contiguous(offsets))
     return ht_refuse(error, "ValueError", "offsets has rank %d and extent %lld; expected one contiguous axis of %d: the end of each group",
                      (int)offsets->ndim, (long long)offsets->shape[0], (int)dense->groups);
+  if (ht_check_addresses("offsets", offsets, error) != 0) return -1;
   if ((uintptr_t)ht_data(offsets) % 4 != 0) return ht_refuse(error, "ValueError", "offsets begins at an address that is no multiple of 4");
   call->views[3].data = ht_data(offsets);
   return 0;
@@ -121,7 +122,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
                      grouped && residual ? "out, offsets, and residual" : grouped ? "out, and offsets" : residual ? "out, and residual" : "and out");
   const DLTensor *x = tensors[0], *w = tensors[1], *y = tensors[2];
   if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) ||
-      w->data == NULL || (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const ht_cuda_bound*)ht_data(w))->mark != MARK ||
+      w->data == NULL || !ht_addressable(w) || (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const ht_cuda_bound*)ht_data(w))->mark != MARK ||
       ((const ht_cuda_bound*)ht_data(w))->op != op)
     return ht_refuse(error, "ValueError", "weight was not bound by this pack for %s: bind the weight again", op->name);
   const ht_cuda_bound* bound = (const ht_cuda_bound*)ht_data(w);
@@ -164,7 +165,7 @@ static int check_weight(const ht_op* op, const DLTensor* weight, ht_error* error
                      (long long)columns);
   if (weight->data == NULL || !ht_contiguous(weight))
     return ht_refuse(error, "ValueError", "weight must be contiguous and have data, for it is not copied: bind a contiguous copy of it");
-  return 0;
+  return ht_check_addresses("weight", weight, error);
 }
 
 static int bind_kernel(const ht_op* op, ht_cuda_bound* bound, int place, ht_error* error) {

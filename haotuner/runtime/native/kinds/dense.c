@@ -12,16 +12,23 @@ static int check_bias(const ht_dense* dense, const DLTensor* bias, ht_dense_call
                      (long long)bias->shape[0], (long long)dense->n);
   if (bias->data == NULL || !ht_contiguous(bias))
     return ht_refuse(error, "ValueError", "bias must be contiguous and have data: pass a contiguous copy");
+  if (ht_check_addresses("bias", bias, error) != 0) return -1;
   call->bias = (const float*)ht_data(bias);
   return 0;
 }
 
 static const ht_element FP32 = {kDLFloat, 32};
 
-static void reach(const void* data, int size, int64_t rows, int64_t stride, int64_t inner, uintptr_t* low, uintptr_t* high) {
-  int64_t span = (rows - 1) * stride;
-  *low = (uintptr_t)data + (uintptr_t)((span < 0 ? span : 0) * size);
-  *high = (uintptr_t)data + (uintptr_t)(((span > 0 ? span : 0) + inner) * size);
+/* The first byte of rows and the one behind the last. Every call comes by here, with extents and strides inside their limits. */
+static inline int reach(const char* name, const DLTensor* t, int size, int64_t rows, int64_t stride, int64_t inner, uintptr_t* low, uintptr_t* high,
+                        ht_error* error) {
+  const int64_t span = (rows - 1) * stride;
+  uintptr_t first;
+  const int wraps = __builtin_add_overflow((uintptr_t)t->data, t->byte_offset, &first);
+  *low = first + (uintptr_t)((span < 0 ? span : 0) * size);
+  *high = first + (uintptr_t)(((span > 0 ? span : 0) + inner) * size);
+  if (!wraps && (*low | first | *high) <= HT_LAST_ADDRESS) return 0; /* the spans are below 2^63 bytes */
+  return ht_refuse(error, "ValueError", HT_NOT_ADDRESSABLE, name);
 }
 
 /* Whether rows whose spans overlap share no byte. */
@@ -86,6 +93,7 @@ int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, c
   if (!as_packed(dense, w)) /* the kernels step through it by its extents alone */
     return ht_refuse(error, "ValueError",
                      "weight has strides of its own; pass the packed weight itself, or a contiguous copy of it");
+  if (ht_check_addresses("weight", w, error) != 0) return -1;
   if (check_bias(dense, bias, call, error) != 0) return -1;
   if (fold("x", x, dense->k, &call->m, &call->ldx, error) != 0) return -1;
   if (y->ndim != x->ndim)
@@ -106,8 +114,9 @@ int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, c
                      (long long)dense->n);
   uintptr_t x_low, x_high, y_low, y_high;
   const int x_size = typed == NULL ? (int)sizeof(float) : typed->x.bits / 8;
-  reach(call->x, x_size, call->m, call->ldx, dense->k, &x_low, &x_high);
-  reach(call->y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high);
+  if (reach("x", x, x_size, call->m, call->ldx, dense->k, &x_low, &x_high, error) != 0 ||
+      reach("out", y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high, error) != 0)
+    return -1;
   if (x_low < y_high && y_low < x_high &&
       !rows_apart(call->y, y_size(dense), call->ldy, dense->n, call->x, x_size, call->ldx, dense->k, call->m))
     return ht_refuse(error, "ValueError",
@@ -136,8 +145,9 @@ static int check_whole(const ht_operand* operand, const ht_dense* dense, const D
   if (t->data == NULL) return ht_refuse(error, "ValueError", "%s has no data", operand->name);
   extra->data = (const float*)ht_data(t);
   uintptr_t low, high, y_low, y_high;
-  reach(extra->data, operand->bits / 8, call->m, extra->row_stride, dense->n, &low, &high);
-  reach(call->y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high);
+  if (reach(operand->name, t, operand->bits / 8, call->m, extra->row_stride, dense->n, &low, &high, error) != 0 ||
+      reach("out", y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high, error) != 0)
+    return -1;
   if (low < y_high && y_low < high &&
       !rows_apart(call->y, y_size(dense), call->ldy, dense->n, extra->data, operand->bits / 8, extra->row_stride, dense->n, call->m))
     return ht_refuse(error, "ValueError", "out shares memory with %s, which is read after sums are written to out; pass another out",
@@ -146,18 +156,19 @@ static int check_whole(const ht_operand* operand, const ht_dense* dense, const D
 }
 
 /* One value a column. */
-static int check_channel(const ht_operand* operand, const ht_dense* dense, const DLTensor* t, const ht_dense_call* call, ht_extra* extra,
-                         ht_error* error) {
+static int check_channel(const ht_operand* operand, const ht_dense* dense, const DLTensor* t, const DLTensor* y, const ht_dense_call* call,
+                         ht_extra* extra, ht_error* error) {
   if (ht_check_type(operand->name, t, operand->code, operand->bits, error) != 0) return -1;
   if (t->ndim != 1 || t->shape[0] != dense->n)
     return ht_refuse(error, "ValueError", "%s has rank %d and extent %lld; expected one axis of %lld", operand->name, (int)t->ndim,
                      (long long)t->shape[0], (long long)dense->n);
   if (t->data == NULL || !ht_contiguous(t))
     return ht_refuse(error, "ValueError", "%s must be contiguous and have data: pass a contiguous copy", operand->name);
+  if (ht_check_addresses(operand->name, t, error) != 0) return -1;
   *extra = (ht_extra){(const float*)ht_data(t), 0, 1};
   uintptr_t low = (uintptr_t)extra->data, high = (uintptr_t)(extra->data + dense->n), y_low, y_high;
   if (call->m == 0) return 0;
-  reach(call->y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high);
+  if (reach("out", y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high, error) != 0) return -1;
   if (low < y_high && y_low < high)
     return ht_refuse(error, "ValueError", "out shares memory with %s; pass another out", operand->name);
   return 0;
@@ -179,7 +190,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
     const ht_operand* operand = &op->operands[HT_FIRST_EXTRA + i];
     const DLTensor* t = tensors[3 + i];
     if (t == NULL) return ht_refuse(error, "TypeError", "%s is missing", operand->name);
-    if ((operand->role == HT_CONSTANT ? check_channel(operand, dense, t, found, &found->extra[i], error)
+    if ((operand->role == HT_CONSTANT ? check_channel(operand, dense, t, tensors[2], found, &found->extra[i], error)
                                       : check_whole(operand, dense, t, tensors[2], found, &found->extra[i], error)) != 0)
       return -1;
   }
@@ -232,6 +243,7 @@ static int pack(const ht_op* op, const DLTensor* weight, float* packed, ht_error
   if (weight->ndim != 2 || weight->shape[rows] != dense->n || weight->shape[1 - rows] != dense->k || weight->data == NULL)
     return ht_refuse(error, "ValueError", "weight has rank %d; expected (%lld, %lld) with data", (int)weight->ndim,
                      (long long)(rows ? dense->k : dense->n), (long long)(rows ? dense->n : dense->k));
+  if (ht_check_addresses("weight", weight, error) != 0) return -1;
   const int64_t apart[2] = {weight->strides == NULL ? weight->shape[1] : weight->strides[0], weight->strides == NULL ? 1 : weight->strides[1]};
   ht_typed_pack(ht_types(dense), dense->n, dense->k, dense->pw, dense->panels, ht_data(weight), apart[rows], apart[1 - rows], (char*)packed);
   return 0;

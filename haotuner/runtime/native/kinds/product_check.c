@@ -45,7 +45,7 @@ static int examine(const ht_op* op, int place, const char* name, const DLTensor*
     if (reach > HT_ELEMENTS_LIMIT) return ht_refuse(error, "ValueError", "%s: stride %lld is beyond any memory", name, (long long)stride);
   }
   if (!empty && t->data == NULL) return ht_refuse(error, "ValueError", "%s has no data", name);
-  return 0;
+  return ht_check_addresses(name, t, error);
 }
 
 static int64_t extent_at(const tensor* t, int from_last) {

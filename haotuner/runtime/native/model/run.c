@@ -181,6 +181,7 @@ int ht_model_fits(const ht_model* m, int32_t output, const DLTensor* wanted, con
   if (!right) return ht_refuse(error, "ValueError", "%s: out[%s] is of another type or shape than this request makes", m->name, name);
   if (!ht_contiguous(given) || (count > 0 && (given->data == NULL || (uintptr_t)ht_data(given) % (wanted->dtype.bits / 8) != 0)))
     return ht_refuse(error, "ValueError", "%s: out[%s] must be contiguous, aligned to its elements, and have data", m->name, name);
+  if (!ht_addressable(given)) return ht_refuse(error, "ValueError", "%s: " HT_NOT_ADDRESSABLE, m->name, name);
   return 0;
 }
 

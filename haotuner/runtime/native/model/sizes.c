@@ -98,6 +98,7 @@ int ht_model_given(const ht_model* m, const DLTensor* inputs, int64_t* dims, ht_
     if (!empty && (given->data == NULL || (uintptr_t)ht_data(given) % (t->bits / 8) != 0))
       return ht_refuse(error, "ValueError", "%s: input %s has no data, or none that is aligned to its elements", m->name, m->inputs[i].name);
     if (!ht_contiguous(given)) return ht_refuse(error, "ValueError", "%s: input %s must be contiguous; pass a contiguous copy", m->name, m->inputs[i].name);
+    if (!ht_addressable(given)) return ht_refuse(error, "ValueError", "%s: input " HT_NOT_ADDRESSABLE, m->name, m->inputs[i].name);
   }
   return 0;
 }
