@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from itertools import product
+from math import prod
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimensions
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import TensorType
 from haotuner.orchestrate.segments import counts, data_dimensions, origins
+from haotuner.orchestrate.size_lengths import size_lengths
 from haotuner.words.shape import ShapeRange, Span
 
 UNSAID = "dynamic"  # the default of --shapes
 DRAWN = 24  # requests drawn of the ranges, beside both ends
+OF_SIZES = 512  # requests for which lengths are computed that follow from sizes
 
 
 def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     """The span of every dimension: by name (``batch=1..8``), or by input (``x=1..8x3x48x32..1280``).
 
     ``dynamic``, what is asked where nobody says anything, tells of no dimension: enough for a model that has none.
+    Lengths that follow from sizes of a request, or that count elements of a tensor, need not be said.
     """
     inputs = {name: graph.types[name] for name in graph.inputs}
     own, of_data = graph.dimensions, data_dimensions(graph)
@@ -33,6 +38,8 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
                 f"{', '.join(f'{one} {kind}' for one, kind in inputs.items())}; there is no {name!r}"
             )
     if all(one in found for one in own):
+        for name, least, most in size_lengths(graph, _many({one: found[one] for one in own})):
+            found.setdefault(name, _span(name, f"{max(least, 1)}..{max(most, 1)}"))
         for name, most in counts(graph, {one: span.last for one, span in found.items()}):
             found.setdefault(name, _span(name, f"1..{most}"))
     lacking = [one for one in (*own, *of_data) if one not in found]
@@ -95,6 +102,14 @@ def _put(found: dict[str, Span], name: str, extent: Extent, span: Span) -> None:
             raise UsageError(f"--shapes: input {name} has {extent} where {span} is asked")
     elif found.setdefault(str(extent), span) != span:
         raise UsageError(f"--shapes: {extent} is {found[str(extent)]} in one place and {span} in another")
+
+
+def _many(spans: Mapping[str, Span]) -> list[dict[str, int]]:
+    """Sizes of all requests, or of ``OF_SIZES`` where they are more."""
+    if prod(map(len, spans.values())) > OF_SIZES:
+        return requests(spans, OF_SIZES)
+    each = (one.listed or range(one.first, one.last + 1, one.step) for one in spans.values())
+    return [dict(zip(spans, sizes, strict=True)) for sizes in product(*each)]
 
 
 def requests(spans: Mapping[str, Span], count: int = DRAWN, seed: int = 0) -> list[dict[str, int]]:
