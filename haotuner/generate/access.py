@@ -269,6 +269,8 @@ class Accesses:
         chosen: Expression = found if dtype_of(found) == INDEX else Apply("cast", (found,), INDEX)
         if dtype_of(found) == "uint8" and isinstance(extent, int) and extent > 255:  # a table of bytes: every one has a row
             return self.element(node.inputs[0], (*indices[:axis], chosen, *indices[axis + width :]))
+        if node.attributes.get("bounded", False):
+            return self._clamped(node.inputs[0], (*indices[:axis], chosen, *indices[axis + width :]), extent)
         behind = Apply("add", (chosen, sized(extent)), INDEX)
         chosen = Apply("select", (Apply("less", (chosen, index(0)), "bool"), behind, chosen), INDEX)
         last = arithmetic("sub", sized(extent), index(1))  # an index that no row has must not reach other memory

@@ -129,7 +129,10 @@ def _infer_gather(types: Sequence[TensorType], attributes: Mapping[str, Any]) ->
 
 
 def _gather(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable[[Extent], int]) -> Any:
-    """Indices count from the end where they are negative."""
+    """Indices count from the end where they are negative.
+
+    The attribute ``bounded`` promises that none is, nor beyond the axis, whatever a request says.
+    """
     return np.take(arrays[0], arrays[1], axis=attributes["axis"])
 
 

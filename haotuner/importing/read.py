@@ -14,6 +14,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.dequantised import dequantised_by_rows
+from haotuner.graph.dimension_names import dimension_name
 from haotuner.graph.extents import Extent, dimension, dimensions, shown
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
 from haotuner.graph.scaled import scaled_weights
@@ -173,9 +174,9 @@ def _extent(tensor: str, place: int, dim: Any) -> Extent:
     """A dimension's own name where it is one, else one made of the input's name and the axis."""
     if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
         return int(dim.dim_value)
-    plain = re.sub(r"\W", "_", dim.dim_param, flags=re.ASCII)[:64]
-    if re.search(r"[A-Za-z]", plain) and not plain[0].isdigit():
-        return dimension(plain)
+    named = dimension_name(dim.dim_param)
+    if named:
+        return dimension(named)
     stem = re.sub(r"\W", "_", tensor, flags=re.ASCII)[:60] or "input"
     return dimension(f"{'' if stem[0].isalpha() or stem[0] == '_' else '_'}{stem}_{place}")
 

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 import numpy as np
 import sympy
 
-from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, same, smallest
+from haotuner.graph.extents import (
+    Extent,
+    canonical,
+    ceiling_division,
+    dimensions,
+    evaluate,
+    floor_division,
+    largest,
+    same,
+    smallest,
+)
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.folding import Folding
 from haotuner.importing.layout import cut, reshaped
 from haotuner.importing.scaled_lengths import scaled_length
+from haotuner.words.shape import Span
 
 PRECISE = "fp64"  # of coordinates: a rounding error there takes another neighbour
 SINGLE = "fp32"  # of coordinates that a scale of the file divides: ONNX Runtime, torch and the reference round these
@@ -50,7 +61,7 @@ def _resize(c: Call) -> str:
     axes = _axes(c, places, *((1, 9) if older else (2, 3)))
     region = c.floats(1) if where == "tf_crop_and_resize" else []
     x = c.tensor(0)
-    for axis in _order(axes, shrinks=bool(c.attribute("antialias", 0))):
+    for axis in _order(axes, c.g.ranges, shrinks=bool(c.attribute("antialias", 0))):
         if axis.unchanged and not region:
             continue
         if same(axis.extent, 1) and not region:  # one pixel, whatever the weights: of an image's mean, for instance
@@ -71,14 +82,26 @@ def _resize(c: Call) -> str:
     return x
 
 
-def _order(axes: Sequence[Axis], *, shrinks: bool) -> list[Axis]:
+def _order(axes: Sequence[Axis], ranges: Mapping[str, Span], *, shrinks: bool) -> list[Axis]:
     """The innermost axis first: its elements are gathered one by one, of fewer rows before the others grow.
 
-    Where it is known to shrink it comes last, when there are fewer rows. ``shrinks``: it does where no number is known.
+    It comes last where the other axes leave fewer rows, in the middle of the asked ranges. ``shrinks``: they do where no
+    number is known.
     """
     order = sorted(axes, key=lambda axis: -axis.place)
-    inner = order[0].ratio
-    return order[::-1] if (shrinks if inner is None else inner < 1) else order
+    ratios = [_expected(axis, ranges) for axis in order[1:]]
+    known = [one for one in ratios if one is not None]
+    return order[::-1] if (shrinks if len(known) < len(ratios) else prod(known) < 1) else order
+
+
+def _expected(axis: Axis, ranges: Mapping[str, Span]) -> float | None:
+    """How many times as long an axis becomes: its scale, or what the middle of all ranges makes; None: nothing tells."""
+    if axis.ratio is not None:
+        return axis.ratio
+    if not (dimensions(axis.extent) | dimensions(axis.out)) <= ranges.keys():
+        return None
+    sizes = {name: round((span.first * span.last) ** 0.5) for name, span in ranges.items()}
+    return evaluate(axis.out, sizes) / max(1, evaluate(axis.extent, sizes))
 
 
 def _axes(c: Call, places: Sequence[int], at_scales: int, at_sizes: int) -> list[Axis]:
@@ -222,9 +245,15 @@ def _cropped(c: Call, axis: Axis, start: float, stop: float) -> str:
     return g.cast(g.map("select", single, middle, many), PRECISE)
 
 
-def _clamped(c: Call, places: str, extent: Extent) -> str:
-    last = _number(c, canonical(extent - 1))
-    return c.g.add("cast", c.g.map("max", c.g.map("min", places, last), 0), dtype="int64")
+def _pixels(c: Call, x: str, axis: Axis, places: str) -> str:
+    """The pixels at these places along an axis, those of the border beyond it.
+
+    Places are bounded as real numbers and again as whole ones, which no NaN passes: a pixel is then read without questions.
+    """
+    g, end = c.g, canonical(axis.extent - 1)
+    whole = g.cast(g.map("max", g.map("min", places, _number(c, end)), 0), "int64")
+    last = g.constant(end, "int64") if isinstance(end, int) else g.plain("size", extent=end)
+    return g.add("gather", x, g.map("max", g.map("min", whole, last), 0), axis=axis.place, bounded=True)
 
 
 def _nearest(c: Call, x: str, axis: Axis, line: str, how: str) -> str:
@@ -237,7 +266,7 @@ def _nearest(c: Call, x: str, axis: Axis, line: str, how: str) -> str:
         places = g.map(how, line)
     else:
         raise c.bad(f"nearest_mode {how!r} is unknown")
-    return g.add("gather", x, _clamped(c, places, axis.extent), axis=axis.place)
+    return _pixels(c, x, axis, places)
 
 
 def _weighted(c: Call, x: str, axis: Axis, line: str, mode: str) -> str:
@@ -267,7 +296,7 @@ def _of_taps(c: Call, x: str, axis: Axis, line: str, mode: str, stretch: str | N
     result = ""
     for place, weight in zip(places, weights, strict=True):
         factor = reshaped(c, g.cast(weight, dtype), (axis.out, *[1] * (rank - 1 - axis.place)))
-        part = g.map("mul", g.add("gather", x, _clamped(c, place, axis.extent), axis=axis.place), factor)
+        part = g.map("mul", _pixels(c, x, axis, place), factor)
         result = g.map("add", result, part) if result else part
     return result
 
@@ -275,14 +304,14 @@ def _of_taps(c: Call, x: str, axis: Axis, line: str, mode: str, stretch: str | N
 def _of_dimension(c: Call, x: str, axis: Axis, line: str, mode: str, stretch: str, reach: Extent) -> str:
     """A sum over neighbours whose number comes with the request."""
     g, rank, dtype, count = c.g, c.g.types[x].rank, c.g.types[x].dtype, canonical(2 * reach)
-    line = reshaped(c, line, (axis.out, 1))
+    line = reshaped(c, line, (1, axis.out))
     taps = g.map("sub", g.add("iota", extent=count, dtype=PRECISE), _number(c, canonical(reach - 1)))
-    place = g.map("add", g.map("floor", line), reshaped(c, taps, (1, count)))
+    place = g.map("add", g.map("floor", line), reshaped(c, taps, (count, 1)))
     weight = _weight(c, axis, line, place, mode, stretch)
-    weight = g.map("div", weight, g.add("reduce", weight, how="sum", axes=(1,), keepdims=True))
-    pixels = g.add("gather", x, _clamped(c, place, axis.extent), axis=axis.place)
-    factor = reshaped(c, g.cast(weight, dtype), (axis.out, count, *[1] * (rank - 1 - axis.place)))
-    return g.add("reduce", g.map("mul", pixels, factor), how="sum", axes=(axis.place + 1,), keepdims=False)
+    weight = g.map("div", weight, g.add("reduce", weight, how="sum", axes=(0,), keepdims=True))
+    pixels = _pixels(c, x, axis, place)  # neighbours outside: loops over pixels stay the inner ones
+    factor = reshaped(c, g.cast(weight, dtype), (count, axis.out, *[1] * (rank - 1 - axis.place)))
+    return g.add("reduce", g.map("mul", pixels, factor), how="sum", axes=(axis.place,), keepdims=False)
 
 
 def _weight(c: Call, axis: Axis, line: str, place: str, mode: str, stretch: str | None) -> str:

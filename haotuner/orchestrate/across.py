@@ -53,13 +53,17 @@ def _across(fold: Fold, last: Variable) -> bool:
     if fold.how != "sum" or fold.dtype != "fp32" or any(isinstance(one, Fold) for one in inside):
         return False
     beside = [one for one in inside if isinstance(one, Load) and last.name in free_variables(one)]
-    lie = all(
-        isinstance(one.indices[-1], Variable)
-        and one.indices[-1].name == last.name
-        and not any(last.name in free_variables(index) for index in one.indices[:-1])
-        for one in beside
-    )
-    return lie and any(own & free_variables(one) for one in beside)
+    return all(_beside(one, last) for one in beside) and any(own & free_variables(one) for one in beside)
+
+
+def _beside(load: Load, last: Variable) -> bool:
+    """Whether what is read for neighbours along the last axis lies side by side, or where loads that do so tell.
+
+    Elements that are chosen lie anywhere in either order; their indices and factors then come as they lie.
+    """
+    moved = [index for index in load.indices if last.name in free_variables(index)]
+    as_it_lies = moved[0] is load.indices[-1] and isinstance(moved[0], Variable)
+    return len(moved) == 1 and (as_it_lies or isinstance(moved[0], Load))
 
 
 def wide(extent: Extent) -> bool:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from itertools import product
+from math import prod
 
 from haotuner.errors import UsageError
+from haotuner.graph.dimension_names import dimension_name, multiple_of
 from haotuner.graph.extents import Extent, dimensions
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import TensorType
+from haotuner.orchestrate.agreements import demands
 from haotuner.orchestrate.segments import counts, data_dimensions, origins
+from haotuner.orchestrate.size_lengths import size_lengths
 from haotuner.words.shape import ShapeRange, Span
 
 UNSAID = "dynamic"  # the default of --shapes
 DRAWN = 24  # requests drawn of the ranges, beside both ends
+OF_SIZES = 512  # requests for which lengths are computed that follow from sizes
 
 
 def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     """The span of every dimension: by name (``batch=1..8``), or by input (``x=1..8x3x48x32..1280``).
 
     ``dynamic``, what is asked where nobody says anything, tells of no dimension: enough for a model that has none.
+    Lengths that follow from sizes of a request, or that count elements of a tensor, need not be said, nor the second of two
+    dimensions that the model makes equal.
     """
     inputs = {name: graph.types[name] for name in graph.inputs}
     own, of_data = graph.dimensions, data_dimensions(graph)
@@ -27,21 +35,27 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     for name, said in _parts(shapes):
         if name in of_data:
             found[name] = _span(name, said)
-        elif name not in own and name not in inputs:
+        elif name not in inputs and not any(_says_of(one, name) for one in own):
             raise UsageError(
                 f"--shapes {shapes!r}: the model has the dimensions {', '.join((*own, *of_data)) or 'none'} and the inputs "
                 f"{', '.join(f'{one} {kind}' for one, kind in inputs.items())}; there is no {name!r}"
             )
+    for pair in ([str(one), str(other)] for one, other in demands(graph)):  # of two that must be equal one is enough
+        for told, untold in (pair, pair[::-1]):
+            if told in found and untold in own:
+                found.setdefault(untold, found[told])
     if all(one in found for one in own):
+        for name, least, most in size_lengths(graph, _many({one: found[one] for one in own})):
+            found.setdefault(name, _span(name, f"{max(least, 1)}..{max(most, 1)}"))
         for name, most in counts(graph, {one: span.last for one, span in found.items()}):
             found.setdefault(name, _span(name, f"1..{most}"))
     lacking = [one for one in (*own, *of_data) if one not in found]
-    told = [one for one in lacking if one in of_data]
-    if told and told == lacking:
+    unsized = [one for one in lacking if one in of_data]
+    if unsized and unsized == lacking:
         raise UsageError(
-            f"--shapes {shapes!r}: {', '.join(told)} depend{'s' * (len(told) == 1)} on data: "
-            f"{'; '.join(f'{one} is what {origin} says' for one, origin in origins(graph, told))}. "
-            f"Say how large it may be, for example {told[0]}=1..1000"
+            f"--shapes {shapes!r}: {', '.join(unsized)} depend{'s' * (len(unsized) == 1)} on data: "
+            f"{'; '.join(f'{one} is what {origin} says' for one, origin in origins(graph, unsized))}. "
+            f"Say how large it may be, for example {unsized[0]}=1..1000"
         )
     if lacking and shapes == UNSAID:
         raise UsageError(
@@ -54,16 +68,42 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
 
 
 def ranges_of(inputs: Mapping[str, TensorType], shapes: str) -> dict[str, Span]:
-    """The spans that a text says of dimensions of these inputs."""
+    """The spans that a text says of dimensions of these inputs.
+
+    A dimension is called by its name, or as the file writes it (``8*h8=8..64:8``). What is said of a name inside of such
+    arithmetic (``h8=1..8``) counts for dimensions of which nothing else is said.
+    """
     names = {name for kind in inputs.values() for extent in kind.shape for name in dimensions(extent)}
     found: dict[str, Span] = {}
     for name, said in _parts(shapes):
-        if name in names:
-            found[name] = _span(name, said)
+        called = name if name in names else dimension_name(name)
+        if called in names:
+            found[called] = _span(name, said)
         elif name in inputs:
             for extent, text in zip(inputs[name].shape, _axes(name, inputs[name], said), strict=True):
                 _put(found, name, extent, _span(name, text))
+    for name, said in _parts(shapes):
+        for one in names:
+            by = multiple_of(one, name)
+            if by is not None:
+                found.setdefault(one, _moved(_span(name, said), *by))
     return found
+
+
+def _says_of(dimension: str, name: str) -> bool:
+    """Whether a name of ``--shapes`` means this dimension, or stands in its text."""
+    return dimension in (name, dimension_name(name)) or multiple_of(dimension, name) is not None
+
+
+def _moved(span: Span, factor: int, summand: int) -> Span:
+    """The sizes of a dimension that is the other one times a factor, plus a summand; those from 1 on."""
+    every = [one * factor + summand for one in (span.listed or (span.first, span.first + span.step, span.last))]
+    if span.listed:
+        listed = tuple(one for one in every if one > 0) or (1,)
+        return Span(first=listed[0], last=listed[-1], listed=listed)
+    first, step = every[0], every[1] - every[0]
+    first += step * max(0, -(-(1 - first) // step))
+    return Span(first=first, last=max(first, every[2]), step=step)
 
 
 def _parts(shapes: str) -> list[tuple[str, str]]:
@@ -95,6 +135,14 @@ def _put(found: dict[str, Span], name: str, extent: Extent, span: Span) -> None:
             raise UsageError(f"--shapes: input {name} has {extent} where {span} is asked")
     elif found.setdefault(str(extent), span) != span:
         raise UsageError(f"--shapes: {extent} is {found[str(extent)]} in one place and {span} in another")
+
+
+def _many(spans: Mapping[str, Span]) -> list[dict[str, int]]:
+    """Sizes of all requests, or of ``OF_SIZES`` where they are more."""
+    if prod(map(len, spans.values())) > OF_SIZES:
+        return requests(spans, OF_SIZES)
+    each = (one.listed or range(one.first, one.last + 1, one.step) for one in spans.values())
+    return [dict(zip(spans, sizes, strict=True)) for sizes in product(*each)]
 
 
 def requests(spans: Mapping[str, Span], count: int = DRAWN, seed: int = 0) -> list[dict[str, int]]:

@@ -12,6 +12,7 @@ from haotuner.graph.interpret import interpret
 from haotuner.importing.folding import Folding
 from haotuner.importing.read import graph_of
 from haotuner.importing.scaled_lengths import scaled_length
+from haotuner.orchestrate.spans import ranges_of
 
 onnx = pytest.importorskip("onnx")
 from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip
@@ -105,3 +106,21 @@ def test_a_scaled_length_is_arithmetic_of_its_size_and_no_size_of_the_data() -> 
     for dtype, kind in (("fp32", np.float32), ("fp64", np.float64)):
         length = scaled_length(Folding(), h, 1.3, dtype)
         assert [evaluate(length, {"h": size}) for size in (10, 90)] == [int(kind(size) * kind(1.3)) for size in (10, 90)]
+
+
+def gathers_of(shapes: str, **attributes: Any) -> list[Any]:
+    """The gathers of a Resize to 64 x 64, in their order."""
+    made = model({"sizes": np.array([64, 64])}, axes=[2, 3], **attributes)
+    graph = graph_of(made, None, {}, lambda inputs: ranges_of(inputs, shapes))
+    return [node for node in graph.nodes if node.primitive == "gather"]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_pixels_are_read_without_asking_whether_they_lie_in_the_image(mode: str) -> None:
+    found = gathers_of("h=8..512;w=8..512", mode=mode)
+    assert found and all(node.attributes["bounded"] for node in found)
+
+
+def test_rows_are_resized_first_where_that_leaves_fewer_of_them():
+    for shapes, first in (("h=64..512;w=64..512", 2), ("h=8..64;w=8..64", 3), ("h=64..512;w=8..16", 2)):
+        assert gathers_of(shapes, mode="linear")[0].attributes["axis"] == first

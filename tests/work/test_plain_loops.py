@@ -278,6 +278,15 @@ def test_rows_behind_one_another_are_read_as_they_lie(name: str) -> None:
     assert pieces(elements.value, last, H) == [], "a row of any extent"
 
 
+def test_chosen_elements_are_summed_a_block_of_columns_at_a_time() -> None:
+    g = GraphBuilder()
+    x, chosen, factors = g.input("x", (B, 4, W)), g.input("chosen", (3, H), "int64"), g.input("factors", (3, H))
+    weighted = g.map("mul", g.add("gather", x, chosen, axis=2, bounded=True), factors)
+    source = of(g.finish(g.add("reduce", weighted, how="sum", axes=(2,), keepdims=False)), "ht_one")[0].source
+    assert "_block" in source, "indices and factors lie side by side along the columns"
+    assert "< 0LL" not in source, "nobody asks whether a bounded index is negative"
+
+
 @pytest.mark.parametrize("name", ("max_pool", "wide_pads"))
 def test_reductions_leave_out_what_a_pad_adds(name: str) -> None:
     folds = [one for one in parts(elements_of(graph_of(name)).value) if isinstance(one, Fold)]
