@@ -162,7 +162,7 @@ class Backend(Protocol):
         ...
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
-        """Hash of all that makes times comparable, the code that is timed among it."""
+        """Hash of what makes times comparable whatever is timed: device, toolchain, policy."""
         ...
 
     def toolchain(self) -> dict[str, str]:
@@ -170,7 +170,11 @@ class Backend(Protocol):
         ...
 
     def builder(self, environment: Mapping[str, str]) -> Child:
-        """A process, not yet started, that answers ``build_request`` and ``object_request``."""
+        """A process, not yet started, that answers ``code_request``, ``build_request`` and ``object_request``."""
+        ...
+
+    def code_request(self, kernels: Sequence[str], device: Device) -> dict[str, Any]:
+        """What a builder is asked for ``code``: by kernel the hash of all code that is timed with it."""
         ...
 
     def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:

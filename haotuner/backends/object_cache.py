@@ -62,7 +62,7 @@ class ObjectCache:
 
     def aside(self) -> tempfile.TemporaryDirectory[str]:
         """A folder in which to make what is to be kept. OSError if there is no place for one, or others may write there."""
-        _make_private(self.folder)
+        make_private(self.folder)
         if why := not_private(self.folder):
             raise PermissionError(errno.EACCES, why)
         for left in self.folder.glob(".new-*"):
@@ -92,7 +92,7 @@ def not_private(folder: Path) -> str:
     return ""
 
 
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """A folder, and those above it that are missing, for this user alone whatever the umask says."""
     for level in (*reversed(folder.parents), folder):
         with contextlib.suppress(FileExistsError):

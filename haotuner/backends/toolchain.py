@@ -7,11 +7,13 @@ import errno
 import importlib.metadata
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from haotuner.backends.machine_code import machine_code
 from haotuner.backends.object_cache import ObjectCache, hash_of, key_of
 from haotuner.errors import EnvironmentMissing
 from haotuner.extras import how_to_get
@@ -32,6 +34,7 @@ CFLAGS = (
     "-Wextra",
     "-Werror=implicit-function-declaration",
 )
+KERNEL_FLAGS = (*CFLAGS, "-O3", "-Wno-unused-function")  # of micro-kernels in C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,18 @@ class Toolchain:
     def compile_ahead(self, sources: list[Path], include: list[Path], *, timeout_s: float = 120) -> None:
         """Compile what ``link`` will find kept, before all else that it needs is there; RuntimeError with the output."""
         self._compiled(sources, include, timeout_s)
+
+    def machine_code(self, sources: Sequence[Path], include: list[Path], *, timeout_s: float = 120) -> str:
+        """Hash of the machine code of the package's sources as ``link`` compiles them; RuntimeError where they do not.
+
+        Object files that are kept are read, not compiled again.
+        """
+        with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+            kept = self if self.objects is not None else replace(self, objects=Path(scratch))
+            objects = kept._compiled(list(sources), include, timeout_s)
+            if strays := [path.name for path in objects if path.suffix != ".o"]:
+                raise RuntimeError(f"no place for object files of {', '.join(strays)} in {kept.objects}")
+            return machine_code([path.read_bytes() for path in objects])
 
     def _flags(self, include: Sequence[Path]) -> list[str]:
         return [flag for path in (*include, self.include) for flag in ("-I", str(path))]
@@ -142,7 +157,7 @@ class Toolchain:
 
         ``keep``: where there is a folder for objects, it is kept there and compiled by whoever asks first.
         """
-        words = [*CFLAGS, "-O3", "-Wno-unused-function", *flags]
+        words = [*KERNEL_FLAGS, *flags]
         includes = [flag for path in include for flag in ("-I", str(path))]
 
         def make(made: Path) -> None:

@@ -309,9 +309,11 @@ def _told(one: Imported, most: int | None) -> str:
 
 def _groups(store: RecordStore) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str, str], dict[str, Any]] = {}
+    fingerprints = {session.id: session.fingerprint for session in store.sessions()}  # a record's is of its kernels, too
     for record in store.records():
         key = (record.session, record.device_id, record.trial.op)
         names = dict(zip(("session", "device", "op"), key, strict=True))
-        group = groups.setdefault(key, {**names, "fingerprint": record.fingerprint, "timed": 0, "failed": 0})
+        fingerprint = fingerprints.get(record.session, record.fingerprint)
+        group = groups.setdefault(key, {**names, "fingerprint": fingerprint, "timed": 0, "failed": 0})
         group["timed" if isinstance(record.outcome, Timed) else "failed"] += 1
     return list(groups.values())

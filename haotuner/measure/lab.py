@@ -16,9 +16,11 @@ from pathlib import Path
 from haotuner.backends.backend import OBJECTS_WORD, Backend, Facts, Place, Timer
 from haotuner.backends.index import backend_for
 from haotuner.backends.policy import Policy
+from haotuner.backends.sources import fingerprint_with
 from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.measure.laboratory import GoesOn
+from haotuner.measure.rekeying import rekeyed
 from haotuner.records import RecordStore, Session
 from haotuner.scratch import scratch_folder
 from haotuner.words.composition import WHOLE, Composition, Part
@@ -58,8 +60,10 @@ class Lab:
         self.policy = policy or Policy()
         self.fingerprint = backend.fingerprint(device, self.policy)
         self.session: Session = store.start(self.fingerprint, resume=resume, what=what)
-        self._known: dict[str, Record] = store.measured(self.fingerprint, session=self.session.id) if resume else {}
-        self.reused = len(self._known)
+        self._known: dict[str, Record] = {}
+        self._resumes = resume
+        self._reused = 0
+        self._code: dict[str, str] = {}  # by kernel name; empty where nobody could say
         self._held = ExitStack()
         self._scratch = self._held.enter_context(scratch_folder())
         environment = {OBJECTS_WORD: str(self._scratch / "objects"), **environment}  # at least each library but the first
@@ -69,15 +73,66 @@ class Lab:
         self._places: dict[str, Place] = {}  # by kernel name
         self._broken: dict[str, Failed] = {}
         self.failures: dict[str, int] = {}
-        for record in self._known.values():  # a resumed session keeps its pace
-            self._timer.resume(record.facts)
 
     def start(self) -> None:
-        """Start all processes side by side: importing the compiler takes seconds and is no part of a budget."""
+        """Start all processes side by side: importing the compiler takes seconds and is no part of a budget.
+
+        With ``resume`` the records that count are found now.
+        """
         processes: list[Child | Timer] = [*self._builders, self._timer]
         with ThreadPoolExecutor(len(processes)) as pool:
             for started in [pool.submit(one.start) for one in processes]:
                 started.result()
+        self._recall()
+
+    @property
+    def reused(self) -> int:
+        """Records of an earlier run that count in this one."""
+        self._recall()
+        return self._reused
+
+    def _recall(self) -> None:
+        """Find the records of the resumed session whose code is today's, once."""
+        if not self._resumes:
+            return
+        self._resumes = False
+        stored = list(self.store.records(session=self.session.id))
+        stored += rekeyed(self.store, self.session, self.fingerprint, self._learned) if not stored else []
+        self._learn(sorted({part.kernel for record in stored for part in record.trial.composition.parts}))
+        self._known = {r.trial.key(): r for r in stored if r.fingerprint == self._fingerprint(r.trial)}
+        self._reused = len(self._known)
+        for record in self._known.values():  # a resumed session keeps its pace
+            self._timer.resume(record.facts)
+
+    def _learn(self, names: Sequence[str]) -> None:
+        """Have the hashes of kernels' code, from all builders at once."""
+        lanes = [names[place :: len(self._builders)] for place in range(len(self._builders))]
+        with ThreadPoolExecutor(len(self._builders)) as pool:
+            for done in [pool.submit(self._learn_from, *lane) for lane in zip(self._builders, lanes, strict=True)]:
+                done.result()
+
+    def _learn_from(self, builder: Child, names: Sequence[str]) -> None:
+        missing = [name for name in names if name not in self._code]
+        if not missing:
+            return
+        limit_s = BUILD_LIMIT_S + KERNEL_LIMIT_S * len(missing)
+        try:
+            self._code.update(builder.ask(self.backend.code_request(missing, self.device), limit_s)["code"])
+        except Unanswered:
+            if len(missing) == 1:
+                self._code[missing[0]] = ""
+                return
+            for part in (missing[: len(missing) // 2], missing[len(missing) // 2 :]):  # the others are innocent
+                self._learn_from(builder, part)
+
+    def _learned(self, names: Sequence[str]) -> Mapping[str, str]:
+        self._learn(names)
+        return {name: self._code[name] for name in names}
+
+    def _fingerprint(self, trial: Trial) -> str:
+        """Fingerprint of a trial's record; empty where the code of its kernels is not known."""
+        code = [self._code.get(part.kernel, "") for part in trial.composition.parts]
+        return fingerprint_with(self.fingerprint, code) if all(code) else ""
 
     def close(self) -> None:
         """Stop the processes and remove the scratch folder."""
@@ -88,6 +143,7 @@ class Lab:
 
     def anew(self, what: str = "") -> None:
         """Begin another session, in which every trial is measured once more; what was built and verified stays."""
+        self._resumes = False
         self.session, self._known = self.store.start(self.fingerprint, resume=False, what=what), {}
         self.renew()
 
@@ -97,6 +153,7 @@ class Lab:
 
     def known(self, trial: Trial) -> Record | None:
         """The record of a trial that this session already has."""
+        self._recall()
         return self._known.get(trial.key())
 
     def prepare(self, names: Sequence[str], goes_on: GoesOn = lambda _: True) -> None:
@@ -141,8 +198,9 @@ class Lab:
     def _elsewhere(self, trial: Trial) -> Record | None:
         """The record of another tuner that resumed the same session, waited for while it measures; None: it is ours."""
         key, until = trial.key(), time.monotonic() + OWNER_LIMIT_S
-        while not self.store.claim(self.session.id, [key]):
-            record = self.store.measured(self.fingerprint, session=self.session.id).get(key)
+        fingerprint = self._fingerprint(trial)
+        while not self.store.claim(self.session.id, [key], fingerprint=fingerprint):
+            record = self.store.measured(fingerprint, session=self.session.id).get(key)
             if record is not None:
                 self._known[key] = record
                 return record
@@ -157,7 +215,7 @@ class Lab:
             trial=trial,
             outcome=outcome,
             device_id=self.device.id,
-            fingerprint=self.fingerprint,
+            fingerprint=self._fingerprint(trial) or self.fingerprint,
             session=self.session.id,
             when=time.time(),
             seed=self.seed,
@@ -198,6 +256,7 @@ class Lab:
         tag = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
         out = str(self._scratch / f"{tag}.so")
         kernels = [MicroKernel.parse(name) for name in names]
+        self._learn_from(builder, names)
         try:
             builder.ask(self.backend.build_request(kernels, self.device, out), BUILD_LIMIT_S)
         except Unanswered as error:

@@ -22,9 +22,13 @@ class Laboratory(Protocol):
     device: Device
     fingerprint: str
     session: Session
-    reused: int  # records of an earlier run that count in this one
     failures: dict[str, int]  # by reason
     builders: int  # kernels that are compiled at a time
+
+    @property
+    def reused(self) -> int:
+        """Records of an earlier run that count in this one."""
+        ...
 
     def start(self) -> None:
         """Start what takes seconds and is no part of a budget."""

@@ -11,15 +11,15 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.policy import Policy
-from haotuner.backends.sources import fingerprint
+from haotuner.backends.sources import fingerprint, meaning
 from haotuner.backends.toolchain import Toolchain
 from haotuner.graph.graph import Graph
+from haotuner.measure.rekeying import rekeyed_whole
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.flat import flat
@@ -62,6 +62,12 @@ class NamedGroup:
         return Trial(op=self.name, kernel=KERNEL, shape=shape, weights="hot")
 
 
+def groups_fingerprint(device: Device) -> str:
+    """Fingerprint of groups' times: a trial's name covers a group's own C, and this what that C includes."""
+    included = meaning((RUNTIME_SOURCES / "kinds" / "turn.h").read_text(encoding="utf-8"))
+    return fingerprint(device, Policy(), {**Toolchain.find().words(), "groups": included})
+
+
 class GroupRecords:
     """What is known of groups on one device: of this run and, with ``resume``, of the one before it.
 
@@ -74,13 +80,14 @@ class GroupRecords:
         self._known: dict[str, Outcome] = {}
         if store is None or device is None:
             return
-        timing, turning = Path(__file__).with_name("group_times.py"), RUNTIME_SOURCES / "kinds" / "turn.h"
-        self._fingerprint = fingerprint(device, Policy(), Toolchain.find().words(), [timing, turning])
-        self._session = store.start(self._fingerprint, resume=resume, what="groups of whole models").id
+        self._fingerprint = groups_fingerprint(device)
+        session = store.start(self._fingerprint, resume=resume, what="groups of whole models")
+        self._session = session.id
         if resume:
-            found = store.measured(self._fingerprint, session=self._session)
-            self._known = {key: record.outcome for key, record in found.items()}
-            self.reused = len(found)
+            stored = store.measured(self._fingerprint, session=self._session)
+            stored = stored or {r.trial.key(): r for r in rekeyed_whole(store, session, self._fingerprint)}
+            self._known = {key: record.outcome for key, record in stored.items()}
+            self.reused = len(stored)
 
     def known(self, trial: Trial) -> Outcome | None:
         """What came of a trial; None: it was not measured."""

@@ -71,10 +71,12 @@ class MemoryStore:
         """See ``RecordStore.measured``."""
         return {r.trial.key(): r for r in self.records(fingerprint=fingerprint, session=session)}
 
-    def claim(self, session: str, keys: Sequence[str], *, lease_s: float = LEASE_S) -> tuple[str, ...]:
+    def claim(
+        self, session: str, keys: Sequence[str], *, fingerprint: str | None = None, lease_s: float = LEASE_S
+    ) -> tuple[str, ...]:
         """See ``RecordStore.claim``; there is no second owner, so only recorded trials are left out."""
         with self._open():
-            done = {r.trial.key() for r in self._records.values() if r.session == session}
+            done = {r.trial.key() for r in self.records(session=session, fingerprint=fingerprint)}
             return tuple(key for key in dict.fromkeys(keys) if key not in done)
 
     def release(self, session: str, keys: Sequence[str]) -> None:

@@ -91,12 +91,15 @@ class SqliteStore:
         """See ``RecordStore.measured``."""
         return {record.trial.key(): record for record in self.records(fingerprint=fingerprint, session=session)}
 
-    def claim(self, session: str, keys: Sequence[str], *, lease_s: float = LEASE_S) -> tuple[str, ...]:
+    def claim(
+        self, session: str, keys: Sequence[str], *, fingerprint: str | None = None, lease_s: float = LEASE_S
+    ) -> tuple[str, ...]:
         """See ``RecordStore.claim``."""
         asked = list(dict.fromkeys(keys))
         now = time.time()
         with self._transaction("claim trials") as db:
-            taken = {key for (key,) in _among(db, "SELECT trial_key FROM record", session, asked)}
+            recorded = _among(db, "SELECT trial_key, fingerprint FROM record", session, asked)
+            taken = {key for key, of in recorded if fingerprint in (None, of)}
             for key, owner, expires in _among(db, "SELECT trial_key, owner, expires FROM claim", session, asked):
                 if owner != self._owner and expires > now and Owner.parse(owner).lives():
                     taken.add(key)

@@ -64,11 +64,14 @@ class RecordStore(Protocol):
         """``Trial.key()`` to the latest record of that trial, failures included."""
         ...
 
-    def claim(self, session: str, keys: Sequence[str], *, lease_s: float = LEASE_S) -> tuple[str, ...]:
+    def claim(
+        self, session: str, keys: Sequence[str], *, fingerprint: str | None = None, lease_s: float = LEASE_S
+    ) -> tuple[str, ...]:
         """The trial keys, in the order given, that this store object alone may now measure in the session.
 
-        Left out: trials that the session has recorded, and those claimed by another living owner. A claim ends when
-        its trial is recorded, with ``release`` or ``close``, when its process is gone, or after ``lease_s`` seconds.
+        Left out: trials that the session has recorded (under ``fingerprint``, where one is named), and those claimed by
+        another living owner. A claim ends when its trial is recorded, with ``release`` or ``close``, when its process is
+        gone, or after ``lease_s`` seconds.
         """
         ...
 

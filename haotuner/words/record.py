@@ -113,7 +113,7 @@ class Record:
     trial: Trial
     outcome: Outcome
     device_id: str
-    fingerprint: str  # hash of all that makes times comparable: device, toolchain, kernel source, policy
+    fingerprint: str  # hash of all that makes times comparable: device, toolchain, policy, code of the kernels
     session: str
     when: float  # seconds since the epoch
     seed: int = 0

@@ -34,7 +34,7 @@ from haotuner.words.op import Op
 from haotuner.words.record import Record, Trial
 from haotuner.words.shape import Shape
 from tests.bench.own_devices import ISAS, OPS, kernels_of
-from tests.bench.own_records import FOLDER, OwnRecords, all_records
+from tests.bench.own_records import FOLDER, OwnRecords, all_records, comparable
 from tests.bench.ship_models import held_out, ops_of, scored, table_of
 from tests.bench.transfer_use import markdown, short
 
@@ -86,7 +86,7 @@ def measure(rounds: int, db: str, out: Path, isas: Sequence[str] = ISAS) -> None
                     trials = trials_of(op, lab.device)
                     lab.measure([trials[at] for at in rng.permutation(len(trials)).tolist()])
                 print(f"{lab.device.id} round {again + 1}: {time.monotonic() - begin:.0f} s", flush=True)
-                halves(lab.device, store.records(fingerprint=lab.fingerprint)).write(out)
+                halves(lab.device, comparable(store, lab.fingerprint)).write(out)
     finally:
         for lab in labs:
             lab.close()

@@ -30,7 +30,7 @@ from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from haotuner.words.shape import ShapeRange
 from haotuner.words.traffic import Traffic
-from tests.bench.own_records import FOLDER, OwnRecords
+from tests.bench.own_records import FOLDER, OwnRecords, comparable
 
 # Spread over n and k, over powers of two and not, over weights of 0.6 to 6 MiB; none of the default workload's.
 SIZES = ((320, 480), (640, 2048), (1024, 1024), (1536, 384), (2560, 640), (1000, 1500))
@@ -114,7 +114,7 @@ def main() -> None:
                 measure(lab, part, arguments.rounds)
         finally:
             lab.close()
-        OwnRecords.of(device, store.records(fingerprint=lab.fingerprint)).write(arguments.out)
+        OwnRecords.of(device, comparable(store, lab.fingerprint)).write(arguments.out)
     store.close()
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from haotuner.records import RecordStore
 from haotuner.words.device import Device
 from haotuner.words.record import Record, Timed, Trial
 from haotuner.words.shape import Shape
@@ -16,6 +17,13 @@ from haotuner.words.shape import Shape
 FOLDER = Path(__file__).parent / "records"
 State = tuple[str, int, str, str]  # op, threads, weights, split
 DIGITS = 5
+
+
+def comparable(store: RecordStore, fingerprint: str) -> Iterator[Record]:
+    """Records of every session of a fingerprint: their own fingerprints are of their kernels, too."""
+    for session in store.sessions():
+        if session.fingerprint == fingerprint:
+            yield from store.records(session=session.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

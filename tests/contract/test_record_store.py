@@ -125,6 +125,13 @@ def test_recorded_trials_are_not_granted_and_claims_keep_their_order(store):
     store.release("s", keys)
 
 
+def test_a_trial_that_was_recorded_of_other_code_may_be_measured(store):
+    store.append([record(1)])
+    key = record(1).trial.key()
+    assert store.claim("s", [key], fingerprint="f") == ()
+    assert store.claim("s", [key], fingerprint="g") == (key,)
+
+
 def test_many_threads_may_append_and_read_at_once(store):
     errors: list[BaseException] = []
 

@@ -155,18 +155,6 @@ def _spare_memory() -> None:
     type.__setattr__(Policy, "cold_bytes", cold_bytes)
 
 
-def _spare_sources() -> None:
-    """What the timed sources mean is found once for all commands: 0.5 s of a core each."""
-    from haotuner.backends import sources
-    from haotuner.backends.cpu.backend import CpuBackend
-    from haotuner.backends.policy import Policy
-    from haotuner.hw_profiles.find import find_device
-
-    CpuBackend().fingerprint(find_device("cpu", measure=False), Policy())
-    for path in (Path(sources.__file__).parents[1] / "microkernels" / "cuda").glob("*.py"):
-        sources.meaning(path)
-
-
 def _parse_once() -> None:
     """Typer imports pydantic where it first looks at a verb's words: 0.08 s of a core each."""
     from haotuner.cli.app import run
@@ -195,7 +183,6 @@ if __name__ == "__main__":
         import_module(module)
     spare_races()
     _spare_memory()
-    _spare_sources()
     _parse_once()
     gc.freeze()
     gc.enable()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.cpu.drift import Pace
 from haotuner.backends.cpu.timer import CpuTimer
 from haotuner.backends.policy import Policy
@@ -187,9 +188,31 @@ def test_resume_measures_nothing_again(device: Device, store: MemoryStore, lab: 
         records = again.measure([r.trial for r in before], lambda record: record is not None)  # no to anything new
         assert [r.trial for r in records] == [r.trial for r in before]
         assert list(store.records(session=lab.session.id)) == before
-        assert timer_of(again)._process.pid is None and again._builders[0].pid is None  # no process was even started
+        assert timer_of(again)._process.pid is None and not again._places  # nothing was built or timed
     finally:
         again.close()
+
+
+def test_only_the_kernels_whose_code_has_changed_are_measured_again(
+    device: Device, store: MemoryStore, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same, changed = trial(name(device, 1), 8), trial(name(device, 2), 8)
+    lab.measure([same, changed])
+    again = new_lab(device, store, resume=True)
+    try:
+        again._code[changed.kernel] = "another"
+        assert again.known(same) == lab.known(same) and again.known(changed) is None
+        (record,) = again.measure([changed])
+        before = lab.known(changed)
+        assert before is not None and record.session == lab.session.id and record.fingerprint != before.fingerprint
+    finally:
+        again.close()
+    monkeypatch.setattr(CpuBackend, "code_request", lambda *_: {"do": "no such verb"})
+    unknown = new_lab(device, store, resume=True)
+    try:
+        assert unknown.known(same) is None, "where nobody can say what code is, nothing counts"
+    finally:
+        unknown.close()
 
 
 @pytest.mark.long

@@ -1,32 +1,75 @@
-"""What a timed source means: comments, docstrings and layout are left out, and a text is read into it once."""
+"""C and CUDA text by what it means: comments, layout and names of locals count for nothing, all else counts."""
 
 from __future__ import annotations
 
-from haotuner.backends import sources
+import pytest
+
+from haotuner.backends.sources import meaning
+
+TEXT = """
+#include "ht.h" /* of a kernel */
+typedef struct { int first; float second; } pair;
+static float scaled(const float* x, int64_t count, float factor) {
+  float sum = 0.0f; // of all
+  for (int64_t i = 0; i < count; ++i) sum += x[i] * factor;
+  pair both = {.first = 1, .second = sum};
+  return both.second + LIMIT;
+}
+int other(int sum) { return sum; }
+"""
 
 
-def test_a_text_is_understood_once_and_a_changed_one_anew(tmp_path, monkeypatch):
-    asked, whole = [], sources._python
-
-    def noted(text: str) -> str:
-        asked.append(text)
-        return whole(text)
-
-    monkeypatch.setattr(sources, "_python", noted)
-    one, other = tmp_path / "one.py", tmp_path / "other.py"
-    one.write_text('"""What it is of."""\nX = 1  # of test_sources\n')
-    other.write_text(one.read_text())
-    assert sources.meaning(one) == sources.meaning(other) == sources.meaning(one)
-    assert len(asked) == 1
-    before = sources.meaning(one)
-    one.write_text('"""Other words of test_sources."""\nX = 1\n')
-    assert sources.meaning(one) == before and len(asked) == 2
-    one.write_text("X = 2  # of test_sources\n")
-    assert sources.meaning(one) != before and len(asked) == 3
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("// of all", ""),
+        ("/* of a kernel */", "/* of another */"),
+        ("  float sum = 0.0f;", "\n\n    float   sum=0.0f;"),
+        ("scaled(const float* x, int64_t count, float factor)", "scaled(const float* x,\n    int64_t count, float factor)"),
+        ("int other(int sum) { return sum; }", "int other(int value) { return value; }"),
+    ],
+)
+def test_comments_layout_and_names_of_locals_count_for_nothing(was: str, now: str) -> None:
+    assert was in TEXT
+    assert meaning(TEXT.replace(was, now)) == meaning(TEXT)
 
 
-def test_a_comment_in_c_and_in_python_is_told_by_the_suffix(tmp_path):
-    text = 'x = "/*";  // y\n'
-    (tmp_path / "one.c").write_text(text)
-    (tmp_path / "two.h").write_text('x = "/*";\n\n')
-    assert sources.meaning(tmp_path / "one.c") == sources.meaning(tmp_path / "two.h") == 'x = "/*";'
+def test_every_local_may_have_another_name() -> None:
+    text = TEXT
+    for was, now in (
+        ("sum ", "total "),
+        ("sum;", "total;"),
+        ("sum}", "total}"),
+        ("[i]", "[j]"),
+        (" i ", " j "),
+        ("++i", "++j"),
+    ):
+        text = text.replace(was, now)
+    text = text.replace("other(int sum) { return total", "other(int sum) { return sum")
+    text = text.replace("factor", "by").replace("* x,", "* values,").replace("x[", "values[").replace("both", "made")
+    assert meaning(text) == meaning(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("0.0f", "0.5f"),
+        ("i < count", "i <= count"),
+        ("x[i] * factor", "factor[i] * x"),
+        ("sum += x[i]", "count += x[i]"),
+        ("int first; float second;", "float second; int first;"),
+        ("int first; float second;", "int second; float first;"),
+        (".first = 1", ".second = 1"),
+        ("LIMIT", "limit"),
+        ("int other", "long other"),
+        ('"ht.h"', '"other.h"'),
+        ("int64_t count, float factor", "float factor, int64_t count"),
+    ],
+)
+def test_all_else_counts(was: str, now: str) -> None:
+    assert was in TEXT
+    assert meaning(TEXT.replace(was, now)) != meaning(TEXT)
+
+
+def test_a_text_in_quotes_begins_no_comment() -> None:
+    assert meaning('x = "/*"; // y\n') == 'x = "/*" ;'

@@ -11,14 +11,6 @@ from typing import Any
 
 from haotuner.backends.backend import OBJECTS_WORD, Choice, CompileObject, Follow, GroupSources
 from haotuner.backends.cpu import packing, ways
-from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
-from haotuner.backends.cpu.measuring import (
-    CONV_DIRECT_SERVING,
-    CONV_SERVING,
-    DENSE_SERVING,
-    PRODUCT_SERVING,
-    SLICED_SERVING,
-)
 from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
@@ -42,25 +34,6 @@ from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Trial
 from haotuner.words.shape import Shape
-
-_PACKAGE = Path(__file__).resolve().parents[2]
-_HERE = Path(__file__).resolve().parent
-_TIMING = ("timing.c", "timing_sliced.c", "timing_conv.c", "sampling.h", "watch.h", "watch.c")
-_MEASURING = (
-    "compile.py",
-    "crowding.py",
-    "drift.py",
-    "timer_process.py",
-    "timer_sliced.py",
-    "timer_conv.py",
-    "setting.py",
-    "typed_library.py",
-)
-_TYPED = ("typed_vectors.h", "typed_program.h", "typed_store.h", "typed_stepped.h", "typed_tiles.h", "typed_amx.h")
-_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_function.py", "generated_program.py", "online.py",
-            "vector_math.py", "conv.py", "conv_lines.py", "conv_residues.py", "conv_winograd.py", "product.py",
-            "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py", "typed_conv.py",
-            "typed_product.py", "typed_stepped.py", "amx.py")  # fmt: skip
 
 
 def _shareable(op: Op) -> tuple[str, ...]:
@@ -129,16 +102,8 @@ class CpuBackend:
         return found
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
-        """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
-        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in _KERNELS]
-        timed += [_PACKAGE / "microkernels" / "cpu" / "native" / name for name in _TYPED]
-        timed += sorted((_PACKAGE / "generate").glob("*.py"))
-        timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
-        timed += [TIMING_SOURCES / name for name in _TIMING]
-        timed += [_HERE / name for name in _MEASURING]
-        timed += [RUNTIME_SOURCES / name for name in {*DENSE_SERVING, *SLICED_SERVING, *CONV_SERVING, *PRODUCT_SERVING}]
-        timed += [RUNTIME_SOURCES / name for name in CONV_DIRECT_SERVING]
-        return fingerprint(device, policy, self.toolchain(), timed)
+        """Of the device, the toolchain, and how times are taken."""
+        return fingerprint(device, policy, self.toolchain())
 
     def toolchain(self) -> dict[str, str]:
         """Versions of the C compiler, TVM and tvm-ffi, and what of this CPU the compiler does not know."""
@@ -148,6 +113,10 @@ class CpuBackend:
     def builder(self, environment: Mapping[str, str]) -> Child:
         """A process that compiles. It keeps the compiled runtime where the environment names a folder for it."""
         return process(BUILDING, environment, {"objects": environment.get(OBJECTS_WORD)})
+
+    def code_request(self, kernels: Sequence[str], device: Device) -> dict[str, Any]:
+        """For hashes of kernels' programs and of the loops that call them."""
+        return {"do": "code", "kernels": list(kernels), "arch": device.arch}
 
     def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:
         """For a library that times kernels."""

@@ -7,7 +7,7 @@ import importlib.metadata
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def object_code(
 
 
 def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, objects: Path | None) -> None:
-    found = _programs(kernels)
+    found = programs_of(kernels)
     tall = {name: program for name, program in found.items() if TALL.match(name)}
     others = {name: program for name, program in found.items() if name not in tall}
     if not found or (objects is None and not (tall and others)):
@@ -90,17 +90,23 @@ def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, objects: P
         Toolchain.find().merge(parts, out)
 
 
-def _programs(kernels: Sequence[MicroKernel]) -> dict[str, Any]:
+def programs_of(kernels: Sequence[MicroKernel]) -> dict[str, Any]:
     """TVM's functions of these kernels and of their epilogues, by symbol."""
     found: dict[str, Any] = {}  # by name: some families' kernels share programs
     for kernel in dict.fromkeys(epilogue.bare(kernel) for kernel in kernels):
-        for symbol, function in family_named(kernel.family).schedule(kernel, kernel.name).functions.items():
-            found.setdefault(symbol.name_hint, function)
+        for symbol, function in _functions_by_symbol(kernel).items():
+            found.setdefault(symbol, function)
     for name, kernel in {epilogue.symbol_of(kernel): kernel for kernel in kernels}.items():
         if name:
             rows = epilogue.along_rows(kernel)
             found[name] = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], name, rows_are_channels=rows)
     return found
+
+
+@lru_cache(maxsize=64)  # a kernel's code is hashed before it is compiled
+def _functions_by_symbol(kernel: MicroKernel) -> dict[str, Any]:
+    module = family_named(kernel.family).schedule(kernel, kernel.name)
+    return {symbol.name_hint: function for symbol, function in module.functions.items()}
 
 
 def built(programs: Mapping[str, Any], mcpu: str) -> Any:

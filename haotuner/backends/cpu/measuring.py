@@ -92,19 +92,29 @@ def measuring_library(
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
         table, code = Path(scratch) / "kernels.c", Path(scratch) / "kernels.o"
         here(kernels, arch, code)
+        sources = timed_sources(kernels)
         if not loops & {"sliced", "product"}:
             count = f"const int ht_kernel_count = {len(kernels)};\n"
             text = '#include "kinds/conv.h"\n' + kernel_table(kernels, "ht_kernels") + count
             table.write_text(text + _timed_types(kernels))
-            clock, serving = ("timing.c", DENSE_SERVING) if loops == {"dense"} else ("timing_conv.c", CONV_SERVING)
-            sources = [TIMING_SOURCES / name for name in (clock, "watch.c")]
-            sources += [RUNTIME_SOURCES / name for name in (*serving, *direct_sources(kernels)) if name.endswith(".c")]
         else:
             table.write_text(product_table(kernels) if loops == {"product"} else _sliced_table(kernels, family_of))
-            sources = [TIMING_SOURCES / name for name in ("timing_sliced.c", "watch.c")]
-            loops_of = PRODUCT_SERVING if loops == {"product"} else SLICED_SERVING
-            sources += [RUNTIME_SOURCES / name for name in loops_of if name.endswith(".c")]
         toolchain.link([code], [table, *sources], [*TIMING_INCLUDES], out)
+
+
+def timed_sources(kernels: Sequence[MicroKernel]) -> list[Path]:
+    """C sources of the package that take samples of these kernels, and that serve them; all are run by the same loops."""
+    loops = _loops(kernels[0])
+    clock, serving = {
+        "dense": ("timing.c", DENSE_SERVING),
+        "conv": ("timing_conv.c", (*CONV_SERVING, *direct_sources(kernels))),
+        "product": ("timing_sliced.c", PRODUCT_SERVING),
+        "sliced": ("timing_sliced.c", SLICED_SERVING),
+    }[loops]
+    return [
+        *(TIMING_SOURCES / name for name in (clock, "watch.c")),
+        *(RUNTIME_SOURCES / name for name in serving if name.endswith(".c")),
+    ]
 
 
 def _timed_types(kernels: Sequence[MicroKernel]) -> str:

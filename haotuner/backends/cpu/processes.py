@@ -36,7 +36,8 @@ def building(told: Mapping[str, Any]) -> Program:
 
     objects = None if told.get("objects") is None else Path(told["objects"])
     warm(objects)
-    return Program(verbs={"build": partial(build, objects), "object": partial(compile_object, objects)})
+    verbs = {"build": partial(build, objects), "object": partial(compile_object, objects), "code": partial(code, objects)}
+    return Program(verbs=verbs)
 
 
 def timing(told: Mapping[str, Any]) -> Program:
@@ -80,6 +81,19 @@ def compile_object(objects: Path | None, job: Job) -> Job:
     except Exception as error:  # a compiler's error is data
         raise Refusal("build", "compile_error", described(error)) from error
     return {"out": job["out"]}
+
+
+def code(objects: Path | None, job: Job) -> Job:
+    """Hashes of the code that is timed with kernels (by name)."""
+    from haotuner.backends.code_store import CODES, stored_codes
+    from haotuner.backends.cpu.code import codes_of
+    from haotuner.backends.toolchain import Toolchain
+
+    toolchain = Toolchain.find(objects)
+    words = [job["arch"], *toolchain.words().values()]
+    folder = None if objects is None else objects / CODES
+    make = partial(codes_of, arch=job["arch"], toolchain=toolchain)
+    return {"code": stored_codes(folder, words, job["kernels"], make)}
 
 
 def _learn(told: Mapping[str, Any]) -> None:

@@ -78,15 +78,6 @@ def typed_object(
     level = next((isa for isa in ISAS if isa.arch == mcpu), None)
     if level is None:
         raise ValueError(f"typed kernels are built for {', '.join(isa.arch for isa in ISAS)}, not for {mcpu}")
-    programs: dict[str, tuple[str, MicroKernel, int]] = {}
-    for kernel in filter(has_program, kernels):
-        word = word_of(kernel)
-        assert word is not None
-        programs |= {tile.name: (tile.name, tile, word.terms) for tile in programs_of(kernel)}
-    given = [programs[name] for name in sorted(programs)]
-    found = {stepped_symbol(kernel): kernel for kernel in kernels}
-    stepped = [stepped_words(kernel) for symbol, kernel in sorted(found.items(), key=str) if symbol is not None]
-    (lanes,) = {kernel["vl"] for kernel in kernels}
     halves = ("-mf16c",) if "f16c" in level.flags else ()
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
         toolchain, include = Toolchain.find(objects), [NATIVE, _RUNTIME]
@@ -94,9 +85,10 @@ def typed_object(
         flags = (*level.compile_flags, *halves)
         tried = _TRIED.get(ways, (ways,))
         for way in tried:
-            programs_c.write_text(source(given, lanes, ways=way, stepped=stepped))
-            stores_c.write_text(stores(lanes, ways=way))
-            made = [programs_c.with_suffix(".o")] if given or stepped else []
+            programs_text, stores_text = source_of(kernels, ways=way)
+            programs_c.write_text(programs_text)
+            stores_c.write_text(stores_text)
+            made = [programs_c.with_suffix(".o")] if programs_text else []
             try:
                 for program in made:
                     toolchain.object(programs_c, include, program, flags)
@@ -106,6 +98,21 @@ def typed_object(
             except RuntimeError:  # `haotuner doctor` says what the compiler does not know
                 if way == tried[-1]:
                     raise
+
+
+def source_of(kernels: Sequence[MicroKernel], *, ways: Ways = "all") -> tuple[str, str]:
+    """C source of typed kernels, empty where none has a program of its own, and of what stores their sums."""
+    programs: dict[str, tuple[str, MicroKernel, int]] = {}
+    for kernel in filter(has_program, kernels):
+        word = word_of(kernel)
+        assert word is not None
+        programs |= {tile.name: (tile.name, tile, word.terms) for tile in programs_of(kernel)}
+    ordered = [programs[name] for name in sorted(programs)]
+    by_symbol = {stepped_symbol(kernel): kernel for kernel in kernels}
+    stepped = [stepped_words(kernel) for symbol, kernel in sorted(by_symbol.items(), key=str) if symbol is not None]
+    (lanes,) = {kernel["vl"] for kernel in kernels}
+    text = source(ordered, lanes, ways=ways, stepped=stepped) if ordered or stepped else ""
+    return text, stores(lanes, ways=ways)
 
 
 def declarations(kernels: Sequence[MicroKernel]) -> list[str]:

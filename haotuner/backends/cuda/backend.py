@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Choice, CompileObject, Follow, GroupSources
+from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, OBJECTS_WORD, Choice, CompileObject, Follow, GroupSources
 from haotuner.backends.cuda import ways
 from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import PackedCudaDense
@@ -40,9 +40,6 @@ from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
-_PACKAGE = Path(__file__).resolve().parents[2]
-_HERE = Path(__file__).resolve().parent
-_NATIVE = _PACKAGE / "runtime" / "native" / "cuda"
 _ORDINAL = re.compile(r"cuda(?::([0-9]{1,4}))?(?:/([0-9]{1,4}))?")
 PRODUCTS = ("dense", "grouped", "batch_matmul")
 _NO_CURVES = "CUDA tiles are masked, so no plan is made of curves of exact tiles"
@@ -150,28 +147,8 @@ class CudaBackend:
         return (1,)
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
-        """Of the kernels' programs, the launch code that serves them, what times them, and the compilers."""
-        kernels = _PACKAGE / "microkernels" / "cuda"
-        timed = [*kernels.glob("*.py"), *kernels.rglob("*.cuh")]
-        timed += [
-            _NATIVE / name
-            for name in ("driver.c", "launch.c", "launch.h", "ht_cuda_args.h", "generated.c", "ht_cuda_generated.h")
-        ]
-        timed += [
-            _HERE / name
-            for name in (
-                "unit.py",
-                "device_code.py",
-                "timer_process.py",
-                "timing_library.py",
-                "verifying.py",
-                "batches.py",
-                "generated_calls.py",
-                "direct_calls.py",
-            )
-        ]
-        timed += [_HERE / "native" / name for name in ("timing_cuda.c", "part.c")]
-        return fingerprint(device, policy, {**self.toolchain(), **ways.compiler_words(device.arch)}, timed)
+        """Of the device, the compilers, and how times are taken."""
+        return fingerprint(device, policy, {**self.toolchain(), **ways.compiler_words(device.arch)})
 
     def toolchain(self) -> dict[str, str]:
         """Versions of the C compiler, TVM and tvm-ffi, and of the CUDA compilers that are there."""
@@ -179,7 +156,12 @@ class CudaBackend:
 
     def builder(self, environment: Mapping[str, str]) -> Child:
         """A process that compiles. It keeps cubins by content where the environment names a cache."""
-        return process(BUILDING, environment, {"cache": environment.get(CACHE_WORD)})
+        folders = {"cache": environment.get(CACHE_WORD), "objects": environment.get(OBJECTS_WORD)}
+        return process(BUILDING, environment, folders)
+
+    def code_request(self, kernels: Sequence[str], device: Device) -> dict[str, Any]:
+        """For hashes of kernels' text and of what launches them."""
+        return {"do": "code", "kernels": list(kernels)}
 
     def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:
         """For a cubin that is timed."""

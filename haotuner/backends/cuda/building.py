@@ -36,6 +36,11 @@ def programs_of(kernels: Sequence[str]) -> Programs:
     return {kernel.name: (families[kernel.family], kernel) for kernel in parsed}
 
 
+def reduced_types(programs: Programs) -> list[str]:
+    """Element types whose reduction of partial sums a unit of these programs has."""
+    return sorted({family.dtype for family, _ in programs.values() if not isinstance(family, CudaGenerated)})
+
+
 def build(
     kernels: Sequence[str], arch: str, out: str, cache: str | None, *, compiler: Compiler | None = None
 ) -> dict[str, Any]:
@@ -50,9 +55,8 @@ def build(
     """
     try:
         programs = programs_of(kernels)
-        dtypes = sorted({family.dtype for family, _ in programs.values() if not isinstance(family, CudaGenerated)})
         place = None if cache is None else Path(cache)
-        built = build_cubin(programs, Path(out), arch=arch, reduces=dtypes, compiler=compiler, cache=place)
+        built = build_cubin(programs, Path(out), arch=arch, reduces=reduced_types(programs), compiler=compiler, cache=place)
     except EnvironmentMissing:
         raise  # no kernel's fault
     except Exception as error:  # a compiler's error is data

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from haotuner.isolate.answers import Job
@@ -22,7 +24,7 @@ def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any
 
 
 def building(told: Mapping[str, Any]) -> Program:
-    """Compiles kernels; ``told["cache"]``: a folder of cubins by content, or None."""
+    """Compiles kernels; ``told["cache"]``: a folder of cubins by content, ``told["objects"]``: of compiled C, or None."""
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # tvm_ffi imports it where it is: 1.5 s for nothing
     import tvm  # paid for before the first request's clock runs
 
@@ -38,7 +40,19 @@ def building(told: Mapping[str, Any]) -> Program:
         answer = build(job["kernels"], job["arch"], job["out"], cache)
         return {"out": answer["out"], "resources": answer["resources"]}
 
-    return Program(verbs={"build": asked})
+    def code(job: Job) -> Job:
+        """Hashes of the code that is timed with kernels (by name)."""
+        from haotuner.backends.code_store import CODES, stored_codes
+        from haotuner.backends.cuda.code import codes_of
+        from haotuner.backends.toolchain import Toolchain
+
+        objects = None if told.get("objects") is None else Path(told["objects"])
+        toolchain = Toolchain.find(objects)
+        words = ["cuda", *toolchain.words().values()]
+        folder = None if objects is None else objects / CODES
+        return {"code": stored_codes(folder, words, job["kernels"], partial(codes_of, toolchain=toolchain))}
+
+    return Program(verbs={"build": asked, "code": code})
 
 
 def timing(told: Mapping[str, Any]) -> Program:

@@ -21,6 +21,7 @@ NATIVE = Path(__file__).resolve().parents[2] / "runtime" / "native"
 OWN = Path(__file__).resolve().parent / "native"
 SOURCES = (OWN / "timing_cuda.c", OWN / "part.c", NATIVE / "cuda" / "driver.c",
            NATIVE / "cuda" / "launch.c", NATIVE / "cuda" / "generated.c", NATIVE / "check.c")  # fmt: skip
+INCLUDES = (NATIVE, NATIVE / "cuda", OWN)
 DTYPES = ("fp32", "fp16", "bf16", "int8")  # places are native/cuda/launch.h's numbers
 MOST_SPLITS = 64
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -245,7 +246,7 @@ def built(folder: Path) -> Path:
     out = folder / f"haotuner-timing-{seen.hexdigest()[:16]}.so"
     if not out.exists():
         aside = out.with_suffix(f".{id(out)}.aside")
-        toolchain.link([], list(SOURCES), [NATIVE, NATIVE / "cuda", OWN], aside)
+        toolchain.link([], list(SOURCES), list(INCLUDES), aside)
         aside.replace(out)
     return out
 

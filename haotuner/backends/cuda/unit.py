@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from haotuner.backends.shallow import shallow
@@ -145,7 +146,7 @@ def _types_first(prelude: str, arguments: str) -> tuple[str, str]:
 
 
 def _generated(programs: Mapping[str, tuple[CudaDense, MicroKernel]], bounds: bool) -> list[str]:
-    source = _tvm_source(programs)
+    source = _tvm_source(tuple(programs.items()))
     device, _, _ = source.partition("#include <tvm/ffi/c_api.h>")
     found = {kernel["symbol"]: kernel for kernel in _KERNEL.finditer(device)}
     if found.keys() != programs.keys():
@@ -157,13 +158,14 @@ def _generated(programs: Mapping[str, tuple[CudaDense, MicroKernel]], bounds: bo
     ]
 
 
-def _tvm_source(programs: Mapping[str, tuple[CudaDense, MicroKernel]]) -> str:
+@lru_cache(maxsize=16)  # the text of a kernel is hashed before it is compiled
+def _tvm_source(programs: tuple[tuple[str, tuple[CudaDense, MicroKernel]], ...]) -> str:
     import tvm
     from tvm.backend.cuda import export_cuda_host
 
     target = tvm.target.Target(GENERATED_FOR, host="cuda_host")
     functions: dict[object, object] = {}
-    for module in shallow(lambda: [family.schedule(kernel, symbol) for symbol, (family, kernel) in programs.items()]):
+    for module in shallow(lambda: [family.schedule(kernel, symbol) for symbol, (family, kernel) in programs]):
         functions.update(module.functions.items())
     with target, tvm.transform.PassContext(config=PASSES):
         return str(export_cuda_host(tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline="tirx").mod))
