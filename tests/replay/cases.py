@@ -128,6 +128,39 @@ def cpu_kernels() -> list[str]:
     return found
 
 
+QUICK_MODELS = ("encoder", "branched")
+MODELS = ("image", "sums", "sizes", "beside", "small encoder", "cached", "chosen", "grown", "looped", "carried")
+
+COMMANDS = {
+    "records list": ("records", "list", "--db", "DB", "--json"),
+    "candidates": ("candidates", "--op", "dense:n=96,k=64", "--device", "epyc-7763", "--json"),
+    "records --help": ("records", "--help"),
+    **{f"records {verb} --help": ("records", verb, "--help") for verb in ("list", "check", "import", "export")},
+    "transfer --help": ("transfer", "--help"),
+}  # --help of other verbs: tests/golden/doors/test_pack_verbs
+RECORDS = ("timed", "failed", "repeated", "several kernels", "two threads, hot")
+CODES = (
+    "cpu_dense_fp32__mr2_nr16_pw8_ku4_vl8_pf0_nt12",
+    "cpu_dense_bf16__mr4_nr8_pw8_ku1_vl8_pf0_ot1",
+    "cpu_generated_softmax_fp32__vl8_u1_ax2_kp0_fu111",
+    "cuda_simt_fp32__bm32_bn64_bk8_tm4_tn4_v4_kn0",
+)
+
+CALL_SHAPES = 5
+CALLS = (
+    *(f"dense:n=72,k=56{more}" for more in ("", ",epilogue=bias+gelu", ",epilogue=bias+relu", ",weight=kn", ",dtype=fp16",
+                                            ",dtype=bf16", ",dtype=int8", ",dtype=int8,in=int8")),
+    *(f"batch_matmul:n=40,k=32,layout={more}" for more in ("nn", "nt", "tn", "nt,dtype=fp16", "nn,dtype=bf16",
+                                                           "nt,dtype=int8")),
+    *(f"conv2d:c=16,f=24,r=3,s=3,pad=1{more}" for more in ("", ",layout=nhwc", ",dtype=bf16", ",dtype=fp16", ",dtype=int8",
+                                                           ",epilogue=bias+relu")),
+    "conv2d:c=32,f=32,r=3,s=3,pad=1,groups=32", "conv2d:c=16,f=16,r=1,s=1", "conv1d:c=16,f=16,s=3,pad=1",
+    "conv_transpose2d:c=16,f=16,r=3,s=3,pad=1", "conv_transpose1d:c=16,f=16,s=3,pad=1",
+    "dense:n=72,k=56,out=bf16", "attention:d=32", "attention:d=32,causal=end",
+    "softmax:", "log_softmax:", "layer_norm:", "rms_norm:", "add_layer_norm:", "gelu:", "gelu_tanh:", "silu:",
+    "reduce_sum:over=last", "reduce_max:over=last", "transpose:order=heads", "max_pool:kernel=3,stride=2,pad=1",
+)  # fmt: skip
+
 QUICK_CUDA = (
     "cuda_simt_fp32__bm32_bn64_bk8_tm4_tn4_v4_kn0",
     "cuda_mma_fp16__bm64_bn64_bk32_wm2_wn2_st3_v8_kn0",

@@ -6,6 +6,7 @@ number, a list of texts or a list of numbers.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -27,11 +28,13 @@ from haotuner.cost.features import features
 from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import NothingLegal
+from haotuner.graph.graph import Graph
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import start_of
 from haotuner.measure.laboratory import GoesOn, Laboratory
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.index import families_for, family_named
+from haotuner.orchestrate.written import source_of
 from haotuner.plan import cover
 from haotuner.request import Request
 from haotuner.select.funnel import Funnel
@@ -265,6 +268,33 @@ def documents(device: str, ops: Sequence[str], shapes: str, explained: Sequence[
                 json.loads(_command("explain", str(pack), "--op", op, "--shape", shape, "--threads", "1", "--json"))
             )
     return found
+
+
+def model(name: str) -> Fields:
+    """Schedule, bytecode and text of the groups of a whole model, with loops for all that it computes and with layers."""
+    from tests.serving.model_packs import planned
+
+    found: Fields = {}
+    for how, tuned in (("loops", False), ("layers", True)):
+        models, chains, ops = planned({name: _graph(name)}, 8, tuned=tuned, exact=False)
+        every = [*models, *chains]
+        found[f"{how}, schedule"] = [line for one in every for line in _lines(one.document)]
+        found[f"{how}, bytecode"] = [str(word) for one in models for word in one.words]
+        found[f"{how}, weights"] = [hashlib.sha256(one.weights).hexdigest() for one in every]
+        found[f"{how}, groups"] = source_of(every).splitlines()
+        found[f"{how}, ops"] = [op.name for op in ops]
+    return found
+
+
+def _graph(name: str) -> Graph:
+    """A graph that the tests of serving build without any file."""
+    from tests.serving import chain_graphs, empty_models, test_models, test_models_c
+
+    made = {**test_models.GRAPHS, "beside": test_models.BESIDE, "small encoder": test_models_c.GRAPH["encoder"]}
+    for module, graph in ((chain_graphs, name), (empty_models, "cached")):
+        if name not in made and hasattr(module, graph):
+            made[name] = getattr(module, graph)()
+    return made[name]
 
 
 # By the clock, the folder, the host or the compiler, not by what was chosen.

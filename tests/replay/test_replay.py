@@ -39,14 +39,15 @@ def test_nothing_has_changed_in_all_cases() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_only_one_file_of_the_replay_knows_the_library() -> None:
+def test_only_its_subject_files_know_the_library() -> None:
     reaches = re.compile(r"^ *(from|import) haotuner", re.MULTILINE)
     files = Path(__file__).parent.glob("*.py")
-    assert [path.name for path in files if reaches.search(path.read_text(encoding="utf-8"))] == ["subject.py"]
+    knowing = sorted(path.name for path in files if reaches.search(path.read_text(encoding="utf-8")))
+    assert knowing == ["subject.py", "subject_calls.py", "subject_records.py"]
 
 
 def test_goldens_stay_small() -> None:
-    assert sum(path.stat().st_size for path in golden.FOLDER.glob("*.json")) < 300_000
+    assert sum(path.stat().st_size for path in golden.FOLDER.glob("*.json")) < 340_000
 
 
 def test_every_golden_is_of_a_case() -> None:
