@@ -137,6 +137,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     def serve_other(self, name: str, value: torch.Tensor) -> None:
         """Serve another weight or bias; a later change of ``value`` does not show. ValueError for another shape."""
         shape = self._shape if name == "weight" else self._bias_shape()
+        refuse_tangent(self._linear.name, value)
         if torch._C._functorch.is_functorch_wrapped_tensor(value):
             raise ValueError(f"{self._linear.name}: {name} comes from torch.func; a pack only infers, with plain weights")
         if tuple(value.shape) != shape or (name == "bias" and not self._biased):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ class Net:
     compiles: bool = True  # whether torch.compile takes the plain model, too
 
 
-class Generating(nn.Module):  # type: ignore[misc]
+class Generating(torch.nn.Module):  # type: ignore[misc]
     """A model of transformers that continues what it is given by a few tokens, greedily."""
 
     def __init__(self, model: Any, tokens: int) -> None:
@@ -41,7 +42,7 @@ class Generating(nn.Module):  # type: ignore[misc]
         return found
 
 
-class Keyed(nn.Module):  # type: ignore[misc]
+class Keyed(torch.nn.Module):  # type: ignore[misc]
     """A model that takes its inputs by name."""
 
     def __init__(self, model: torch.nn.Module, *names: str) -> None:
@@ -255,14 +256,14 @@ def _merged(width: int) -> Any:
 
 
 def _hooked(width: int) -> Any:
-    from accelerate.hooks import ModelHook, add_hook_to_module
+    hooks: Any = import_module("accelerate.hooks")
 
-    class Tripled(ModelHook):  # type: ignore[misc]
+    class Tripled(hooks.ModelHook):  # type: ignore[misc]
         def post_forward(self, module: Any, output: Any) -> Any:
             return output * 3
 
     model = _bert(width)
-    add_hook_to_module(model.encoder.layer[0].output.dense, Tripled())
+    hooks.add_hook_to_module(model.encoder.layer[0].output.dense, Tripled())
     return model
 
 

@@ -9,7 +9,7 @@ import torch
 nn = torch.nn
 
 
-class Bottleneck(nn.Module):  # type: ignore[misc]
+class Bottleneck(torch.nn.Module):  # type: ignore[misc]
     """As torchvision's: one activation, called three times, and a sum before the last."""
 
     def __init__(self, inside: int, width: int, stride: int) -> None:
@@ -41,7 +41,7 @@ def resnet() -> torch.nn.Module:
     return normed(nn.Sequential(*stem, Bottleneck(16, 32, 1), Bottleneck(128, 64, 2), *head))
 
 
-class Vgg(nn.Module):  # type: ignore[misc]
+class Vgg(torch.nn.Module):  # type: ignore[misc]
     """Features that are read between the layers, as a perceptual loss does, and a classifier."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Vgg(nn.Module):  # type: ignore[misc]
         return (*taps, self.classifier(self.features[-1](x).mean((2, 3))))
 
 
-class UNet(nn.Module):  # type: ignore[misc]
+class UNet(torch.nn.Module):  # type: ignore[misc]
     """Two scales, joined by a transposed convolution and what was there before; the stem takes windows of 16."""
 
     def __init__(self) -> None:

@@ -32,6 +32,9 @@ def test_dual_tensors_are_refused(chained):
                 assert served(X).shape == (5, 24)
                 with pytest.raises(ValueError, match="an input is a dual tensor of torch.autograd.forward_ad"):
                     served(forward.make_dual(X, X))
+                weight = torch.ones(24, 16)
+                with pytest.raises(ValueError, match="an input is a dual tensor"):
+                    served[0].fc.weight = forward.make_dual(weight, weight)
 
 
 def test_what_torch_records_needs_the_operators(chained):
