@@ -17,7 +17,7 @@ from tests.serving.test_torch_forms import Outside, alike  # noqa: E402
 nn = torch.nn
 
 
-EDITS = {
+EDITS: dict[str, Any] = {
     "another activation": lambda net: setattr(net, "act", nn.Tanh()),
     "another layer": lambda net: setattr(net, "fc", nn.Linear(16, 24)),
     "no activation": lambda net: setattr(net, "act", nn.Identity()),

@@ -205,12 +205,12 @@ def test_a_linear_that_is_stored_by_input(made, monkeypatch):
         assert served.state_dict().keys() == plain.state_dict().keys()
 
 
-class Doubled(nn.Module):
+class Doubled(nn.Module):  # type: ignore[misc, name-defined]
     def forward(self, weight: Any) -> Any:
         return weight * 2
 
 
-PUTTING = {
+PUTTING: dict[str, Any] = {
     "parametrized": lambda layer: nn.utils.parametrize.register_parametrization(layer, "weight", Doubled()),
     "normed": nn.utils.parametrizations.weight_norm,
     "spectral": nn.utils.parametrizations.spectral_norm,
