@@ -229,6 +229,7 @@ def test_verify_from_the_command_line(made, copied):
 
 def test_verify_finds_a_wrong_kernel(made, tmp_path, monkeypatch):
     """A kernel that forgets one step of k is found, although it is fast and never crashes."""
+    from haotuner.backends.cpu import compile as cpu_compile
     from haotuner.microkernels.cpu import dense as cpu_dense
     from haotuner.pack.verify import verify as problems_of
     from tests.serving.packs import LANES, best_level, make_pack, packed_op
@@ -245,6 +246,8 @@ def test_verify_finds_a_wrong_kernel(made, tmp_path, monkeypatch):
         )
 
     monkeypatch.setattr(cpu_dense, "_tile_program", broken)
+    # Without its cache of programs, in which other tests left the right ones.
+    monkeypatch.setattr(cpu_compile, "_functions_by_symbol", cpu_compile._functions_by_symbol.__wrapped__)
     level = best_level()
     made = make_pack(tmp_path / "wrong", [packed_op(DENSE, LANES[level], 2 * LANES[level], (1,))], level)
     assert any("wrong results" in problem for problem in problems_of(made.path))
