@@ -20,6 +20,8 @@ from haotuner.words.kernel import MicroKernel
 from tests.run_folder import toolchain
 from tests.work.native_jobs import job
 
+pytestmark = pytest.mark.long
+
 Floats = NDArray[np.float32]
 FAMILY = CpuDense()
 SENTINEL = float(np.float32(-7.25e30))
@@ -74,7 +76,6 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     yield Built(path, kernels, {kernel: module.get_function(kernel.name) for kernel in kernels})
 
 
-@pytest.mark.long
 def test_every_depth_is_exact_on_whole_numbers(built: Built) -> None:
     for kernel in built.kernels:
         for k in DEPTHS:

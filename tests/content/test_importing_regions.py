@@ -31,6 +31,7 @@ def model(op: str, shapes: dict[str, list[Any]], outputs: int = 1, opset: int = 
     return onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("op", ["RoiAlign", "Col2Im", "Det", "MelWeightMatrix", "TensorScatter", "Unique"])
 def test_onnx_own_cases_pass(op: str) -> None:
     found = [answer(case, op) for case in cases_of(op)]

@@ -105,6 +105,7 @@ class TestFamily:
         assert served and all(family in families_for(op, family.backend) for op in served)
         assert not family.serves(Op(kind="dense", static=(("m", 4), ("n", 4), ("k", 4))))  # nothing left to tune
 
+    @pytest.mark.long
     def test_points_come_in_a_fixed_order_each_once(self, family: Family) -> None:
         for op, device in cases(family):
             points = points_of(family, op, device)
@@ -159,6 +160,7 @@ class TestFamily:
             layouts = {family.layout(point) for point in points_of(family, op, device)}
             assert len(sorted(layouts)) < 100
 
+    @pytest.mark.long
     def test_a_schedule_is_a_module_of_one_function_of_that_symbol_and_its_tail_or_of_shared_ones(
         self, family: Family
     ) -> None:

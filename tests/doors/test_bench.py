@@ -24,6 +24,8 @@ from tests.doors.command import race as race_of
 from tests.serving.test_bench_processes import gone
 from tests.standin.patience import WALL_S
 
+pytestmark = pytest.mark.long
+
 OP = "dense_n48_k32"
 QUICK = ("--seconds-per-row", "0.1")
 
@@ -124,7 +126,6 @@ def test_ctrl_c_ends_the_race_and_every_process(tuned, cache, tmp_path):
     assert all(gone(pid) for pid in pids)
 
 
-@pytest.mark.long
 def test_a_race_stopped_half_way_prints_what_it_has(tuned, cache, tmp_path):
     words = (
         "bench",
@@ -153,7 +154,6 @@ def children(pid: int) -> set[int]:
     return {int(word) for word in listed.read_text().split()} if listed.exists() else set()
 
 
-@pytest.mark.long
 def test_a_quick_look_returns_the_same_document(tuned):
     pack = tuned[0] / "pack"
     found = compare(

@@ -16,6 +16,8 @@ from tests.doors.warm import run_warm
 from tests.run_folder import cache_folder
 from tests.standin.patience import WALL_S
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 TOYS = Path(__file__).parent / "toys"
 SERVE = """

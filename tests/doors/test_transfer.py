@@ -22,6 +22,8 @@ from haotuner.transfer.models_shipped import models_shipped
 from haotuner.words.record import Record
 from tests.judgement.transfer_examples import WIDE, records
 
+pytestmark = pytest.mark.long
+
 IDS = ("titan-rtx", "a4000", "rtx-3090")  # any ids of profiles: the records are of made-up CPU kernels
 
 
@@ -38,7 +40,6 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-@pytest.mark.long
 def test_evaluate_prints_one_json_document(db: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transfer", "evaluate", "--db", db, "--target", "a4000", "--samples", "0,16", "--seeds", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -71,7 +72,6 @@ def test_fit_refuses_a_target_on_which_the_kernels_do_not_run(
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.long
 def test_report_writes_a_page_and_prints_one_json_document(
     db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,7 +232,6 @@ def test_ctrl_c_ends_with_3_and_a_word(db: str, monkeypatch: Any, capsys: pytest
     assert capsys.readouterr().err.strip() == "haotuner: stopped"
 
 
-@pytest.mark.long
 def test_verbose_says_what_was_read_and_what_the_gauge_saw(
     db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,8 @@ from haotuner.trace import arrivals_of  # noqa: E402
 from tests.doors.command import haotuner  # noqa: E402
 from tests.serving.test_group import files, node, saved  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 
 def test_shapes_must_name_the_dimensions_of_the_file(tmp_path: Path) -> None:
     (op,) = ops_of(f"group:{files(tmp_path)[0]}")

@@ -20,6 +20,8 @@ from tests.doors.command import environment as of_commands
 from tests.doors.test_tune_cuda import Host
 from tests.standin import toolchain_missing
 
+pytestmark = pytest.mark.long
+
 needs_driver = pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}")
 ASKED = ("--op", "dense:n=64,k=64,dtype=fp16", "--shapes", "m=1..48")
 PLANNED = """

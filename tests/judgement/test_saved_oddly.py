@@ -22,6 +22,8 @@ from haotuner.transfer.saved_model import load_model, save_model
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, read
 
+pytestmark = pytest.mark.long
+
 Header = dict[str, Any]
 FRAME = features(BIG_CORE, CPU_DENSE, OP, PAIRS)
 
@@ -57,7 +59,6 @@ def refused(path: Path, said: str) -> None:
         load_model(path)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["forest", "zero-shot", "residual"])
 def test_what_is_not_changed_is_opened(saved: dict[str, bytes], kind: str, tmp_path: Path) -> None:
     path = changed(saved[kind], tmp_path / "model", lambda header: None)

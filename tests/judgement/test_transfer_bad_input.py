@@ -24,6 +24,8 @@ from tests.bench.transfer_study.permutation import permute
 from tests.bench.transfer_study.survey import survey
 from tests.judgement.transfer_examples import COUSIN, KERNELS, NARROW, WIDE, find_device, read, records, tables
 
+pytestmark = pytest.mark.long
+
 FAMILY = "cpu_dense_fp32"
 
 
@@ -132,7 +134,6 @@ def test_features_that_are_no_numbers_cost_their_rows_only() -> None:
     ] == [1]
 
 
-@pytest.mark.long
 def test_halves_too_small_to_rank_are_refused_and_a_survey_goes_on_without() -> None:
     few = records(NARROW, kernels=KERNELS[:1]) + records(NARROW, kernels=KERNELS[1:2])
     found = read_records([*records(WIDE, kernels=KERNELS[::4]), *records(COUSIN, kernels=KERNELS[::4]), *few], find_device)

@@ -18,6 +18,8 @@ from haotuner.transfer.sources import KnownPrograms, learn_sources
 from haotuner.transfer.target_scores import TargetScores
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, tables
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def measured() -> list[DeviceTable]:

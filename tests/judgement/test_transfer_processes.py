@@ -18,6 +18,8 @@ from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.report import answers_of, plain, report, run_of
 from tests.judgement.transfer_examples import COUSIN, WIDE, read, tables
 
+pytestmark = pytest.mark.long
+
 FAMILY = "cpu_dense_fp32"
 
 
@@ -68,7 +70,6 @@ def found_by(work: Any, given: Any, jobs: list[int], processes: int) -> dict[str
     return {key: answer["found"] for key, answer in answers.items()}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("processes", [1, 2])
 def test_jobs_are_worked_out_in_processes_and_their_errors_come_back(processes: int) -> None:
     assert found_by(_scaled, 2.0, [1, 2, 3], processes) == {"1": 2.0, "2": 4.0, "3": 6.0}
@@ -85,7 +86,6 @@ def _dead(given: float, job: int) -> float:
     return given
 
 
-@pytest.mark.long
 def test_a_process_that_dies_is_said() -> None:
     with pytest.raises(HaotunerError, match="a process of the report died.*--jobs 1"):
         found_by(_dead, 2.0, [1, 2], 2)
@@ -110,7 +110,6 @@ def _labels(table: Any, job: int) -> float:
     return float(np.sum(table.labels)) + job
 
 
-@pytest.mark.long
 def test_a_run_told_as_plain_values_gives_the_same_report(two: DeviceTables) -> None:
     asked = Evaluation(target="cousin", counts=(0, 16), seeds=2)
     runs = runs_of(two, FAMILY, asked)

@@ -18,6 +18,8 @@ from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.report import report
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, read, tables
 
+pytestmark = pytest.mark.long
+
 FAMILY = "cpu_dense_fp32"
 
 
@@ -69,7 +71,6 @@ def test_a_target_whose_relatives_are_all_there_is_says_so() -> None:
         evaluate_family(read(WIDE, COUSIN), FAMILY, Evaluation(target="cousin", counts=(0,), seeds=1, split="architecture"))
 
 
-@pytest.mark.long
 def test_a_report_has_every_split_and_reuses_runs_with_the_same_sources(document: dict[str, Any]) -> None:
     facts = document["families"][FAMILY]
     assert {split: set(by) for split, by in facts["splits"].items()} == {

@@ -25,6 +25,8 @@ from tests.bench.transfer_study.objectives import GRADES, OBJECTIVES, _grades
 from tests.bench.transfer_study.permutation import permute
 from tests.judgement.transfer_examples import COUSIN, DEVICES, NARROW, WIDE, read, tables
 
+pytestmark = pytest.mark.long
+
 FAMILY = "cpu_dense_fp32"
 KEYS = {"pairwise", "best@1", "best@5", "best@10"}
 
@@ -40,9 +42,6 @@ def report(three: DeviceTables) -> dict[str, Any]:
 
 
 # the report of `transfer evaluate`
-
-
-@pytest.mark.long
 def test_the_report_has_the_keys_of_the_contract_and_is_json(report: dict[str, Any]) -> None:
     assert json.loads(json.dumps(report)) == report
     assert report["target"] == "cousin" and report["split"] == "device"
@@ -73,7 +72,6 @@ def test_intervals_hold_their_means_and_regret_ends_below_its_start(report: dict
         assert all(0.0 <= regret <= 1.0 for regret in told) and told[-1] < told[0]
 
 
-@pytest.mark.long
 def test_the_same_question_has_the_same_answer(three: DeviceTables, report: dict[str, Any]) -> None:
     assert evaluate(three, Evaluation(target="cousin", counts=(0, 16, 32), seeds=2)) == report
 
@@ -83,7 +81,6 @@ def test_transfer_beats_chance_and_no_transfer_on_a_cousin(report: dict[str, Any
     assert report["chosen"]["16"]["pairwise"] > report["modes"]["from-scratch"]["16"]["pairwise"]
 
 
-@pytest.mark.long
 def test_where_the_kernels_are_new_too_nothing_can_be_copied(three: DeviceTables) -> None:
     found = evaluate(three, Evaluation(target="wide", counts=(0, 16), split="device-and-configs", seeds=2))
     assert "copy" not in found["modes"] and "copy" not in found["baselines"]
@@ -99,7 +96,6 @@ def test_without_samples_there_is_zero_shot_and_copy_only(three: DeviceTables) -
     assert set(found["modes"]) == set(SAMPLE_FREE) and set(found["chosen"]) == {"0"}
 
 
-@pytest.mark.long
 def test_more_samples_than_rows_measure_everything(three: DeviceTables) -> None:
     found = evaluate(three, Evaluation(target="narrow", counts=(100000,), seeds=1))
     assert found["chosen"]["100000"]["best@1"] == 1.0

@@ -21,6 +21,8 @@ from tests.bench.transfer_study.survey import survey
 from tests.bench.transfer_study.survivors import survivors
 from tests.judgement.transfer_examples import COUSIN, WIDE, read, records, tables
 
+pytestmark = pytest.mark.long
+
 FAMILY = "cpu_dense_fp32"
 
 
@@ -39,7 +41,6 @@ def document(two: DeviceTables, kept: dict[str, dict[str, Any]]) -> dict[str, An
     return survey(two, counts=(0, 16, 32), seeds=1, keep=kept.__setitem__)
 
 
-@pytest.mark.long
 def test_both_splits_of_every_target_and_the_tests_of_the_family_are_there(document: dict[str, Any]) -> None:
     facts = json.loads(json.dumps(document))["families"][FAMILY]
     assert set(facts["devices"]) == {"wide", "cousin"} and {"ablate", "permute", "funnel"} <= set(facts)

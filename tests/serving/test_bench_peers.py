@@ -15,6 +15,8 @@ from haotuner.isolate.answers import Unanswered
 from haotuner.runtime.host import host_flags
 from tests.standin.patience import WALL_S
 
+pytestmark = pytest.mark.long
+
 LIMIT_S = float(WALL_S)
 COUNT = 3  # weights in turn
 LIBRARY = {"torch": "torch", "onednn": "torch", "inductor": "torch", "numpy": "numpy", "openvino": "openvino",
@@ -61,7 +63,6 @@ def test_a_peer_is_right_with_every_weight_and_any_number_of_rows(processes, nam
 TYPES = {"torch": ("bf16", "fp16"), "onednn": ("bf16", "int8"), "onnxruntime": ("int8",), "openvino": ("int8",)}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in HOST.peers if name != "inductor"])
 def test_a_peer_is_right_in_its_types_and_refuses_others(processes, name):
     if name in processes.missing:

@@ -20,6 +20,8 @@ from haotuner.isolate.child import Child
 from tests.serving import bench_fakes as fakes
 from tests.standin.patience import WALL_S
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 LIMIT_S = float(WALL_S)
 PREPARE = {"do": "prepare", "side": "dense", "shape": {"m": 2}, "op": "dense_n8_k4", "count": 1, "seed": 0}

@@ -22,6 +22,8 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving import bench_fakes as fakes
 
+pytestmark = pytest.mark.long
+
 OP = Op.parse("dense_n8_k4")
 
 
@@ -62,7 +64,6 @@ def test_every_contender_is_timed_once_a_round_at_every_shape_and_state():
         assert row.failed == {}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_machine_takes_part_with_multiply_adds_of_its_own(threads):
     (row,) = run(contest(machine=True, threads=(threads,))).rows
@@ -72,7 +73,6 @@ def test_the_machine_takes_part_with_multiply_adds_of_its_own(threads):
     assert rate > 1, "GFLOP/s: any x86-64 core does more, however busy"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_machine_reads_cold_weights_where_rows_are_few(threads):
     wide = {"ops": (Op.parse("dense_n512_k512"),), "cache_bytes": 1 << 20, "threads": (threads,), "machine": True}
@@ -96,7 +96,6 @@ def test_a_graph_of_many_layers_is_charged_for_one():
     assert 100 <= min(row.blocks_us["graph"]) < 400, "eight weights in a call, each 100 us"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("peer, reason", [(fakes.Wrong, "wrong"), (fakes.Crashing, "crash"), (fakes.Hanging, "timeout")])
 def test_who_misbehaves_at_a_shape_is_left_out_there_and_nowhere_else(peer, reason):
     peers = {"bad": fakes.spec(peer), "slow": fakes.spec(fakes.Slow)}

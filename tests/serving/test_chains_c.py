@@ -18,6 +18,8 @@ from tests.serving.chain_graphs import GRAPHS
 from tests.serving.model_packs import planned
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run
 
+pytestmark = pytest.mark.long
+
 LANES = 4
 
 
@@ -35,7 +37,6 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return cc(sources, folder / "chains", *ASAN, *LOOSE, *WRAPPED), folder, request.param
 
 
-@pytest.mark.long
 def test_nothing_is_read_or_written_past_its_end(program):
     assert run([program[0], "schedules", "1500", "5", program[1]], 120).stdout == "refused=1 ran=1 failed=1\n"
 

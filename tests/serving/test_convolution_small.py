@@ -19,6 +19,8 @@ from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.packs import LANES, LANES_HERE, document
 
+pytestmark = pytest.mark.long
+
 PLAIN = (
     "conv2d:c=37,f=37,r=5,s=5,pad=2,groups=37",
     "conv2d:c=32,f=32,r=3,s=3,pad=1,groups=32",
@@ -51,7 +53,6 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder / "pack"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("spec", [*PLAIN, *OTHERS])
 def test_every_size_is_right(path: Path, spec: str) -> None:
     op = Op.parse(spec)

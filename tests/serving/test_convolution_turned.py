@@ -21,6 +21,8 @@ from tests.serving.conv_packs import assert_right, turned_conv
 from tests.serving.native_builds import c_pack
 from tests.serving.packs import LANES, LANES_HERE, best_level, document
 
+pytestmark = pytest.mark.long
+
 SPECS = (
     "conv2d:c=17,f=40,r=3,s=3,pad=1",
     "conv2d:c=18,f=33,r=3,s=3,pad=1,stride=2",

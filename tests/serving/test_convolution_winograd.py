@@ -21,6 +21,8 @@ from tests.serving.conv_packs import filtering_conv
 from tests.serving.native_builds import c_pack
 from tests.serving.packs import LANES, LANES_HERE, best_level, document
 
+pytestmark = pytest.mark.long
+
 SPECS = (
     "conv2d:c=6,f=10,r=3,s=3,pad=1",
     "conv2d:c=17,f=40,r=3,s=3,pad=1",
@@ -123,7 +125,6 @@ def test_two_outputs_each_way_are_exact_on_whole_numbers(pack):
     assert np.array_equal(pack.op(op.name).bind(inputs["weight"])(inputs["x"]), judge.reference(op, inputs))
 
 
-@pytest.mark.long
 def test_a_pack_verifies_and_says_what_it_holds(path):
     assert verify(path) == []
     with haotuner.load(path) as pack:
@@ -133,7 +134,6 @@ def test_a_pack_verifies_and_says_what_it_holds(path):
         assert judge.computed_by(entry.kernels) == {"filtered": "6"}
 
 
-@pytest.mark.long
 def test_epilogues_follow(tmp_path):
     level = best_level()
     ops = [filtering_conv(spec, LANES[level]) for spec in FUSED]

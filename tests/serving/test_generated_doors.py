@@ -25,6 +25,8 @@ from tests.serving.packs import document
 from tests.serving.test_generated import SPECS, packed
 from tests.standin.patience import WALL_S
 
+pytestmark = pytest.mark.long
+
 KINDS = (*SPECS, "rms_norm:", "log_softmax:", "gelu:", "silu:")
 ATTENTION = ("attention:d=24", "attention:d=8,causal=end,mask=keys")
 CODES = {"f": 2, "i": 0, "u": 1}  # of DLPack
@@ -129,7 +131,6 @@ def in_place(path: Path) -> dict[str, list[int]]:
     return {name: [i for i, one in enumerate(entry.inputs) if one.in_place] for name, entry in entries.items()}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 2])
 def test_from_c(made: Any, program: Path, tmp_path: Path, threads: int) -> None:
     path, ops = made

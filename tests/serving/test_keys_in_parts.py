@@ -24,6 +24,8 @@ from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc
 from tests.serving.packs import document
 from tests.serving.test_generated_doors import Call, served
 
+pytestmark = pytest.mark.long
+
 SPECS = ("attention:d=12", "attention:d=8,causal=end", "attention:d=8,mask=full", "attention:d=16,heads=apart")
 DEVICE = Device(id="d", name="d", kind="cpu", arch="x86-64", compute_units=3, wave_width=4, registers_per_thread=16)
 THREADS = 3
@@ -59,7 +61,6 @@ def shapes(op: Op) -> Iterator[Shape]:
         yield Shape.of({axis: own.get(axis, 3) for axis in op.dynamic})
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("spec", SPECS)
 def test_parts_are_right_and_to_the_same_bits_on_any_threads(path: Path, spec: str) -> None:
     op, found = Op.parse(spec), dict[Shape, list[Any]]()

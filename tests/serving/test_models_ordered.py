@@ -16,6 +16,8 @@ from haotuner.graph.ordered import WRITES
 from haotuner.graph.recurrent import ACTIVATIONS, GATES, packed_bytes
 from tests.serving.model_packs import model_pack
 
+pytestmark = pytest.mark.long
+
 B, T, H = dimension("batch"), dimension("seq"), 5
 DRAW = np.random.default_rng(0)
 
@@ -119,7 +121,6 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", GRAPHS)
 def test_order_is_that_of_numpy(path, name):
     for threads in (1, 2):

@@ -26,6 +26,8 @@ from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc
 from tests.serving.packs import document
 from tests.serving.test_generated_doors import Call, served
 
+pytestmark = pytest.mark.long
+
 SPECS = {  # how many stages, and the numbers that a part leaves of a row
     "softmax:": (3, 2),
     "log_softmax:": (3, 2),
@@ -75,7 +77,6 @@ def drawn(op: Op, m: int, n: int) -> dict[str, Any]:
     return judge.draw(op, Shape.of(m=m, n=n), np.random.default_rng([m, n]))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("spec", list(SPECS))
 def test_stages_are_right_for_every_size_and_for_rows_without_room(pack: Any, spec: str) -> None:
     op = Op.parse(spec)

@@ -32,6 +32,8 @@ from haotuner.words.shape import Shape, ShapeRange
 from haotuner.words.traffic import Traffic
 from tests.work.fake_lab import CORE, FakeLab
 
+pytestmark = pytest.mark.long
+
 SILU = Op.parse("silu")
 SOFTMAX = Op.parse("softmax")
 RANGE = "m=1..4096;n=8..4096"
@@ -145,7 +147,6 @@ class Shared(FakeLab):
         return 1 + handoff + 0.183 * thousands * (-(-rows // threads) if one.share == "m" else rows)
 
 
-@pytest.mark.long
 def test_each_cell_of_few_long_rows_has_what_is_faster_for_as_many_rows() -> None:
     """What two rows lose in stages says nothing of one row, nor two threads' times of four's."""
     traffic = Traffic.of_range(ShapeRange.parse("m=1..8;n=8192..500000"))

@@ -25,6 +25,8 @@ from haotuner.words.traffic import Traffic
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 from tests.work.test_tuning import check_served, few, true_curve
 
+pytestmark = pytest.mark.long
+
 SMALL = replace(TASK, traffic=Traffic.of_range(ShapeRange.parse("m=1..96"), samples=16))
 # With `start`, for tests of what follows the selection: it is made once for each.
 STARTED, SMALL_STARTED = (replace(task, selections=Selections()) for task in (TASK, SMALL))
@@ -94,13 +96,11 @@ def probes_of(lab: FakeLab) -> dict[str, set[Trial]]:
     return found
 
 
-@pytest.mark.long
 def test_it_needs_fewer_measurements_than_from_cold(cold: Tuned, cold_lab: FakeLab, warm: Tuned) -> None:
     assert warm.stopped == "converged" and warm.timings < cold.timings, (warm.timings, cold.timings)
     assert quality(warm, cold_lab) <= quality(cold, cold_lab) * 1.03
 
 
-@pytest.mark.long
 def test_a_start_that_is_far_off_is_searched_for_longer_and_ends_as_well(
     start: Forest, cold: Tuned, cold_lab: FakeLab, warm: Tuned
 ) -> None:
@@ -180,7 +180,6 @@ def test_a_plan_of_a_run_without_time_rests_on_one_whole_kernel(start: Forest) -
     check_served(result.row_tables[0])
 
 
-@pytest.mark.long
 def test_kernels_that_fail_are_left_out(start: Forest) -> None:
     broken = FakeLab(CORE, fails=lambda kernel: kernel["mr"] > 1 and kernel["mr"] % 2 == 0)
     result = tune(STARTED, broken.as_lab(), FAMILY, model=Started(start))
