@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from threading import Event
@@ -21,15 +22,14 @@ from haotuner.errors import HaotunerError, PackInvalid, UsageError
 from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.graph.rounding import rounded_apart
 from haotuner.graph.singles import in_singles
-from haotuner.graph.types import FLOATS, HALVES, numpy_dtype
+from haotuner.graph.tolerance import SEED, difference, in_double, tolerance_of
+from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
 from haotuner.isolate import command
 from haotuner.isolate.answers import TimedOut
 from haotuner.isolate.group import how_it_ended
-from haotuner.ops.dtypes import DTYPES
 from haotuner.orchestrate.agreements import demands, unmet
 from haotuner.orchestrate.index_sources import index_sources
 from haotuner.orchestrate.indexed import indexed
@@ -49,19 +49,10 @@ from haotuner.words.shape import Span
 if TYPE_CHECKING:
     from haotuner.orchestrate.tasks import AskedModel
 
-TOLERANCE = 1e-3  # of the largest result: fp32 sums in other orders, through some hundred steps
-# Of models that round to 16 bits after every step: what sums in other orders and later layers make of one.
-ULPS_OF_HALVES = 4
-# Of models that round to bytes: a sum between two bytes may become the other one, of a signed range 1/127 of the largest;
-# layers behind it may make two of it, and many layers more: see ``tolerance_of``.
-TOLERANCE_OF_BYTES = 2e-2
-MOST_OF_BYTES = 0.25  # wrong kernels are further away
-MOVED = 2.0**-9  # of a step: one byte of 500 becomes another one
 CHECKED_ELEMENTS = 3e6  # of all tensors of a checked request: numpy then takes seconds
 CHECKS = 3
 REREAD_NODES = 2_000  # of a file that is read again for one request after the other, beside the checked ones
 REREAD_BYTES = 1 << 28  # of constants; a file of more is read again for one request alone
-SEED = 0  # of random numbers in a checked model
 CHECK_LIMIT_S = 900.0
 
 
@@ -183,10 +174,10 @@ def check_model(
                         break
                 for one in references:
                     for part in parts:
-                        _check_part(part, one.values, sizes, one.most)
+                        _check_part(part, one, sizes)
                     if isinstance(model, Chain) and one.own:
                         found = _whole(model, given)
-                        whole |= all(difference(found[end], one.values[end]) <= one.most for end in graph.outputs)
+                        whole |= not _too_far({end: found[end] for end in graph.outputs}, one, whole=True)
                         asked = True
     if unanswered and len(unanswered) == len(chosen):
         raise PackInvalid(
@@ -242,11 +233,16 @@ def check_reading(
 
 
 class _Reference(NamedTuple):
-    """``values`` of tensors, how far others may be from them, and whether the request takes its ``own`` branches there."""
+    """``values`` of tensors, how far others may be from them, and whether the request takes its ``own`` branches there.
+
+    ``in_double``: the same tensors of what was ``requested``, each step in float64; none where those steps have no answer.
+    """
 
     values: Mapping[str, Any]
     most: float
     own: bool
+    requested: Collection[str]
+    in_double: Callable[[Collection[str]], Mapping[str, Any]]
 
 
 def _references(
@@ -265,7 +261,8 @@ def _references(
             continue
         branches = {name: int(values[flag]) for flag, name in flags.items() if flag in values}
         if not unmet(demands(graph, branches), {name: sizes[name] for name in graph.dimensions}):
-            yield _Reference({**values, **given}, most, not guard)
+            exact = partial(in_double, graph, given, dict(guard))
+            yield _Reference({**values, **given}, most, not guard, given.keys(), exact)
 
 
 def _answered(
@@ -291,56 +288,36 @@ def _opened(pack: Path) -> Iterator[Pack]:
     yield from (Pack(pack, threads) for threads in (1, None))
 
 
-def tolerance_of(graph: Graph, given: Mapping[str, Any], branches: Mapping[str, int] | None = None) -> float:
-    """How far answers to a request may be from the reference, as a share of the largest; ``branches`` taken so.
-
-    Of models that round to bytes: as far as other roundings of one byte in 500 take the reference itself. Of those that
-    compute in 16 bits, or answer in them: some of their units.
-    """
-    ends = {node.output for node in graph.nodes if node.primitive != "cast"} | set(graph.outputs)
-    halves = [DTYPES[kind.dtype].eps for name, kind in graph.types.items() if name in ends and kind.dtype in HALVES]
-    rounds = any(
-        node.primitive == "cast"
-        and node.attributes["dtype"] in ("int8", "uint8")
-        and graph.types[node.inputs[0]].dtype in FLOATS
-        for node in graph.nodes
-    )
-    least = max([TOLERANCE, *(ULPS_OF_HALVES * eps for eps in halves)])
-    if not rounds:
-        return least
-    plain, moved = (interpret(one, given, SEED, (), branches) for one in (graph, rounded_apart(graph, MOVED)))
-    far = [difference(moved[one], plain[one]) for one in graph.outputs]
-    return min(max([TOLERANCE_OF_BYTES, least, *(one for one in far if np.isfinite(one))]), MOST_OF_BYTES)
-
-
 def _whole(model: Chain, given: Mapping[str, Any]) -> dict[str, Any]:
     return answered_chain(model, given, SEED) if isinstance(model, PlacedChain) else model.run(given, seed=SEED)
 
 
-def _check_part(part: ModelBound, values: Mapping[str, Any], sizes: Mapping[str, int], most: float) -> None:
+def _check_part(part: ModelBound, reference: _Reference, sizes: Mapping[str, int]) -> None:
+    values = reference.values
     if not all(end.name in values for end in (*part.inputs, *part.outputs)):
         return  # of a side of a branch that was not taken, or of a loop's body: the whole call runs it
     given = {end.name: values[end.name] for end in part.inputs}
-    found = answered(part, given) if isinstance(part, PlacedModelBound) else part.run(given)
-    for output, computed in found.items():
-        far = difference(computed, values[output])
-        if far > most:
-            raise PackInvalid(
-                f"model {part.name}, {dict(sizes)}: output {output} is {far:.2g} away from the reference; "
-                "the pack was not published"
-            )
+    answers = answered(part, given) if isinstance(part, PlacedModelBound) else part.run(given)
+    for output, far in _too_far(answers, reference, whole=set(given) <= set(reference.requested)).items():
+        raise PackInvalid(
+            f"model {part.name}, {dict(sizes)}: output {output} is {far:.2g} away from the reference; "
+            "the pack was not published"
+        )
 
 
-def difference(found: Any, want: Any) -> float:
-    """The largest error over the largest number that was expected; infinite where shapes, infinities or NaNs differ."""
-    if found.shape != want.shape:
-        return float("inf")
-    one, other = np.asarray(found, np.float64), np.asarray(want, np.float64)
-    finite = np.isfinite(one) & np.isfinite(other)
-    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
-        return float("inf")
-    one, other = one[finite], other[finite]
-    return float(np.max(np.abs(one - other), initial=0) / max(1.0, np.max(np.abs(other), initial=0)))
+def _too_far(answers: Mapping[str, Any], reference: _Reference, *, whole: bool) -> dict[str, float]:
+    """Outputs that are neither near the reference nor, as the ``whole`` answer to the request, near float64's.
+
+    A variance of E[x^2] - E[x]^2 may lose most digits: fp32 sums in the reference's order are then as far off as in another.
+    """
+    far = {name: difference(answer, reference.values[name]) for name, answer in answers.items()}
+    far = {name: distance for name, distance in far.items() if distance > reference.most}
+    exact = reference.in_double(far) if far and whole else {}
+    return {
+        name: distance
+        for name, distance in far.items()
+        if name not in exact or difference(answers[name], exact[name]) > reference.most
+    }
 
 
 def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:

@@ -93,7 +93,7 @@ def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]
     import onnxruntime
 
     from haotuner.bench.model_child import feeds_of
-    from haotuner.whole_model import difference
+    from haotuner.graph.tolerance import difference
 
     alone = onnxruntime.SessionOptions()
     alone.intra_op_num_threads = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes  # noqa: F401 -- gives numpy its bf16
 import numpy as np
 import pytest
 
@@ -12,10 +13,10 @@ from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.graph.singles import in_singles
+from haotuner.graph.tolerance import TOLERANCE, tolerance_of
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.dtypes import DTYPES
 from haotuner.orchestrate.products import Finder
-from haotuner.whole_model import TOLERANCE, tolerance_of
 
 M, K = dimension("m"), 600
 DRAW = np.random.default_rng(0)
