@@ -96,10 +96,10 @@ class Toolchain:
         Object files that are kept are read, not compiled again.
         """
         with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
-            kept = self if self.objects is not None else replace(self, objects=Path(scratch))
-            objects = kept._compiled(list(sources), include, timeout_s)
+            caching = self if self.objects is not None else replace(self, objects=Path(scratch))
+            objects = caching._compiled(list(sources), include, timeout_s)
             if strays := [path.name for path in objects if path.suffix != ".o"]:
-                raise RuntimeError(f"no place for object files of {', '.join(strays)} in {kept.objects}")
+                raise RuntimeError(f"no place for object files of {', '.join(strays)} in {caching.objects}")
             return machine_code([path.read_bytes() for path in objects])
 
     def _flags(self, include: Sequence[Path]) -> list[str]:

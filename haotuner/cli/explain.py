@@ -100,11 +100,11 @@ def explain(
         extents = _extents(shape, [axis.name for axis in entry.dynamic])
         if entry.kind != "dense":
             with facts_of(pack):
-                found = cell_document(opened, entry, extents)
+                document = cell_document(opened, entry, extents)
             if not json_output:
-                print_cell_plan(found)  # before anything is timed: a large call takes a while
-            found = time_cell(opened, entry, extents, found)
-            say(json.dumps(found, indent=1)) if json_output else print_cell_times(found)
+                print_cell_plan(document)  # before anything is timed: a large call takes a while
+            document = time_cell(opened, entry, extents, document)
+            say(json.dumps(document, indent=1)) if json_output else print_cell_times(document)
             return
         m = extents["m"]
         count = entry.threads[opened.plan_index(entry)]

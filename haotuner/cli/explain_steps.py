@@ -103,8 +103,8 @@ def print_steps(document: Mapping[str, Any]) -> None:
     kinds: Counter[str] = Counter()
     for row in document["steps"]:
         kinds[row["what"] if row["do"] != "loops" else "generated groups"] += row["us"]
-    said = f"{whole:,.1f} us in {len(document['steps'])} steps, each the least of {counted(document['calls'], 'call')}"
-    say(f"{document['model']}, {_sizes(document['shape'])}: {said}")
+    total = f"{whole:,.1f} us in {len(document['steps'])} steps, each the least of {counted(document['calls'], 'call')}"
+    say(f"{document['model']}, {_sizes(document['shape'])}: {total}")
     say(f"a call took {document['call_us']:,.1f} us at least; other programs and what lies between steps are in it alone")
     say(
         columns(

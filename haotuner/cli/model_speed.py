@@ -59,8 +59,8 @@ def race_models(request: Request, report: Report, against: Sequence[str] | None,
 
     A request is raced where its expected time leaves room for ``LEAST_CALLS`` calls in ``QUICK_S`` seconds.
     """
-    peers = [one for one in (DEFAULT_PEERS if against is None else against) if one in READ_ONNX]
-    others = [one for one in against or () if one not in READ_ONNX]
+    peers = [peer for peer in (DEFAULT_PEERS if against is None else against) if peer in READ_ONNX]
+    others = [peer for peer in against or () if peer not in READ_ONNX]
     rows: list[Mapping[str, Any]] = []
     hints = [f"models are raced here against {' and '.join(READ_ONNX)}, not {', '.join(others)}"] if others else []
     share = QUICK_S / len(request.models) / len(report.threads)
@@ -91,7 +91,7 @@ def _cannot(model: AskedModel, peers: Sequence[str]) -> str:
         return "it is a file of torch.export, which torch compiles for minutes"
     if not peers:
         return "--against names no peer that reads ONNX"
-    missing = [one for one in peers if find_spec(one) is None]
+    missing = [peer for peer in peers if find_spec(peer) is None]
     return f"{', '.join(missing)} is not installed" if missing else ""
 
 
@@ -124,9 +124,9 @@ def _raced(
     with Pack(request.out, threads=threads) as opened:
         model = opened.model(name)
         dims = dims_of(model)  # others are told by the data
-        requests = [{dim: size for dim, size in one.items() if dim in dims} for one in sizes]
-        found = race(model, files, requests, peers, threads=threads, seconds=seconds, environment=request.environment)
-    if found["missing"]:
-        raise HaotunerError(f"{', '.join(found['missing'])} cannot run it")
-    rows: Sequence[Mapping[str, Any]] = found["rows"]
+        requests = [{dim: size for dim, size in shape.items() if dim in dims} for shape in sizes]
+        raced = race(model, files, requests, peers, threads=threads, seconds=seconds, environment=request.environment)
+    if raced["missing"]:
+        raise HaotunerError(f"{', '.join(raced['missing'])} cannot run it")
+    rows: Sequence[Mapping[str, Any]] = raced["rows"]
     return rows

@@ -132,13 +132,13 @@ def tune(
         ranges = shapes or ["dynamic"]
         seconds = None if budget is None else seconds_of(budget)
         began = time.monotonic()
-        asked = read_models(file, ranges, serves_on(device), quiet=quiet) if file else None
-        arrivals = arrivals_of(*ranges) if asked is None else asked.arrivals
+        from_files = read_models(file, ranges, serves_on(device), quiet=quiet) if file else None
+        arrivals = arrivals_of(*ranges) if from_files is None else from_files.arrivals
         if workload is not None:
             arrivals = arrivals.with_own(workload_shapes(workload))
         request = Request(
-            ops=ops_asked(op or None, workload, arrivals, device) if asked is None else asked.ops,
-            models=() if asked is None else asked.models,
+            ops=ops_asked(op or None, workload, arrivals, device) if from_files is None else from_files.ops,
+            models=() if from_files is None else from_files.models,
             arrivals=arrivals,
             device=device,
             threads=() if threads is None else threads_of(threads),
@@ -183,20 +183,20 @@ def tune(
                 tell(f"--against {against}: peers on a GPU are raced by `haotuner bench`, not here")
             peers = ()
         stopping.racing = True
-        if peers and not stopping.asked and not zero_measure and asked is None:
+        if peers and not stopping.asked and not zero_measure and from_files is None:
             with suppress(KeyboardInterrupt):  # the pack is there, and its figures are told without peers
                 speed = compare(request, report, peers, quiet=quiet)
-        if peers and not stopping.asked and not zero_measure and asked is not None:
+        if peers and not stopping.asked and not zero_measure and from_files is not None:
             with suppress(KeyboardInterrupt):
                 of_models = race_models(request, report, None if against is None else peers, quiet=quiet)
         if json_output:
             raced = speed or of_models
-            more = {} if asked is None else asked.document(report)
+            more = {} if from_files is None else from_files.document(report)
             say(json.dumps({**report.document, **more, "speed": None if raced is None else raced.document}, indent=1))
         elif quiet:
             say(str(report.pack))
         else:
-            by_op = bool(report.tuned) and (asked is None or verbose)  # a model has dozens of ops
+            by_op = bool(report.tuned) and (from_files is None or verbose)  # a model has dozens of ops
             if by_op:
                 say(_table(report, speed))
                 say(_legend(report))
@@ -204,8 +204,8 @@ def tune(
                 say(speed.note())
             if by_op:
                 say(f"\n{times_table(report, speed)}")
-            if asked is not None:
-                say(asked.table(report))
+            if from_files is not None:
+                say(from_files.table(report))
             if of_models is not None:
                 say(of_models.text())
             say(_closing(report, time.monotonic() - began, budget_s, verbose=verbose))

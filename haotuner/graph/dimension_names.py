@@ -15,9 +15,9 @@ def dimension_name(text: str) -> str:
 
     Arithmetic is said in words, so that ``past + 1`` and ``past - 1`` stay two dimensions.
     """
-    said = _SPLIT.sub(lambda match: f"_{_WORDS[match.group()]}_", text)
-    plain = re.sub(r"\W", "_", said, flags=re.ASCII)
-    if said != text:
+    spelled = _SPLIT.sub(lambda match: f"_{_WORDS[match.group()]}_", text)
+    plain = re.sub(r"\W", "_", spelled, flags=re.ASCII)
+    if spelled != text:
         plain = re.sub("_+", "_", plain).strip("_")
         plain = f"_{plain}" if plain[:1].isdigit() else plain
     plain = plain[:LONGEST]

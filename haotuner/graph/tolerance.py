@@ -42,21 +42,21 @@ def tolerance_of(graph: Graph, given: Mapping[str, Any], branches: Mapping[str, 
     least = max([TOLERANCE, *(ULPS_OF_HALVES * eps for eps in halves)])
     if not rounds:
         return least
-    plain, moved = (interpret(one, given, SEED, (), branches) for one in (graph, rounded_apart(graph, MOVED)))
-    far = [difference(moved[one], plain[one]) for one in graph.outputs]
-    return min(max([TOLERANCE_OF_BYTES, least, *(one for one in far if np.isfinite(one))]), MOST_OF_BYTES)
+    plain, moved = (interpret(variant, given, SEED, (), branches) for variant in (graph, rounded_apart(graph, MOVED)))
+    far = [difference(moved[output], plain[output]) for output in graph.outputs]
+    return min(max([TOLERANCE_OF_BYTES, least, *(distance for distance in far if np.isfinite(distance))]), MOST_OF_BYTES)
 
 
-def difference(found: Any, want: Any) -> float:
+def difference(answer: Any, reference: Any) -> float:
     """The largest error over the largest number that was expected; infinite where shapes, infinities or NaNs differ."""
-    if found.shape != want.shape:
+    if answer.shape != reference.shape:
         return float("inf")
-    one, other = np.asarray(found, np.float64), np.asarray(want, np.float64)
-    finite = np.isfinite(one) & np.isfinite(other)
-    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+    left, right = np.asarray(answer, np.float64), np.asarray(reference, np.float64)
+    finite = np.isfinite(left) & np.isfinite(right)
+    if not np.array_equal(left[~finite], right[~finite], equal_nan=True):
         return float("inf")
-    one, other = one[finite], other[finite]
-    return float(np.max(np.abs(one - other), initial=0) / max(1.0, np.max(np.abs(other), initial=0)))
+    left, right = left[finite], right[finite]
+    return float(np.max(np.abs(left - right), initial=0) / max(1.0, np.max(np.abs(right), initial=0)))
 
 
 def in_double(

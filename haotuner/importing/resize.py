@@ -90,7 +90,7 @@ def _order(axes: Sequence[Axis], ranges: Mapping[str, Span], *, shrinks: bool) -
     """
     order = sorted(axes, key=lambda axis: -axis.place)
     ratios = [_expected(axis, ranges) for axis in order[1:]]
-    known = [one for one in ratios if one is not None]
+    known = [ratio for ratio in ratios if ratio is not None]
     return order[::-1] if (shrinks if len(known) < len(ratios) else prod(known) < 1) else order
 
 
@@ -306,10 +306,10 @@ def _of_dimension(c: Call, x: str, axis: Axis, line: str, mode: str, stretch: st
     g, rank, dtype, count = c.g, c.g.types[x].rank, c.g.types[x].dtype, canonical(2 * reach)
     line = reshaped(c, line, (1, axis.out))
     taps = g.map("sub", g.add("iota", extent=count, dtype=PRECISE), _number(c, canonical(reach - 1)))
-    place = g.map("add", g.map("floor", line), reshaped(c, taps, (count, 1)))
-    weight = _weight(c, axis, line, place, mode, stretch)
+    position = g.map("add", g.map("floor", line), reshaped(c, taps, (count, 1)))
+    weight = _weight(c, axis, line, position, mode, stretch)
     weight = g.map("div", weight, g.add("reduce", weight, how="sum", axes=(0,), keepdims=True))
-    pixels = _pixels(c, x, axis, place)  # neighbours outside: loops over pixels stay the inner ones
+    pixels = _pixels(c, x, axis, position)  # neighbours outside: loops over pixels stay the inner ones
     factor = reshaped(c, g.cast(weight, dtype), (count, axis.out, *[1] * (rank - 1 - axis.place)))
     return g.add("reduce", g.map("mul", pixels, factor), how="sum", axes=(axis.place,), keepdims=False)
 

@@ -106,7 +106,7 @@ class Lab:
 
     def _learn(self, names: Sequence[str]) -> None:
         """Have the hashes of kernels' code, from all builders at once."""
-        lanes = [names[place :: len(self._builders)] for place in range(len(self._builders))]
+        lanes = [names[index :: len(self._builders)] for index in range(len(self._builders))]
         with ThreadPoolExecutor(len(self._builders)) as pool:
             for done in [pool.submit(self._learn_from, *lane) for lane in zip(self._builders, lanes, strict=True)]:
                 done.result()

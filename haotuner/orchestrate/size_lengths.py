@@ -35,43 +35,43 @@ def size_lengths(graph: Graph, requests: Sequence[Mapping[str, int]]) -> Iterato
         if not _small(part, sizes):
             continue
         try:
-            found = interpret(part, {name: _zeros(graph.types[name], sizes) for name in graph.inputs})
+            results = interpret(part, {name: _zeros(graph.types[name], sizes) for name in graph.inputs})
         except (HaotunerError, ValueError, IndexError, MemoryError):
             continue
         for name, node in counted.items():
-            values[name].append(found[node.output].shape[-1])
+            values[name].append(results[node.output].shape[-1])
     yield from ((name, min(every), max(every)) for name, every in values.items() if every)
 
 
 def _of_sizes(graph: Graph) -> list[Node]:
     """Nodes behind which no input lies, outside of branches, and the lengths that they come to."""
     known = set(graph.constants)
-    found: list[Node] = []
+    nodes: list[Node] = []
     for node in graph.nodes:
         host = node.primitive in HOST and node.primitive != "counted"
         if not host and not graph.guards.get(node.output) and known.issuperset(node.inputs):
             known.add(node.output)
-            found.append(node)
-    return found
+            nodes.append(node)
+    return nodes
 
 
 def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
     """The nodes that make these tensors, or sizes of tensors that do."""
-    wanted, found = set(outputs), list[Node]()
+    tensors, needed = set(outputs), list[Node]()
     for node in reversed(nodes):
-        if node.output in wanted or node.primitive == "counted":
-            wanted.update(node.inputs)
-            found.append(node)
-    return found[::-1]
+        if node.output in tensors or node.primitive == "counted":
+            tensors.update(node.inputs)
+            needed.append(node)
+    return needed[::-1]
 
 
 def _small(part: Graph, sizes: Mapping[str, int]) -> bool:
     """Whether no tensor is large, of those whose shapes the request tells."""
     shapes = (part.types[node.output].shape for node in part.nodes)
-    told = (shape for shape in shapes if all(dimensions(one) <= sizes.keys() for one in shape))
-    return all(prod(evaluate(one, sizes) for one in shape) <= LARGEST for shape in told)
+    known = (shape for shape in shapes if all(dimensions(extent) <= sizes.keys() for extent in shape))
+    return all(prod(evaluate(extent, sizes) for extent in shape) <= LARGEST for shape in known)
 
 
 def _zeros(kind: TensorType, sizes: Mapping[str, int]) -> Any:
     """An input of which nothing but its shape is read; it has no memory of its own."""
-    return np.broadcast_to(np.zeros((), numpy_dtype(kind.dtype)), [evaluate(one, sizes) for one in kind.shape])
+    return np.broadcast_to(np.zeros((), numpy_dtype(kind.dtype)), [evaluate(extent, sizes) for extent in kind.shape])

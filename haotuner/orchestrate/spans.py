@@ -41,9 +41,9 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
                 f"{', '.join(f'{one} {kind}' for one, kind in inputs.items())}; there is no {name!r}"
             )
     for pair in ([str(one), str(other)] for one, other in demands(graph)):  # of two that must be equal one is enough
-        for told, untold in (pair, pair[::-1]):
-            if told in found and untold in own:
-                found.setdefault(untold, found[told])
+        for dimension, equal in (pair, pair[::-1]):
+            if dimension in found and equal in own:
+                found.setdefault(equal, found[dimension])
     if all(one in found for one in own):
         for name, least, most in size_lengths(graph, _many({one: found[one] for one in own})):
             found.setdefault(name, _span(name, f"{max(least, 1)}..{max(most, 1)}"))
@@ -74,20 +74,20 @@ def ranges_of(inputs: Mapping[str, TensorType], shapes: str) -> dict[str, Span]:
     arithmetic (``h8=1..8``) counts for dimensions of which nothing else is said.
     """
     names = {name for kind in inputs.values() for extent in kind.shape for name in dimensions(extent)}
-    found: dict[str, Span] = {}
-    for name, said in _parts(shapes):
+    spans: dict[str, Span] = {}
+    for name, sizes in _parts(shapes):
         called = name if name in names else dimension_name(name)
         if called in names:
-            found[called] = _span(name, said)
+            spans[called] = _span(name, sizes)
         elif name in inputs:
-            for extent, text in zip(inputs[name].shape, _axes(name, inputs[name], said), strict=True):
-                _put(found, name, extent, _span(name, text))
-    for name, said in _parts(shapes):
-        for one in names:
-            by = multiple_of(one, name)
+            for extent, text in zip(inputs[name].shape, _axes(name, inputs[name], sizes), strict=True):
+                _put(spans, name, extent, _span(name, text))
+    for name, sizes in _parts(shapes):
+        for dimension in names:
+            by = multiple_of(dimension, name)
             if by is not None:
-                found.setdefault(one, _moved(_span(name, said), *by))
-    return found
+                spans.setdefault(dimension, _moved(_span(name, sizes), *by))
+    return spans
 
 
 def _says_of(dimension: str, name: str) -> bool:
@@ -97,9 +97,9 @@ def _says_of(dimension: str, name: str) -> bool:
 
 def _moved(span: Span, factor: int, summand: int) -> Span:
     """The sizes of a dimension that is the other one times a factor, plus a summand; those from 1 on."""
-    every = [one * factor + summand for one in (span.listed or (span.first, span.first + span.step, span.last))]
+    every = [size * factor + summand for size in (span.listed or (span.first, span.first + span.step, span.last))]
     if span.listed:
-        listed = tuple(one for one in every if one > 0) or (1,)
+        listed = tuple(size for size in every if size > 0) or (1,)
         return Span(first=listed[0], last=listed[-1], listed=listed)
     first, step = every[0], every[1] - every[0]
     first += step * max(0, -(-(1 - first) // step))

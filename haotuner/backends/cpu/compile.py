@@ -69,11 +69,11 @@ def object_code(
 
 
 def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, objects: Path | None) -> None:
-    found = programs_of(kernels)
-    tall = {name: program for name, program in found.items() if TALL.match(name)}
-    others = {name: program for name, program in found.items() if name not in tall}
-    if not found or (objects is None and not (tall and others)):
-        _compile(found, mcpu, out)
+    programs = programs_of(kernels)
+    tall = {name: program for name, program in programs.items() if TALL.match(name)}
+    others = {name: program for name, program in programs.items() if name not in tall}
+    if not programs or (objects is None and not (tall and others)):
+        _compile(programs, mcpu, out)
         return
     parts: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
@@ -83,7 +83,7 @@ def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, objects: P
             _compile(others, mcpu, parts[1])
             Toolchain.find().merge(parts, out)
             return
-        for name, program in sorted(found.items()):  # one by one they take no longer than in one module
+        for name, program in sorted(programs.items()):  # one by one they take no longer than in one module
             parts.append(Path(scratch) / f"{len(parts)}.o")
             key = _key(program, mcpu)
             ObjectCache(objects / KERNELS / key[:2]).fetch(key, parts[-1], partial(_compile, {name: program}, mcpu))
@@ -92,15 +92,15 @@ def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, objects: P
 
 def programs_of(kernels: Sequence[MicroKernel]) -> dict[str, Any]:
     """TVM's functions of these kernels and of their epilogues, by symbol."""
-    found: dict[str, Any] = {}  # by name: some families' kernels share programs
+    programs: dict[str, Any] = {}  # by name: some families' kernels share programs
     for kernel in dict.fromkeys(epilogue.bare(kernel) for kernel in kernels):
         for symbol, function in _functions_by_symbol(kernel).items():
-            found.setdefault(symbol, function)
+            programs.setdefault(symbol, function)
     for name, kernel in {epilogue.symbol_of(kernel): kernel for kernel in kernels}.items():
         if name:
             rows = epilogue.along_rows(kernel)
-            found[name] = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], name, rows_are_channels=rows)
-    return found
+            programs[name] = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], name, rows_are_channels=rows)
+    return programs
 
 
 @lru_cache(maxsize=64)  # a kernel's code is hashed before it is compiled
