@@ -10,10 +10,10 @@ from typing import Any
 from haotuner.cost.model import CostModel, Opinionated
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, starting_models
-from haotuner.transfer.nearness import priors_at
 from haotuner.transfer.saved_model import Transferred, load_model
 from haotuner.transfer.shared import shared_of_models, shared_of_sources
-from haotuner.transfer.started import Blend, Started
+from haotuner.transfer.similarity import priors_at
+from haotuner.transfer.warm_start import Blend, Started
 from haotuner.words.device import Device
 
 COLD = "none"  # what a user writes for no model at all

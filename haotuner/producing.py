@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from haotuner.backends.backend import CACHE_WORD, DEVICE_CODE, DEVICE_WORD, OBJECTS_WORD, Backend
 from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import UsageError
-from haotuner.every_op import SIGNAL, Watch, Whole, stopped_of, tune_every
 from haotuner.initial_model import NOTHING, Starts
-from haotuner.measure.lab import Lab
-from haotuner.measure.laboratory import Laboratory
+from haotuner.measure.device_measurer import Lab
+from haotuner.measure.measurer import Laboratory
 from haotuner.measure.predictions_only import PredictionsOnly
+from haotuner.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every
 from haotuner.publishing import OBJECTS, Publisher, row_of
 from haotuner.records import open_store
 from haotuner.request import Request, ops_asked
@@ -131,7 +131,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     with _laboratory(request, backend, device) as lab:
         publisher = Publisher(request, device, lab, start, watch, begin)
         if request.models and isinstance(lab, Lab):
-            from haotuner.whole_tuning import tune_models
+            from haotuner.model_tasks import tune_models
 
             whole = tune_models(request, lab, threads, starts.model, watch, publisher)
         else:

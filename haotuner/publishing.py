@@ -18,12 +18,12 @@ from haotuner import __version__
 from haotuner.backends.backend import DEVICE_CODE, Backend, Choice, GroupSources
 from haotuner.backends.object_cache import not_private
 from haotuner.errors import EnvironmentMissing, PackInvalid
-from haotuner.every_op import SIGNAL, Watch
 from haotuner.initial_model import Start
 from haotuner.isolate import command
 from haotuner.isolate.answers import TimedOut
 from haotuner.isolate.group import how_it_ended
-from haotuner.measure.laboratory import Laboratory
+from haotuner.measure.measurer import Laboratory
+from haotuner.op_tasks import SIGNAL, Watch
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
@@ -212,7 +212,7 @@ def _groups_of(models: Sequence[AskedModel], cache: Path | None) -> GroupSources
     """Code of the models' groups; None without any models."""
     if not models:
         return None
-    from haotuner.orchestrate.written import device_source_of, source_of
+    from haotuner.orchestrate.executable import device_source_of, source_of
 
     parts = [part for one in models for part in one.parts]
     return GroupSources(
@@ -238,7 +238,7 @@ def _check_of(
             try:
                 parts = [pool.submit(_verify, aside, request.environment, options, abandoned)]
                 if models:
-                    from haotuner.whole_model import check_apart
+                    from haotuner.model_check import check_apart
 
                     parts += [
                         pool.submit(check_apart, aside, one.file, one.shapes, request.environment, abandoned)
@@ -286,7 +286,7 @@ def _choice(tuned: Tuned) -> Choice:
 
 def _plan_of(model: AskedModel, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
     """How a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
-    from haotuner.orchestrate.predicted import predicted_us
+    from haotuner.orchestrate.cost_estimate import predicted_us
 
     told = model.told
     return {
@@ -351,7 +351,7 @@ def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] =
     limit, groups = VERIFY_LIMIT_S * max(1, len(ops)), any(op.group for op in ops)
     try:
         answer = command.run(
-            [sys.executable, "-m", "haotuner.held_groups" if groups else "haotuner.pack", "verify", str(pack), *options],
+            [sys.executable, "-m", "haotuner.pack_groups" if groups else "haotuner.pack", "verify", str(pack), *options],
             limit,
             # One thread is enough for small references, and does not wait for cores that others use.
             {**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1", **({"OPENBLAS_NUM_THREADS": "1"} if options else {})},

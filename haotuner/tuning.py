@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from haotuner.cost.model import CostModel
 from haotuner.errors import UsageError
-from haotuner.measure.laboratory import Laboratory
-from haotuner.search import cells, rows, waves
+from haotuner.measure.measurer import Laboratory
+from haotuner.search import grid_search, row_cover_search, wave_search
 from haotuner.search.task import Effort, Task, Tuned, Watch
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -32,9 +32,11 @@ class Strategy:
 
 # The first that suits an op tunes it.
 STRATEGIES = (
-    Strategy(rows.NAME, rows.suits, "one dynamic axis, which tiles end exactly", rows.tune),
-    Strategy(waves.NAME, waves.suits, "one dynamic axis, whose end many tiles at a time mask", waves.tune),
-    Strategy(cells.NAME, cells.suits, "any dynamic axes, one micro-kernel a cell of shapes", cells.tune),
+    Strategy(
+        row_cover_search.NAME, row_cover_search.suits, "one dynamic axis, which tiles end exactly", row_cover_search.tune
+    ),
+    Strategy(wave_search.NAME, wave_search.suits, "one dynamic axis, whose end many tiles at a time mask", wave_search.tune),
+    Strategy(grid_search.NAME, grid_search.suits, "any dynamic axes, one micro-kernel a cell of shapes", grid_search.tune),
 )
 
 
@@ -55,7 +57,7 @@ def tune(
     """
     families = tuple(family) if isinstance(family, Sequence) else (family,)
     for strategy in STRATEGIES:
-        if task.search and strategy.name != cells.NAME:
+        if task.search and strategy.name != grid_search.NAME:
             continue  # it refuses, with the reason
         if strategy.suits(task.op, families, lab.device):
             return strategy.tune(task, lab, families, watch, model)

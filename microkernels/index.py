@@ -8,11 +8,11 @@ from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
 from haotuner.microkernels.cpu.conv_lines import CpuConvLines
-from haotuner.microkernels.cpu.conv_turned import CpuConvTurned
+from haotuner.microkernels.cpu.conv_pixel_major import CpuConvTurned
 from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.generated import CpuGenerated
-from haotuner.microkernels.cpu.online import CpuOnline
+from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
 from haotuner.microkernels.cpu.typed_conv import TYPED_CONV_FAMILIES
@@ -21,7 +21,7 @@ from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.direct import direct_family
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.generated import CudaGenerated
-from haotuner.microkernels.cuda.online import CudaOnline, short_family
+from haotuner.microkernels.cuda.online_softmax import CudaOnline, short_family
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS, kind_named
 from haotuner.ops.plugins import installed

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from haotuner.transfer.evaluate import interval_of_mean
+from haotuner.transfer.experts import best_single
 from haotuner.transfer.modes import GUIDED
-from haotuner.transfer.opinions import best_single
 from haotuner.transfer.simulate import SimulatedRun
 
 KEY = "best@10"

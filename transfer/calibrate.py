@@ -16,8 +16,8 @@ from threadpoolctl import threadpool_limits
 
 from haotuner.hw_profiles.architecture import architecture
 from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.experts import SHARES, Shares, single_opinions
 from haotuner.transfer.modes import make_pool
-from haotuner.transfer.opinions import SHARES, Shares, single_opinions
 from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.sources import learn_sources, measured_by
 from haotuner.transfer.target_scores import TargetScores

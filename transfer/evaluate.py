@@ -16,9 +16,9 @@ from haotuner.errors import UsageError
 from haotuner.hw_profiles.architecture import architecture
 from haotuner.transfer.calibrate import Calibration, calibrated
 from haotuner.transfer.device_table import DeviceTable, half_of_kernels, rows_within
+from haotuner.transfer.experts import SHARES, Shares
 from haotuner.transfer.fit import fit_start
 from haotuner.transfer.modes import GUIDED, MODES, STARTED
-from haotuner.transfer.opinions import SHARES, Shares
 from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.simulate import LONGEST_WALK, REACH, Point, SimulatedRun, simulate
 from haotuner.transfer.target_scores import KEYS

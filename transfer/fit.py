@@ -13,11 +13,11 @@ from haotuner.transfer.calibrate import calibrated
 from haotuner.transfer.choose_mode import ModeChoice, choose_mode
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.modes import Sample, fit_continued, fit_refitted, make_pool
-from haotuner.transfer.nearness import FARTHEST, priors_at, start_distance
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.saved_model import Transferred
+from haotuner.transfer.similarity import FARTHEST, priors_at, start_distance
 from haotuner.transfer.sources import learn_sources
-from haotuner.transfer.started import Blend, Ranks, Remembered
+from haotuner.transfer.warm_start import Blend, Ranks, Remembered
 from haotuner.words.device import Device, is_standin
 
 # What travels between instruction sets: no widths in elements (an AVX-512 tile has twice those of AVX2), no fill of caches

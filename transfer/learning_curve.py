@@ -9,8 +9,8 @@ from math import comb
 import numpy as np
 
 from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.experts import SHARES, Shares
 from haotuner.transfer.modes import make_pool
-from haotuner.transfer.opinions import SHARES, Shares
 from haotuner.transfer.sources import learn_sources, own_forests
 from haotuner.transfer.target_scores import TargetScores
 

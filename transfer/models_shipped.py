@@ -11,7 +11,7 @@ from typing import Any
 
 from haotuner.cost.columns import told, why_outdated
 from haotuner.microkernels.cpu.amx import has_tiles
-from haotuner.transfer.nearness import FARTHEST, start_distance
+from haotuner.transfer.similarity import FARTHEST, start_distance
 from haotuner.words.device import Device
 
 

@@ -12,12 +12,12 @@ import pandas as pd
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import DeviceTable, Rows
-from haotuner.transfer.opinions import SHARES, Shares, agreement, shared_head, weighted_opinions
+from haotuner.transfer.experts import SHARES, Shares, agreement, shared_head, weighted_opinions
 from haotuner.transfer.portfolio import Opinion, Portfolio
 from haotuner.transfer.residual import Residual, fit_residual
 from haotuner.transfer.samples import program_units
 from haotuner.transfer.sources import Sources, copied, measured_by
-from haotuner.transfer.started import Ranks, Started
+from haotuner.transfer.warm_start import Ranks, Started
 
 MODES = ("zero-shot", "residual", "continue", "refit", "copy", "from-scratch")
 # Beside the six in reports: what ``tune`` runs. It is not chosen from; a search has no other.

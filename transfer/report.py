@@ -29,8 +29,8 @@ from haotuner.transfer.evaluate import (
     why_unscorable,
     without_relatives,
 )
+from haotuner.transfer.experts import SHARES, Shares
 from haotuner.transfer.learning_curve import learning_curve
-from haotuner.transfer.opinions import SHARES, Shares
 from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.simulate import LONGEST_WALK, SimulatedRun
 

@@ -17,8 +17,8 @@ from haotuner.cost.model import Scores, check_columns, check_rows
 from haotuner.cost.order import predict_alike
 from haotuner.cost.saved import Saved, damaged, read, save, write
 from haotuner.errors import UsageError
-from haotuner.transfer.nearness import HALVING
 from haotuner.transfer.residual import Parts, Residual, Stack, fit_residual
+from haotuner.transfer.similarity import HALVING
 from haotuner.transfer.sources import KnownPrograms, Scale, Sources
 
 KIND = "transfer-2"  # 2: other keys of memories; those of the first would silently match nothing

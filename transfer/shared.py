@@ -15,12 +15,12 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from haotuner.cost.model import Scores
-from haotuner.transfer.opinions import ANALYSIS, COPY_MEAN, SHARES, Shares, weighted_opinions
+from haotuner.transfer.experts import ANALYSIS, COPY_MEAN, SHARES, Shares, weighted_opinions
 from haotuner.transfer.portfolio import Opinion, Portfolio
 from haotuner.transfer.samples import program_units
 from haotuner.transfer.saved_model import Transferred
 from haotuner.transfer.sources import Scale
-from haotuner.transfer.started import Blend, Ranks, Started
+from haotuner.transfer.warm_start import Blend, Ranks, Started
 
 Opinions = Callable[[pd.DataFrame], Sequence[Opinion]]
 FEWEST = 2  # sources, below which there is nobody to disagree

@@ -10,6 +10,7 @@ import numpy as np
 from haotuner.cost.model import Scores
 from haotuner.transfer.choose_mode import ModeChoice, choose_mode, held_out
 from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
+from haotuner.transfer.experts import ANALYSIS, COPY_OF, SHARES, Shares, single_opinions
 from haotuner.transfer.modes import (
     GUIDED,
     HEAD,
@@ -24,12 +25,11 @@ from haotuner.transfer.modes import (
     rank,
     with_heads,
 )
-from haotuner.transfer.nearness import priors_of
-from haotuner.transfer.opinions import ANALYSIS, COPY_OF, SHARES, Shares, single_opinions
 from haotuner.transfer.samples import grow, unaided_batch
+from haotuner.transfer.similarity import priors_of
 from haotuner.transfer.sources import learn_sources, measured_by
-from haotuner.transfer.started import Ranks
 from haotuner.transfer.target_scores import TargetScores, first_reaching, mean_of
+from haotuner.transfer.warm_start import Ranks
 
 REACH = (0.95, 0.97, 0.99)
 MOST_HEADS = 16  # tasks whose heads are portfolios once there are samples; of more the best of all are shared out

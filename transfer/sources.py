@@ -19,7 +19,7 @@ from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
 from haotuner.transfer.device_table import DeviceTable, Keys, program_keys
-from haotuner.transfer.nearness import distance, joint_share, priors_of
+from haotuner.transfer.similarity import distance, joint_share, priors_of
 from haotuner.words.device import Device
 from haotuner.words.record import Trial
 

@@ -78,7 +78,7 @@ class GroupLaunch(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSources:
-    """Groups of whole models (``orchestrate/written.py``): C of loops and schedules; of a device its code, by a launch each.
+    """Groups of whole models (``executable.py``): C of loops and schedules; of a device its code, by a launch each.
 
     ``cache``: a folder in which compiled code is kept.
     """

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.bench.agreed import Agreed
 from haotuner.bench.contender import OURS, Setting
 from haotuner.bench.contention import CONTENDED_CORES, foreign_cores, read
 from haotuner.bench.environment import child_environment
+from haotuner.bench.exclusive_runner import Answering, Turns, greetings
 from haotuner.bench.model_child import PROGRAM, RANGE
-from haotuner.bench.turns import Answering, Turns, greetings
+from haotuner.bench.shape_constraints import Agreed
 from haotuner.errors import UsageError
 from haotuner.files import open_regular
 from haotuner.isolate.child import Child

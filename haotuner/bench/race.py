@@ -13,7 +13,7 @@ from haotuner.bench.budget import Budget
 from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, Setting
 from haotuner.bench.contest import MOST_ROUNDS, Contest
 from haotuner.bench.processes import Processes
-from haotuner.bench.retry_crowded import RetryCrowded
+from haotuner.bench.retry_contended import RetryCrowded
 from haotuner.bench.rotation import HOT, Rotation
 from haotuner.bench.scattered_pages import ScatteredPages
 from haotuner.bench.throttling import Throttling

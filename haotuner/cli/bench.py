@@ -19,9 +19,9 @@ from haotuner.bench.plot import check_plot, draw
 from haotuner.bench.result import Json as Document
 from haotuner.bench.table import cells, closing, header
 from haotuner.cli.bench_model import bench_model
+from haotuner.cli.option_values import Json, PackFolder, Quiet, Verbose, threads_of
 from haotuner.cli.output import say, tell, writing
 from haotuner.cli.progress import race_progress
-from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, threads_of
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.pack.manifest import read_manifest

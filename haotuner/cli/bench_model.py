@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from haotuner.bench.agreed import agreed_of
 from haotuner.bench.models import MODEL_PEERS, PROGRAMS, dims_of, files_of, given_of, race, requests_of
+from haotuner.bench.shape_constraints import agreed_of
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
 from haotuner.errors import UsageError

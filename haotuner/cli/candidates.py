@@ -13,8 +13,8 @@ import typer
 from haotuner.backends.cuda.toolkit import why_not_built
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
+from haotuner.cli.option_values import Json, Quiet, Verbose
 from haotuner.cli.output import say
-from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.conv import conv_families
@@ -136,7 +136,7 @@ def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Expectat
     from haotuner.backends.index import BACKENDS
     from haotuner.cost.expected import over_traffic  # the models and their libraries take a second to import
     from haotuner.initial_model import start_of
-    from haotuner.search.book import expectation
+    from haotuner.search.observations import expectation
 
     start = start_of(None, device, family.name).model  # as tune would
     first = next(iter(family.points(op, device)), None)

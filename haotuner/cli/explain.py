@@ -26,8 +26,8 @@ from haotuner.cli.explain_device import device_document, print_device
 from haotuner.cli.explain_model import model_document, print_model
 from haotuner.cli.explain_predicted import predicted_document, print_predicted
 from haotuner.cli.explain_steps import print_steps, steps_document
+from haotuner.cli.option_values import Json, PackFolder, facts_of
 from haotuner.cli.output import counted, say
-from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
 from haotuner.ops.groups import PREFIX
 from haotuner.pack.manifest import Manifest, read_manifest

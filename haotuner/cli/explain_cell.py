@@ -17,9 +17,8 @@ from haotuner.cli.devices import columns
 from haotuner.cli.explain_device import WHY_NOT_TIMED
 from haotuner.cli.explain_program import print_program, program_document, share_of_call
 from haotuner.cli.output import counted, say
-from haotuner.held_groups import meaning_of
 from haotuner.microkernels.cpu.conv_lines import LINES
-from haotuner.microkernels.cpu.conv_turned import TURNED
+from haotuner.microkernels.cpu.conv_pixel_major import TURNED
 from haotuner.microkernels.cuda.conv import transposed
 from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES
 from haotuner.microkernels.cuda.families import WINDOW_FAMILIES
@@ -28,6 +27,7 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.minimal_filtering import terms
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
+from haotuner.pack_groups import meaning_of
 from haotuner.runtime.pack import Pack
 from haotuner.words.cold import state_of
 from haotuner.words.composition import Composition, share_in_words

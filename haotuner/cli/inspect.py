@@ -7,11 +7,11 @@ from typing import Any
 
 from haotuner.backends.cpu.typed_library import NOT_COMPILED
 from haotuner.cli.devices import columns
+from haotuner.cli.option_values import Json, PackFolder, Quiet, Verbose, facts_of
 from haotuner.cli.output import say
-from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, facts_of
 from haotuner.errors import EnvironmentMissing
-from haotuner.held_groups import meaning_of
 from haotuner.pack.manifest import Manifest, read_manifest
+from haotuner.pack_groups import meaning_of
 from haotuner.runtime.gpus import find_gpu
 from haotuner.words.cold import waits
 from haotuner.words.cuda_arch import driver_words

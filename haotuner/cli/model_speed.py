@@ -11,7 +11,7 @@ from haotuner.bench.models import PROGRAMS, TURNS, dims_of, race
 from haotuner.cli.output import counted, tell
 from haotuner.cli.speed import OTHER_LOAD
 from haotuner.errors import HaotunerError
-from haotuner.orchestrate.predicted import predicted_us
+from haotuner.orchestrate.cost_estimate import predicted_us
 from haotuner.request import Request
 from haotuner.runtime.pack import Pack
 

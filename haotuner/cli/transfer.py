@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.devices import columns
+from haotuner.cli.option_values import Json, Quiet, Verbose
 from haotuner.cli.output import say, tell
-from haotuner.cli.place import check_place
-from haotuner.cli.requested import Json, Quiet, Verbose
-from haotuner.cli.telling import keeping, telling
+from haotuner.cli.output_path import check_place
+from haotuner.cli.status_messages import keeping, telling
 from haotuner.cli.transfer_input import caches_in, counts_of, device_tables, known_device, known_families, read_store
 from haotuner.cli.transfer_shapes import shapes
 from haotuner.cli.transfer_solvers import solvers

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.markdown import markdown_table
-from haotuner.cli.requested import Json, Quiet, Verbose
-from haotuner.cli.telling import telling
+from haotuner.cli.option_values import Json, Quiet, Verbose
+from haotuner.cli.status_messages import telling
 from haotuner.cli.transfer_input import device_tables, known_families
 from haotuner.cli.transfer_tables import show
 

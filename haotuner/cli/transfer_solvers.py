@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from haotuner.cli.markdown import markdown_table
+from haotuner.cli.option_values import Json, Quiet, Verbose
 from haotuner.cli.output import tell
-from haotuner.cli.requested import Json, Quiet, Verbose
-from haotuner.cli.telling import telling
+from haotuner.cli.status_messages import telling
 from haotuner.cli.transfer_tables import show, tables_in
 from haotuner.errors import UsageError
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from haotuner.cli.asked_model import read_models
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
+from haotuner.cli.model_report import read_models
+from haotuner.cli.option_values import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
 from haotuner.cli.output import counted, say, tell
 from haotuner.cli.progress import Watcher
-from haotuner.cli.requested import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
 from haotuner.cli.stopping import STOPPED, Stopping
 from haotuner.errors import UsageError
 from haotuner.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, ops_asked, serves_on
@@ -168,7 +168,7 @@ def tune(
         from haotuner.cli.model_speed import race_models
         from haotuner.cli.speed import compare, times_table
         from haotuner.producing import produce
-        from haotuner.search.turns import enough_s
+        from haotuner.search.scheduler_rounds import enough_s
 
         enough = enough_s(len(request.ops))
         if request.models and not zero_measure and not quiet and budget_s < enough:
@@ -248,7 +248,7 @@ def _seconds(seconds: float) -> str:
 
 def _unmeasured(report: Report, budget_s: float) -> list[str]:
     """What a budget left out, and one that would not; a run that was stopped has other reasons."""
-    from haotuner.search.turns import enough_s
+    from haotuner.search.scheduler_rounds import enough_s
 
     lacking = sum(not tuned.measured for tuned in report.tuned)
     if not lacking or report.stopped == "signal" or report.stopped == "zero-measure":

@@ -6,11 +6,11 @@ import json
 
 import typer
 
+from haotuner.cli.option_values import Json, PackFolder, Quiet
 from haotuner.cli.output import counted, say, tell
-from haotuner.cli.requested import Json, PackFolder, Quiet
-from haotuner.held_groups import learn_from
 from haotuner.pack.verify import not_verified
 from haotuner.pack.verify import verify as problems_of
+from haotuner.pack_groups import learn_from
 
 
 def verify(pack: PackFolder, json_output: Json = False, quiet: Quiet = False) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from haotuner.errors import UsageError
-from haotuner.generate.digits import Digits, apart, divisor_of
 from haotuner.generate.expressions import (
     INDEX,
     Apply,
@@ -24,6 +23,7 @@ from haotuner.generate.expressions import (
     index,
     sized,
 )
+from haotuner.generate.mixed_radix import Digits, apart, divisor_of
 from haotuner.graph.extents import Extent, canonical, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.ops.functions import COMPARISONS

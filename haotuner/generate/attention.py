@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from haotuner.graph.composites import extent_value, softmax
+from haotuner.graph.decompositions import extent_value, softmax
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.ops.attention import scale_of

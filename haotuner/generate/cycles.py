@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from haotuner.generate.tally import Access, Loop, Work
+from haotuner.generate.op_counter import Access, Loop, Work
 from haotuner.graph.types import numpy_dtype
 
 # Vector instructions of each function (``microkernels/cpu/vector_math.py``, as LLVM makes them); one if not here.

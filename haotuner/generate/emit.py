@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from haotuner.generate.builder import Cell, Machine, Value
 from haotuner.generate.expressions import (
     INDEX,
     Apply,
@@ -24,15 +25,14 @@ from haotuner.generate.expressions import (
     has_folds,
     parts,
 )
-from haotuner.generate.machine import Cell, Machine, Value
-from haotuner.generate.online_emit import emit_online
-from haotuner.generate.online_schedule import OnlinePlan
-from haotuner.generate.parted import emit_parted
-from haotuner.generate.places import extents_of, is_ready, maskable, missing_folds, offsets
+from haotuner.generate.index_analysis import extents_of, is_ready, maskable, missing_folds, offsets
+from haotuner.generate.multi_level_tiling import emit_tiled
+from haotuner.generate.multi_stage import emit_stages
+from haotuner.generate.online_softmax_emit import emit_online
+from haotuner.generate.online_softmax_schedule import OnlinePlan
 from haotuner.generate.schedule import FOLDS, Keep, Plan, shareable
-from haotuner.generate.sinks import Sink, sinks_of
-from haotuner.generate.staged import emit_stages
-from haotuner.generate.tiled import emit_tiled
+from haotuner.generate.split_reduction import emit_parted
+from haotuner.generate.stores import Sink, sinks_of
 from haotuner.generate.values import Frame, Values
 from haotuner.graph.extents import Extent
 

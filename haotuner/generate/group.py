@@ -10,12 +10,12 @@ from typing import Any
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Fold, Load, Size, Variable, parts
-from haotuner.generate.joint import gathered, part_of
+from haotuner.generate.multi_output import gathered, part_of
 from haotuner.generate.schedule import Schedule, planned
-from haotuner.graph.coded import extents_in, text_of, written
 from haotuner.graph.extents import dimensions, is_symbolic, renamed
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.group import dims_of, learned
+from haotuner.graph.serialize import extents_in, text_of, written
 from haotuner.graph.types import FLOATS, TensorType
 from haotuner.ops.groups import PREFIX
 from haotuner.ops.kind import OpKind

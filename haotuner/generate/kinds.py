@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from haotuner.generate.attention import attention
 from haotuner.generate.windows import GRAPHS as WINDOWS
-from haotuner.graph.composites import extent_value
+from haotuner.graph.decompositions import extent_value
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.group import graph_named

@@ -14,10 +14,10 @@ from math import prod
 
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
-from haotuner.generate.beside import Beside, beside_of
 from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variable, free_variables, parts
-from haotuner.generate.factor import joined
-from haotuner.generate.turns import turn_of
+from haotuner.generate.rfactor import joined
+from haotuner.generate.sibling_outputs import Beside, beside_of
+from haotuner.generate.transposed_loads import turn_of
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
 
@@ -35,11 +35,11 @@ class Schedule:
     On machines whose lanes are threads: ``packed``, how many neighbours a lane takes at a time, of as many vectors;
     ``held``: whether each pass over an axis has its first iteration, masked, outside of the loop, so that what it loads
     stays in registers from pass to pass.
-    ``parts``: of the axis that the output is one fold over, which workers fold side by side (``parted.py``; Ansor's rule 6).
-    ``tiles``: of a fold whose operands are used again, blocks of rows and of vectors in a tile of the cache, and terms that
-    come at a time, 0 for all (``tiled.py``; Ansor's rule 3); empty: one level, in registers. Of a program
-    that folds nothing, squares of elements in a tile that are turned in registers: along the axis that loads follow, along
-    the lanes, and 0 (``turned.py``).
+    ``parts``: of the axis that the output is one fold over, which workers fold side by side (``split_reduction.py``;
+    Ansor's rule 6). ``tiles``: of a fold whose operands are used again, blocks of rows and of vectors in a tile of the
+    cache, and terms that come at a time, 0 for all (``multi_level_tiling.py``; Ansor's rule 3); empty: one level, in
+    registers. Of a program that folds nothing, squares of elements in a tile that are turned in registers: along the axis
+    that loads follow, along the lanes, and 0 (``register_transpose.py``).
     """
 
     lane_axis: int
@@ -187,7 +187,7 @@ def shareable(graph: Graph, lane_axis: int) -> bool:
 def levels_of_folds(plan: Plan) -> tuple[tuple[Fold, ...], ...]:
     """Folds of a row by how many others each waits for; none where some are not along the row that the lanes write.
 
-    Such rows may be cut (``staged.py``), as the output's own axis is that of all folds.
+    Such rows may be cut (``multi_stage.py``), as the output's own axis is that of all folds.
     """
     (lanes, extent), written = plan.loops[-1], [plan.value, *(one.value for one in plan.beside)]
     found = list(dict.fromkeys(part for value in written for part in parts(value) if isinstance(part, Fold)))
@@ -255,7 +255,7 @@ def tileable(graph: Graph, lane_axis: int) -> bool:
 def planned(graph: Graph, schedule: Schedule) -> Plan:
     """The plan of a schedule. UsageError where a kept tensor is read at other places than where it is written.
 
-    Of several outputs the first is the program's own, the others are written beside it (``beside.py``).
+    Of several outputs the first is the program's own, the others are written beside it (``sibling_outputs.py``).
     """
     if len(graph.outputs) > 1 and (schedule.kept or schedule.tiles):
         raise UsageError(f"a program that writes {', '.join(graph.outputs)} keeps no tensor and has no tiles")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from haotuner.errors import UsageError
-from haotuner.generate import factor
+from haotuner.generate import rfactor
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Fold, Load, free_variables, parts
-from haotuner.generate.online import online
+from haotuner.generate.online_softmax import online
 from haotuner.generate.schedule import FOLDS, Schedule, keepable, planned
 from haotuner.graph.graph import Graph, Node
 
@@ -133,7 +133,7 @@ class Rule:
 def _sharers(graph: Graph, node: Node) -> str:
     """Workers, where the output is one fold that may be cut among them."""
     alone = len(graph.outputs) == 1 and [one.output for one in graph.nodes if one.primitive in FOLDS] == [node.output]
-    return "workers, " if alone and factor.joined(graph) else ""
+    return "workers, " if alone and rfactor.joined(graph) else ""
 
 
 def _plain(name: str) -> Callable[[Graph, Node], tuple[Step, ...]]:
@@ -178,7 +178,7 @@ def lane_axes(graph: Graph, sketch: Sketch) -> tuple[int, ...]:
     """Axes of the output along which lanes may run in a sketch's programs, the last one first; -1: in folds alone.
 
     A fold is factored where its result does not vary along the lanes. Online sums have lanes of their own
-    (``online_schedule.py``).
+    (``online_softmax_schedule.py``).
     """
     if sketch.nodes("online"):
         return ()

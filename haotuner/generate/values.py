@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from haotuner.generate.builder import Machine, Value
 from haotuner.generate.expressions import Expression, Fold, Load, Number, Size, Variable, free_variables
-from haotuner.generate.machine import Machine, Value
-from haotuner.generate.noticed import noticed
-from haotuner.generate.places import step_along
+from haotuner.generate.index_analysis import step_along
+from haotuner.generate.nan_propagation import noticed
 from haotuner.graph.graph import Graph
 
 _NOT_YET = object()

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph import data_sizes, layouts, loops, ordered, recurrent
+from haotuner.graph import data_dependent_shapes, layouts, loops, ordered, recurrent
 from haotuner.graph.extents import Extent, same, text
 from haotuner.graph.types import TensorType, axis_of, broadcast, numpy_dtype
 from haotuner.ops.functions import COMPARISONS, FUNCTIONS, REDUCTIONS
@@ -172,6 +172,6 @@ _COMPUTING = (
     Primitive("size", _infer_size, _compute_size),  # an extent as a number
 )
 _MOVING = tuple(Primitive(name, infer, compute, moves=True) for name, infer, compute in layouts.LAYOUTS)
-_KEPT = (*ordered.ORDERED, *recurrent.RECURRENT, *data_sizes.DATA_SIZED, *loops.LOOPS)
+_KEPT = (*ordered.ORDERED, *recurrent.RECURRENT, *data_dependent_shapes.DATA_SIZED, *loops.LOOPS)
 _ORDERED = tuple(Primitive(*one) for one in _KEPT)
 PRIMITIVES: Mapping[str, Primitive] = {one.name: one for one in (*_COMPUTING, *_MOVING, *_ORDERED)}

@@ -16,15 +16,15 @@ from haotuner.importing.aten_attention import ATTENTION
 from haotuner.importing.aten_bags import BAGS
 from haotuner.importing.aten_call import Aten, Rule
 from haotuner.importing.aten_indexing import INDEXING
+from haotuner.importing.aten_layout import PLACES
 from haotuner.importing.aten_ordered import ORDERED
-from haotuner.importing.aten_places import PLACES
 from haotuner.importing.aten_pools import POOLS
 from haotuner.importing.aten_products import PRODUCTS
 from haotuner.importing.aten_random import RANDOM
 from haotuner.importing.aten_recurrent import RECURRENT
 from haotuner.importing.aten_resize import RESIZE
 from haotuner.importing.aten_rows import ROWS
-from haotuner.importing.aten_scattered import SCATTERED
+from haotuner.importing.aten_scatter import SCATTERED
 from haotuner.importing.aten_special import SPECIAL
 
 

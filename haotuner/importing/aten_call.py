@@ -10,8 +10,8 @@ import numpy as np
 import sympy
 
 from haotuner.graph.extents import Extent, floor_division
-from haotuner.importing.call import Call
-from haotuner.importing.folding import Folding
+from haotuner.importing.constant_folding import Folding
+from haotuner.importing.node_context import Call
 from haotuner.importing.table import RULES
 from haotuner.importing.typed_numbers import is_whole
 

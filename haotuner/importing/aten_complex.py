@@ -13,7 +13,7 @@ from haotuner.graph.extents import Extent, canonical, floor_division
 from haotuner.graph.types import numpy_dtype
 from haotuner.importing import curves
 from haotuner.importing.aten_call import Aten, Rule
-from haotuner.importing.spectra import LONGEST, mirrored, turning
+from haotuner.importing.fourier import LONGEST, mirrored, turning
 
 
 @dataclass(frozen=True, slots=True)

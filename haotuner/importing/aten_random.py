@@ -8,7 +8,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import broadcast
 from haotuner.importing.aten_call import Aten, Rule
-from haotuner.importing.data import drawn
+from haotuner.importing.data_dependent import drawn
 
 _LEAST = 2.0**-53  # the step of uniform numbers, which may be 0: a logarithm takes more
 

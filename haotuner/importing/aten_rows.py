@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.importing.aten_call import Aten, Rule
 
 
@@ -49,21 +49,21 @@ def _batch_normalised(a: Aten) -> list[str]:
     if not a.at(3, True):
         raise UsageError(f"{a.op}: no means to normalise by")
     axes = tuple(axis for axis in range(len(a.shape())) if axis != 1)
-    normal = composites.normalise(a.g, a.at(0), axes, a.at(5, 1e-5))
-    return [composites.affine(a.g, normal, *(_along(a, one) if one else None for one in (a.at(1), a.at(2))))]
+    normal = decompositions.normalise(a.g, a.at(0), axes, a.at(5, 1e-5))
+    return [decompositions.affine(a.g, normal, *(_along(a, one) if one else None for one in (a.at(1), a.at(2))))]
 
 
 def _root_normalised(a: Aten) -> str:
     axes = tuple(range(len(a.shape()) - len(a.at(1)), len(a.shape())))
     eps = a.at(3, float(np.finfo(np.float32).eps))
-    found = composites.rms_normalise(a.g, a.at(0), axes, eps)
+    found = decompositions.rms_normalise(a.g, a.at(0), axes, eps)
     return found if a.at(2) is None else a.g.map("mul", found, a.at(2))
 
 
 def _variance(a: Aten, asked: Any, correction: Any, *, keep: bool) -> str:
     axes = _axes(a, asked)
     x = a.cast(a.at(0), a.dtype)
-    moved = a.g.map("sub", x, composites.mean(a.g, x, axes))
+    moved = a.g.map("sub", x, decompositions.mean(a.g, x, axes))
     total = a.g.add("reduce", a.g.map("mul", moved, moved), how="sum", axes=axes, keepdims=keep)
     count: Any = 1
     for axis in axes:
@@ -84,7 +84,7 @@ def _spread(a: Aten) -> str:
 def _spread_and_mean(a: Aten) -> list[str]:
     keep = bool(a.named.get("keepdim", False))
     return [_variance(a, a.at(1), a.named.get("correction", 1), keep=keep),
-            composites.mean(a.g, a.at(0), _axes(a, a.at(1)), keepdims=keep)]  # fmt: skip
+            decompositions.mean(a.g, a.at(0), _axes(a, a.at(1)), keepdims=keep)]  # fmt: skip
 
 
 def _length(a: Aten) -> str:

@@ -18,7 +18,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimensions, same
 from haotuner.graph.graph import NEVER, GraphBuilder, Required
 from haotuner.importing.conditions import Condition, condition_of, settled
-from haotuner.importing.folding import Before, Folding
+from haotuner.importing.constant_folding import Before, Folding
 from haotuner.importing.lengths import new_dimension
 
 if TYPE_CHECKING:

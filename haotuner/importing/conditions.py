@@ -18,7 +18,7 @@ from haotuner.importing.typed_numbers import exact
 from haotuner.words.shape import Span
 
 if TYPE_CHECKING:
-    from haotuner.importing.folding import Folding
+    from haotuner.importing.constant_folding import Folding
 
 MOST_RUNS = 4  # ranges of sizes that people read
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from haotuner.graph.extents import Extent, canonical, floor_division
-from haotuner.importing.call import Call, Rule
 from haotuner.importing.layout import padded, reshaped
+from haotuner.importing.node_context import Call, Rule
 from haotuner.importing.windows import Windows, windows_of
 
 IMAGE, WINDOW = "pqrst", "uvwxy"  # letters of the result's places and of a window's elements

@@ -10,8 +10,8 @@ from functools import wraps
 from math import log, pi
 from typing import TypeAlias
 
-from haotuner.importing.call import Rule
-from haotuner.importing.folding import Folding
+from haotuner.importing.constant_folding import Folding
+from haotuner.importing.node_context import Rule
 
 Curve: TypeAlias = Callable[..., str]  # a builder and names of tensors -> the name of the result
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_sizes import made_dimensions
+from haotuner.graph.data_dependent_shapes import made_dimensions
 from haotuner.graph.graph import Graph
 
 FIRST_IR = 4  # before it every initializer had to be listed as an input

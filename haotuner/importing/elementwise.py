@@ -7,10 +7,10 @@ from functools import reduce
 
 import numpy as np
 
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.types import FLOATS, numpy_dtype
-from haotuner.importing.call import Call, Rule
-from haotuner.importing.narrow import NARROW, nearest, wrapped
+from haotuner.importing.narrow_types import NARROW, nearest, wrapped
+from haotuner.importing.node_context import Call, Rule
 from haotuner.importing.types import dtype_of_onnx
 
 
@@ -104,8 +104,8 @@ def _softsign(c: Call) -> str:
 
 def _gelu(c: Call) -> str:
     if c.attribute("approximate", "none") == "tanh":
-        return composites.gelu_tanh(c.g, c.tensor(0))
-    return composites.gelu(c.g, c.tensor(0))
+        return decompositions.gelu_tanh(c.g, c.tensor(0))
+    return decompositions.gelu(c.g, c.tensor(0))
 
 
 def _swish(c: Call) -> str:

@@ -6,8 +6,8 @@ from math import pi, sqrt
 
 import numpy as np
 
+from haotuner.importing.constant_folding import Folding
 from haotuner.importing.curves import in_floats, less_from, polynomial, signed
-from haotuner.importing.folding import Folding
 
 # erfc(x) = exp(-x^2) P(x) / Q(x) from 1 to 8, R / S from there on: Cephes' ndtr.c (Moshier), right to 4e-16.
 _P = (2.46196981473530512524e-10, 5.64189564831068821977e-1, 7.46321056442269912687, 4.86371970985681366614e1,

@@ -26,12 +26,12 @@ from haotuner.importing.aten_complex import COMPLEX, Complex, called, has_comple
 from haotuner.importing.aten_guards import required
 from haotuner.importing.aten_lengths import lengths_kept
 from haotuner.importing.aten_products import KEPT as PRODUCTS_KEPT
+from haotuner.importing.constant_folding import Folding
 from haotuner.importing.exported_file import read_program
-from haotuner.importing.folding import Folding
 from haotuner.importing.proofs import Proof
 from haotuner.importing.read import finished
-from haotuner.importing.refusals import refuse
 from haotuner.importing.typed_numbers import Undecided, cast, exact, mapped
+from haotuner.importing.unsupported import refuse
 
 SUFFIX = ".pt2"
 KEPT = (*PRODUCTS_KEPT, *ATTENTION_KEPT,

@@ -22,7 +22,7 @@ from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.files import open_regular
-from haotuner.importing.refusals import refuse
+from haotuner.importing.unsupported import refuse
 
 NAMES = "haotuner_dimensions.txt"  # beside the program in its file: a line for each symbol, with its name
 LARGEST_FILE = 1 << 36  # bytes

@@ -12,7 +12,7 @@ from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.extras import how_to_get
 from haotuner.files import open_beneath, read_regular
 from haotuner.graph.types import numpy_dtype
-from haotuner.importing.narrow import NARROW, Narrow, numbers_of
+from haotuner.importing.narrow_types import NARROW, Narrow, numbers_of
 from haotuner.importing.types import dtype_of_onnx
 
 LARGEST_FILE = 1 << 31  # bytes; protobuf itself ends there

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, canonical, dimensions, same, text
-from haotuner.importing.folding import Folding
+from haotuner.importing.constant_folding import Folding
 from haotuner.importing.lengths import new_dimension
 
 Sizes = dict[tuple[int, int], Extent]  # of a carried value and an axis: its size as a turn has it

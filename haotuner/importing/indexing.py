@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from haotuner.graph.extents import Extent, canonical, product
-from haotuner.importing.call import Call, Rule
 from haotuner.importing.layout import cut, padded, reshaped
+from haotuner.importing.node_context import Call, Rule
 
 
 def _within(c: Call, indices: str, extent: Extent) -> None:

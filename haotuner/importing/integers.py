@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from haotuner.graph.extents import same
-from haotuner.importing.call import Call, Rule
+from haotuner.importing.constant_folding import Stored
 from haotuner.importing.convolutions import CONVOLUTIONS, biased, convolved
-from haotuner.importing.folding import Stored
 from haotuner.importing.layout import padded, reshaped
+from haotuner.importing.node_context import Call, Rule
 from haotuner.importing.products import PRODUCTS, matmul
 from haotuner.importing.windows import Windows, windows_of
 

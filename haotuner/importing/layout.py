@@ -22,7 +22,7 @@ from haotuner.graph.extents import (
 )
 from haotuner.graph.graph import Required
 from haotuner.graph.types import broadcast
-from haotuner.importing.call import Call, Rule
+from haotuner.importing.node_context import Call, Rule
 from haotuner.importing.types import dtype_of_onnx
 
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import GraphBuilder, Node
-from haotuner.importing.known import LARGEST, applied
 from haotuner.importing.proofs import Proof
+from haotuner.importing.symbolic_values import LARGEST, applied
 from haotuner.importing.typed_numbers import Undecided
 
 if TYPE_CHECKING:
-    from haotuner.importing.folding import Folding
+    from haotuner.importing.constant_folding import Folding
 
 MOST = 16  # sizes that one tensor of data may hold
 _PASSED = ("concat", "reshape", "cast", "gather", "slice", "broadcast", "transpose")

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_sizes import HOST, made_dimensions
+from haotuner.graph.data_dependent_shapes import HOST, made_dimensions
 from haotuner.graph.extents import Extent, dimensions, smallest
 from haotuner.graph.graph import Body, GraphBuilder, Node, Required, sizes_of
-from haotuner.importing.call import Call
-from haotuner.importing.folding import Before, Folding
+from haotuner.importing.constant_folding import Before, Folding
 from haotuner.importing.growth import Growth, changing_sizes, growth_of, named_anew, settles
 from haotuner.importing.layout import cut, joined, reshaped
 from haotuner.importing.lengths import new_dimension
-from haotuner.importing.sequences import Sequences, of_turns
-from haotuner.importing.turns import always, counted, counters
-from haotuner.importing.written_out import UNROLLED_NODES, known_turns, turns_once, written_out
+from haotuner.importing.loop_hoisting import Sequences, of_turns
+from haotuner.importing.node_context import Call
+from haotuner.importing.trip_count import always, counted, counters
+from haotuner.importing.unrolled import UNROLLED_NODES, known_turns, turns_once, written_out
 
 if TYPE_CHECKING:
     from haotuner.importing.read import Reader

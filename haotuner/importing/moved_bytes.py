@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from haotuner.importing.call import Call, Rule
-from haotuner.importing.folding import Stored
+from haotuner.importing.constant_folding import Stored
 from haotuner.importing.integers import BYTES, is_zero, single
+from haotuner.importing.node_context import Call, Rule
 
 LEAST_SCALE = 2.0**-100  # of a smaller one products may have no normal number
 

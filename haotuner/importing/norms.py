@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import canonical, floor_division, product
-from haotuner.importing.call import Call, Rule
 from haotuner.importing.layout import reshaped
+from haotuner.importing.node_context import Call, Rule
 
 
 def _rows(make: Callable[[Call, str, int], str]) -> Rule:
@@ -50,38 +50,38 @@ def _batch_norm(c: Call) -> str:
 
 def _instance_norm(c: Call) -> str:
     rank = c.type().rank
-    normal = composites.normalise(c.g, c.tensor(0), tuple(range(2, rank)), c.attribute("epsilon", 1e-5))
-    return composites.affine(c.g, normal, _along(c, c.tensor(1), rank), _along(c, c.tensor(2), rank))
+    normal = decompositions.normalise(c.g, c.tensor(0), tuple(range(2, rank)), c.attribute("epsilon", 1e-5))
+    return decompositions.affine(c.g, normal, _along(c, c.tensor(1), rank), _along(c, c.tensor(2), rank))
 
 
 def _group_norm(c: Call) -> str:
     shape, groups = c.shape(), c.required("num_groups")
     own = (shape[0], groups, canonical(floor_division(product(shape[1:]), groups)))
-    normal = composites.normalise(c.g, reshaped(c, c.tensor(0), own), (2,), c.attribute("epsilon", 1e-5))
+    normal = decompositions.normalise(c.g, reshaped(c, c.tensor(0), own), (2,), c.attribute("epsilon", 1e-5))
     scale, bias = c.tensor(1), c.tensor(2)
     if c.opset < 21:  # one a group
         each = floor_division(shape[1], groups)
         wide = [c.g.add("broadcast", reshaped(c, one, (groups, 1)), shape=(groups, each)) for one in (scale, bias)]
         scale, bias = (reshaped(c, one, (shape[1],)) for one in wide)
-    return composites.affine(c.g, reshaped(c, normal, shape), *(_along(c, one, len(shape)) for one in (scale, bias)))
+    return decompositions.affine(c.g, reshaped(c, normal, shape), *(_along(c, one, len(shape)) for one in (scale, bias)))
 
 
 def _layer_norm(c: Call) -> list[str]:
     axes = tuple(range(c.axis(c.attribute("axis", -1)), c.type().rank))
     x, eps = c.tensor(0), c.attribute("epsilon", 1e-5)
     if c.outputs < 2:
-        return [composites.affine(c.g, composites.normalise(c.g, x, axes, eps), c.tensor(1), c.maybe(2))]
-    middle = composites.mean(c.g, x, axes)
+        return [decompositions.affine(c.g, decompositions.normalise(c.g, x, axes, eps), c.tensor(1), c.maybe(2))]
+    middle = decompositions.mean(c.g, x, axes)
     moved = c.g.map("sub", x, middle)
-    variance = composites.mean(c.g, c.g.map("mul", moved, moved), axes)
+    variance = decompositions.mean(c.g, c.g.map("mul", moved, moved), axes)
     inverse = c.g.map("rsqrt", c.g.map("add", variance, eps))
-    found = composites.affine(c.g, c.g.map("mul", moved, inverse), c.tensor(1), c.maybe(2))
+    found = decompositions.affine(c.g, c.g.map("mul", moved, inverse), c.tensor(1), c.maybe(2))
     return [found, middle, inverse]
 
 
 def _rms_norm(c: Call) -> str:
     axes = tuple(range(c.axis(c.attribute("axis", -1)), c.type().rank))
-    return c.g.map("mul", composites.rms_normalise(c.g, c.tensor(0), axes, c.attribute("epsilon", 1e-5)), c.tensor(1))
+    return c.g.map("mul", decompositions.rms_normalise(c.g, c.tensor(0), axes, c.attribute("epsilon", 1e-5)), c.tensor(1))
 
 
 def _local_response(c: Call) -> str:
@@ -106,8 +106,8 @@ def _local_response(c: Call) -> str:
 
 def _mean_variance(c: Call) -> str:
     axes = tuple(c.axis(axis) for axis in c.attribute("axes", [0, 2, 3]))
-    moved = c.g.map("sub", c.tensor(0), composites.mean(c.g, c.tensor(0), axes))
-    deviation = c.g.map("sqrt", composites.mean(c.g, c.g.map("mul", moved, moved), axes))
+    moved = c.g.map("sub", c.tensor(0), decompositions.mean(c.g, c.tensor(0), axes))
+    deviation = c.g.map("sqrt", decompositions.mean(c.g, c.g.map("mul", moved, moved), axes))
     return c.g.map("div", moved, c.g.map("add", deviation, 1e-9))
 
 
@@ -123,8 +123,8 @@ def _lp_norm(c: Call) -> str:
 
 
 NORMS: Mapping[str, Rule] = {
-    "Softmax": _rows(lambda c, x, axis: composites.softmax(c.g, x, axis)),
-    "LogSoftmax": _rows(lambda c, x, axis: composites.log_softmax(c.g, x, axis)),
+    "Softmax": _rows(lambda c, x, axis: decompositions.softmax(c.g, x, axis)),
+    "LogSoftmax": _rows(lambda c, x, axis: decompositions.log_softmax(c.g, x, axis)),
     "Hardmax": _rows(_hardmax),
     "BatchNormalization": _batch_norm,
     "InstanceNormalization": _instance_norm,

@@ -7,10 +7,10 @@ from math import prod
 
 import numpy as np
 
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import canonical, product
-from haotuner.importing.call import Call, Rule
 from haotuner.importing.layout import padded, reshaped
+from haotuner.importing.node_context import Call, Rule
 from haotuner.importing.windows import Windows, windows_of
 
 PAYS = 2.5  # comparisons that windows taken an axis at a time save for each that is left: a row more is stored and read
@@ -133,7 +133,7 @@ POOLING: Mapping[str, Rule] = {
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
     "LpPool": _lp_pool,
-    "GlobalAveragePool": lambda c: composites.mean(c.g, c.tensor(0), _image_axes(c)),
+    "GlobalAveragePool": lambda c: decompositions.mean(c.g, c.tensor(0), _image_axes(c)),
     "GlobalMaxPool": lambda c: c.g.add("reduce", c.tensor(0), how="max", axes=_image_axes(c), keepdims=True),
     "GlobalLpPool": _global_lp,
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 
-from haotuner.importing.call import Call, Rule
 from haotuner.importing.layout import reshaped
+from haotuner.importing.node_context import Call, Rule
 
 
 def matmul(c: Call, a: str, b: str) -> str:

@@ -13,15 +13,15 @@ import numpy as np
 
 from haotuner.graph.extents import Extent, canonical, ceiling_division, same
 from haotuner.graph.types import FLOATS, HALVES, numpy_dtype
-from haotuner.importing.call import Call, Rule
+from haotuner.importing.constant_folding import Stored
 from haotuner.importing.convolutions import biased, convolved
-from haotuner.importing.folding import Stored
 from haotuner.importing.integers import image_sums, is_zero, matrix_sums, single, weight_of
 from haotuner.importing.layout import cut, reshaped
 from haotuner.importing.moved_bytes import alike
-from haotuner.importing.narrow import NARROW, Narrow, nearest
+from haotuner.importing.narrow_types import NARROW, Narrow, nearest
+from haotuner.importing.node_context import Call, Rule
 from haotuner.importing.products import matmul
-from haotuner.importing.signs import never_negative
+from haotuner.importing.sign_analysis import never_negative
 from haotuner.importing.types import dtype_of_onnx
 from haotuner.importing.windows import windows_of
 

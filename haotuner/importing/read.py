@@ -13,30 +13,30 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.dequantised import dequantised_by_rows
 from haotuner.graph.dimension_names import dimension_name
 from haotuner.graph.extents import Extent, dimension, dimensions, shown
+from haotuner.graph.fold_dequantize import dequantised_by_rows
+from haotuner.graph.fold_scales import scaled_weights
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
-from haotuner.graph.scaled import scaled_weights
 from haotuner.graph.types import TensorType, numpy_dtype
 from haotuner.importing.branches import Rest, branched
-from haotuner.importing.call import Call
+from haotuner.importing.constant_folding import Folding
 from haotuner.importing.defaults import with_defaults
+from haotuner.importing.dynamic_squeeze import by_sizes
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
-from haotuner.importing.folding import Folding
 from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
 from haotuner.importing.intervals import Interval, interval_of
+from haotuner.importing.lookup_tables import tables_of_bytes
 from haotuner.importing.loops import loop_results
-from haotuner.importing.narrow import NARROW
+from haotuner.importing.narrow_types import NARROW
+from haotuner.importing.node_context import Call
 from haotuner.importing.proofs import ANY
-from haotuner.importing.refusals import refuse
 from haotuner.importing.scan import scan_results
 from haotuner.importing.sparse import dense_array
-from haotuner.importing.squeezed import by_sizes
 from haotuner.importing.table import MAIN, rule_of
-from haotuner.importing.tables import tables_of_bytes
 from haotuner.importing.tensor_sequences import mapped_results, refuse_sequences
 from haotuner.importing.types import dtype_of_onnx
+from haotuner.importing.unsupported import refuse
 from haotuner.words.shape import Span
 
 DEEPEST = 16  # bodies inside bodies

@@ -9,10 +9,10 @@ from math import prod
 import numpy as np
 
 from haotuner.graph.extents import Extent, canonical, floor_division, product
-from haotuner.importing.call import Call, Rule
-from haotuner.importing.data import places_of
+from haotuner.importing.data_dependent import places_of
 from haotuner.importing.indexing import INDEXING, taken_along
 from haotuner.importing.layout import cut, reshaped, transposed
+from haotuner.importing.node_context import Call, Rule
 from haotuner.importing.types import dtype_of_onnx
 
 LARGEST_MATRIX = 32  # rows of a determinant, each of which is some twenty steps

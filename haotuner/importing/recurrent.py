@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from haotuner.graph.recurrent import GATES
-from haotuner.importing.call import Call, Rule
 from haotuner.importing.layout import cut, reshaped, transposed
+from haotuner.importing.node_context import Call, Rule
 
 DEFAULTS = {"lstm": ["sigmoid", "tanh", "tanh"], "gru": ["sigmoid", "tanh"], "rnn": ["tanh"]}
 SETTINGS = {"hardsigmoid": (0.2, 0.5), "elu": (1.0, 0.0), "leakyrelu": (0.01, 0.0), "affine": (1.0, 0.0),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from haotuner.graph import composites
-from haotuner.importing.call import Call, Rule
+from haotuner.graph import decompositions
 from haotuner.importing.layout import cut
+from haotuner.importing.node_context import Call, Rule
 
 
 def _reduced(c: Call, how: str, x: str) -> str:
@@ -32,7 +32,7 @@ def _mean(c: Call) -> str:
     axes = _axes(c)
     if axes is None:
         return c.tensor(0)
-    return composites.mean(c.g, c.tensor(0), axes, keepdims=bool(c.attribute("keepdims", 1)))
+    return decompositions.mean(c.g, c.tensor(0), axes, keepdims=bool(c.attribute("keepdims", 1)))
 
 
 def _square(c: Call) -> str:

@@ -20,9 +20,9 @@ from haotuner.graph.extents import (
     same,
     smallest,
 )
-from haotuner.importing.call import Call, Rule
-from haotuner.importing.folding import Folding
+from haotuner.importing.constant_folding import Folding
 from haotuner.importing.layout import cut, reshaped
+from haotuner.importing.node_context import Call, Rule
 from haotuner.importing.scaled_lengths import scaled_length
 from haotuner.words.shape import Span
 

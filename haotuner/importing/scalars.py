@@ -8,7 +8,7 @@ import numpy as np
 
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Node
-from haotuner.importing.folding import Folding
+from haotuner.importing.constant_folding import Folding
 from haotuner.importing.typed_numbers import Undecided, exact
 
 PASSED = ("cast", "reshape", "broadcast")  # another type or shape, the same number

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from haotuner.graph.extents import Extent
-from haotuner.importing.folding import Folding
+from haotuner.importing.constant_folding import Folding
 
 
 def scaled_length(g: Folding, extent: Extent, scale: float | str, dtype: str) -> Extent:

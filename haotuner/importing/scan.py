@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import canonical
-from haotuner.importing.call import Call
+from haotuner.importing.constant_folding import Folding
 from haotuner.importing.file import onnx_library
-from haotuner.importing.folding import Folding
 from haotuner.importing.layout import transposed
 from haotuner.importing.loops import Turned, body_of_loop, turned_results
+from haotuner.importing.node_context import Call
 
 if TYPE_CHECKING:
     from haotuner.importing.read import Reader

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from haotuner.importing.boxes import BOXES
-from haotuner.importing.call import Rule
+from haotuner.importing.contrib_ops import MICROSOFT
 from haotuner.importing.convolutions import CONVOLUTIONS
 from haotuner.importing.curves import CURVES
-from haotuner.importing.data import DATA
-from haotuner.importing.data_bounds import BOUNDS
-from haotuner.importing.deformed import DEFORMED
+from haotuner.importing.data_dependent import DATA
+from haotuner.importing.deform_conv import DEFORMED
+from haotuner.importing.dynamic_slices import BOUNDS
 from haotuner.importing.elementwise import ELEMENTWISE
+from haotuner.importing.fourier import SPECTRA
+from haotuner.importing.grid_sample import SAMPLED
 from haotuner.importing.indexing import INDEXING
 from haotuner.importing.integers import INTEGERS
 from haotuner.importing.layout import LAYOUT
-from haotuner.importing.microsoft import MICROSOFT
 from haotuner.importing.moved_bytes import moving_bytes
+from haotuner.importing.node_context import Rule
+from haotuner.importing.non_max_suppression import BOXES
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
 from haotuner.importing.products import PRODUCTS
@@ -24,10 +26,8 @@ from haotuner.importing.quantised import QUANTISED
 from haotuner.importing.rearranged import REARRANGED
 from haotuner.importing.recurrent import RECURRENT
 from haotuner.importing.reductions import REDUCTIONS
-from haotuner.importing.regions import REGIONS
 from haotuner.importing.resize import RESIZE
-from haotuner.importing.sampled import SAMPLED
-from haotuner.importing.spectra import SPECTRA
+from haotuner.importing.roi_align import REGIONS
 from haotuner.importing.tensor_sequences import TENSOR_SEQUENCES
 
 _RULES: Mapping[str, Rule] = {

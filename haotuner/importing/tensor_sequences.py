@@ -13,9 +13,9 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, canonical, same, shown, smallest
-from haotuner.importing.call import Call, Rule
-from haotuner.importing.folding import Folding
+from haotuner.importing.constant_folding import Folding
 from haotuner.importing.layout import cut, joined, reshaped
+from haotuner.importing.node_context import Call, Rule
 
 if TYPE_CHECKING:
     from haotuner.importing.read import Reader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from haotuner.errors import UsageError
-from haotuner.importing.narrow import NARROW
+from haotuner.importing.narrow_types import NARROW
 
 # The numbers of TensorProto.DataType (onnx.proto).
 DTYPES = {

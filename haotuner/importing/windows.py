@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, smallest
-from haotuner.importing.call import Call
+from haotuner.importing.node_context import Call
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from haotuner.backends.backend import Backend
-from haotuner.measure.lab import compile_object
-from haotuner.measure.laboratory import GoesOn
+from haotuner.measure.device_measurer import compile_object
+from haotuner.measure.measurer import GoesOn
 from haotuner.records import Session
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel

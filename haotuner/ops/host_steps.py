@@ -40,7 +40,7 @@ def random_numbers(attributes: Mapping[str, Any], shape: Sequence[int], seed: in
 
     ``seed``: the same for the same numbers; each place of a model has numbers of its own. None: other ones each time. An
     element's number follows from the seed, the place and the element's index alone, by SplitMix64 (Steele and others, OOPSLA
-    2014) as a hash and Box and Muller's transform: runtime/native/model/between.c computes the same.
+    2014) as a hash and Box and Muller's transform: runtime/native/model/host_ops.c computes the same.
     """
     low, high, own = attributes["low"], attributes["high"], attributes["number"]
     seed = int.from_bytes(os.urandom(8), "little") if seed is None else seed % (1 << 64)

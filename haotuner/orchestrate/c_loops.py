@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from haotuner.generate.beside import Beside
 from haotuner.generate.expressions import Expression, Fold, Variable
+from haotuner.generate.sibling_outputs import Beside
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.across import BLOCK, PART, ROWS, Turned, folds_across, turned_loads, wide
 from haotuner.orchestrate.c_math import (
     MEMORY_TYPES,
     stored,
@@ -21,11 +20,12 @@ from haotuner.orchestrate.c_math import (
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 from haotuner.orchestrate.c_values import ValueWriter
 from haotuner.orchestrate.elements import elements_of, rows_before
-from haotuner.orchestrate.inside import inside
-from haotuner.orchestrate.kept import kept_in_row
-from haotuner.orchestrate.pieces import pieces
-from haotuner.orchestrate.scopes import Group, Scope, text_of
-from haotuner.orchestrate.woven import strand, strands
+from haotuner.orchestrate.interleave import strand, strands
+from haotuner.orchestrate.loop_nest import Group, Scope, text_of
+from haotuner.orchestrate.loop_partition import inside
+from haotuner.orchestrate.row_buffer import kept_in_row
+from haotuner.orchestrate.split_concat_loops import pieces
+from haotuner.orchestrate.strided_reads import BLOCK, PART, ROWS, Turned, folds_across, turned_loads, wide
 
 APART = '_Pragma("GCC ivdep")'  # gcc does not see that two outputs lie apart, and makes no vectors: 3 times as long
 

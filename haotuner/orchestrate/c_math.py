@@ -20,8 +20,8 @@ from haotuner.microkernels.cpu.vector_math import (
     TANH_SPLIT,
     TO_WHOLE,
 )
-from haotuner.orchestrate.across import BLOCK
 from haotuner.orchestrate.c_sums import SUMS
+from haotuner.orchestrate.strided_reads import BLOCK
 
 # What a value is computed in. Halves are floats, rounded after every step; in memory they are their bits.
 C_TYPES: Mapping[str, str] = {
@@ -154,7 +154,7 @@ INLINE int32_t whole(float f) {{ int32_t i; memcpy(&i, &f, 4); return i; }}
 {FUNCTIONS}{SUMS}"""
 
 # Behind it, where a group turns what it reads.
-TURNING = f"""#include "kinds/turn.h"
+TURNING = f"""#include "kinds/transpose.h"
 #if defined __AVX512F__ && defined __AVX512VL__
 #define TURNED 16
 #elif defined __AVX__

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from haotuner.generate.digits import merged
 from haotuner.generate.expressions import (
     Apply,
     Expression,
@@ -19,6 +18,7 @@ from haotuner.generate.expressions import (
     parts,
     sized,
 )
+from haotuner.generate.mixed_radix import merged
 from haotuner.graph.extents import product, same
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import HALVES

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from haotuner.errors import UsageError
-from haotuner.generate.digits import merged
 from haotuner.generate.expressions import (
     Apply,
     Expression,
@@ -18,14 +17,15 @@ from haotuner.generate.expressions import (
     dtype_of,
     free_variables,
 )
+from haotuner.generate.mixed_radix import merged
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import HALVES
 from haotuner.orchestrate.c_math import C_TYPES, applied, fused, joined, loaded, neutral, number, rounded
 from haotuner.orchestrate.c_sums import BLOCK_TERMS, direct, one_axis, summed_by_function
-from haotuner.orchestrate.inside import Clipped, clipped
-from haotuner.orchestrate.kept import Kept
-from haotuner.orchestrate.scopes import Scope
+from haotuner.orchestrate.loop_nest import Scope
+from haotuner.orchestrate.loop_partition import Clipped, clipped
+from haotuner.orchestrate.row_buffer import Kept
 
 
 class ValueWriter:

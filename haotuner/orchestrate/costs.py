@@ -17,11 +17,11 @@ from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.convolution import is_convolution
-from haotuner.orchestrate.across import reads_across
 from haotuner.orchestrate.c_ordered import ordered_node
 from haotuner.orchestrate.elements import elements_of, rows_before
-from haotuner.orchestrate.kept import kept_in_row
 from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.row_buffer import kept_in_row
+from haotuner.orchestrate.strided_reads import reads_across
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from haotuner.errors import UsageError
-from haotuner.generate.beside import Beside
 from haotuner.generate.expressions import Expression, Fold, Load, Variable, free_variables, parts
+from haotuner.generate.sibling_outputs import Beside
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import HALVES
-from haotuner.orchestrate.across import LEAST_WIDE
 from haotuner.orchestrate.c_loops import LoopsWriter
 from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, joined
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 from haotuner.orchestrate.elements import elements_of
-from haotuner.orchestrate.scopes import Group, Scope
+from haotuner.orchestrate.loop_nest import Group, Scope
+from haotuner.orchestrate.strided_reads import LEAST_WIDE
 
 WARP, THREADS = 32, 256  # threads of a block, at most
 WORDS = 500  # of eight bytes, of a kernel's parameters: 4 KB, and some to spare

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from haotuner.generate.access import Accesses
-from haotuner.generate.beside import Beside
 from haotuner.generate.expressions import Expression, Fold, Load, Variable, index, parts
+from haotuner.generate.sibling_outputs import Beside
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
 

@@ -22,9 +22,9 @@ from haotuner.graph.graph import Graph
 from haotuner.measure.rekeying import rekeyed_whole
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
-from haotuner.orchestrate.flat import flat
-from haotuner.orchestrate.scopes import Group
-from haotuner.orchestrate.sizes import SizeTable
+from haotuner.orchestrate.collapse import flat
+from haotuner.orchestrate.loop_nest import Group
+from haotuner.orchestrate.size_table import SizeTable
 from haotuner.records import RecordStore
 from haotuner.words.device import Device
 from haotuner.words.record import Outcome, Record, Timed, Trial
@@ -64,7 +64,7 @@ class NamedGroup:
 
 def groups_fingerprint(device: Device) -> str:
     """Fingerprint of groups' times: a trial's name covers a group's own C, and this what that C includes."""
-    included = meaning((RUNTIME_SOURCES / "kinds" / "turn.h").read_text(encoding="utf-8"))
+    included = meaning((RUNTIME_SOURCES / "kinds" / "transpose.h").read_text(encoding="utf-8"))
     return fingerprint(device, Policy(), {**Toolchain.find().words(), "groups": included})
 
 

@@ -14,12 +14,12 @@ from functools import cached_property
 
 from haotuner.graph.channels_last import convolved_images, images_of
 from haotuner.graph.graph import Graph
-from haotuner.graph.oriented import How, Oriented, Place
+from haotuner.graph.layout_candidates import How, Oriented, Place
 from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Loops
-from haotuner.orchestrate.program import Candidate, solve
-from haotuner.orchestrate.twins import meaning
+from haotuner.orchestrate.greedy_fusion import Loops
+from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.structural_hash import meaning
+from haotuner.orchestrate.window_ilp import Candidate, solve
 
 LIMIT_S = 20.0  # for the program of a graph
 Layout = bool  # whether channels are last

@@ -11,9 +11,9 @@ import numpy as np
 from haotuner.graph.extents import Extent, product, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.microkernels.cpu.conv_direct import is_direct
-from haotuner.orchestrate.carried import Carried, Following
-from haotuner.orchestrate.carried_bytes import Rows, of_bytes
 from haotuner.orchestrate.columns import as_one_line, joined_sides
+from haotuner.orchestrate.epilogue_fusion import Carried, Following
+from haotuner.orchestrate.quantized_epilogue import Rows, of_bytes
 from haotuner.words.op import Op
 
 PLACED_BATCH = 3  # axes of a batch that a device counts over (HT_CUDA_BATCH_AXES)

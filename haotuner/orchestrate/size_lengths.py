@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import HaotunerError
-from haotuner.graph.data_sizes import HOST
+from haotuner.graph.data_dependent_shapes import HOST
 from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.interpret import interpret

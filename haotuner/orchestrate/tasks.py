@@ -12,16 +12,16 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimensions, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import CORE, GPU, Prices
-from haotuner.orchestrate.exact import Exact, Told, together
-from haotuner.orchestrate.greedy import Step, Way
-from haotuner.orchestrate.lacking import check_draws, check_steps
+from haotuner.orchestrate.device_support import check_draws, check_steps
+from haotuner.orchestrate.dim_ranges import requests, spans_of
+from haotuner.orchestrate.executable import WrittenModel, written_chain, written_ways
+from haotuner.orchestrate.greedy_fusion import Step, Way
+from haotuner.orchestrate.ilp_partition import Exact, Told, together
 from haotuner.orchestrate.layout import LAYOUTS
-from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.profiled_costs import Measured
 from haotuner.orchestrate.segments import chained, cut, flattened
-from haotuner.orchestrate.spans import requests, spans_of
-from haotuner.orchestrate.ways import ways_of
-from haotuner.orchestrate.written import WrittenModel, written_chain, written_ways
+from haotuner.orchestrate.specializations import ways_of
 from haotuner.search.task_scheduler import Shared
 from haotuner.trace import Arrivals
 from haotuner.words.op import Op

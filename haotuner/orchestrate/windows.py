@@ -13,11 +13,11 @@ from functools import cached_property
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
 from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.greedy import Greedy
-from haotuner.orchestrate.program import Candidate
-from haotuner.orchestrate.repeated import again_and_again
-from haotuner.orchestrate.several import Several, Ways, joined
-from haotuner.orchestrate.twins import meaning
+from haotuner.orchestrate.greedy_fusion import Greedy
+from haotuner.orchestrate.multi_output_fusion import Several, Ways, joined
+from haotuner.orchestrate.recompute import again_and_again
+from haotuner.orchestrate.structural_hash import meaning
+from haotuner.orchestrate.window_ilp import Candidate
 
 MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
 MOST_NODES = 32  # of a candidate, without those that pass on one element each (``_passing``)
@@ -88,7 +88,7 @@ class Windows:
         return window
 
     def _meaning(self, nodes: Sequence[str]) -> Hashable:
-        """As of ``twins.py``, with what of its own a window reads by another name, and how many products lie between."""
+        """As ``structural_hash.py``, with what a window reads by another name, and how many products lie between."""
         places = {name: place for place, name in enumerate(nodes)}
         first = min(self.ways.products[name] for name in nodes)
         ties = tuple(

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.runtime.device_chain import PlacedChain
 from haotuner.runtime.device_memory import DeviceMemory
-from haotuner.runtime.placed_chain import PlacedChain
-from haotuner.runtime.placed_model import PlacedModel, PlacedModelBound
+from haotuner.runtime.device_model import PlacedModel, PlacedModelBound
 
 
 def answered(model: PlacedModel | PlacedModelBound, given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

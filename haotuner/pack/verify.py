@@ -25,8 +25,8 @@ from haotuner.pack.product_bits import check_product_bits
 from haotuner.runtime.host import missing_flags, usable_cores
 from haotuner.runtime.library import check_library
 from haotuner.runtime.model_files import opened_weights
+from haotuner.words.bytecode import VERSION, schedule_words
 from haotuner.words.op import Op
-from haotuner.words.schedule_words import VERSION, schedule_words
 from haotuner.words.shape import Shape
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from haotuner.errors import RecordsUnusable
-from haotuner.records.place import ELSEWHERE
 from haotuner.records.schema import APPLICATION_ID, OLDEST, UPGRADES, USER_VERSION
+from haotuner.records.store_path import ELSEWHERE
 
 _ALONE = "ro&immutable=1"  # neither locks nor log (sqlite.org/uri.html)
 _RUNS = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import RecordsUnusable
-from haotuner.records import place
+from haotuner.records import store_path
 from haotuner.records.opening import BUSY_S, connect, guarded, version
 from haotuner.records.owner import Owner
 from haotuner.records.schema import INSERT, columns, from_row, to_row
@@ -26,17 +26,17 @@ _BATCH_KEYS = 400  # bound parameters of one statement; SQLite guarantees 999
 class SqliteStore:
     """``RecordStore`` in a file; ``write=False`` opens an existing one and never changes it."""
 
-    def __init__(self, path: Path, *, write: bool = True, busy_s: float = BUSY_S, mounts: Path = place.MOUNTS) -> None:
+    def __init__(self, path: Path, *, write: bool = True, busy_s: float = BUSY_S, mounts: Path = store_path.MOUNTS) -> None:
         self._path = path.resolve()
         self._busy_s = busy_s
         self._lock = threading.RLock()
         self._owner = str(Owner.mine())
         self._write = write
         self._claiming = False  # whether this object may hold claims that closing must drop
-        if not place.inspect(self._path, write=write, mounts=mounts):
+        if not store_path.inspect(self._path, write=write, mounts=mounts):
             if not write:
                 raise RecordsUnusable(f"records: {self._path} does not exist; check the --db URL")
-            place.create(self._path)
+            store_path.create(self._path)
         self._db: sqlite3.Connection | None = connect(self._path, write=write, busy_s=busy_s)
 
     def start(self, fingerprint: str, *, resume: bool = False, what: str = "") -> Session:
@@ -138,7 +138,7 @@ class SqliteStore:
         """See ``RecordStore.sync``."""
         with self._reading("sync"):
             if self._write:
-                place.flush(self._path)
+                store_path.flush(self._path)
 
     def close(self) -> None:
         """See ``RecordStore.close``."""

@@ -17,14 +17,14 @@ import numpy as np
 
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.ops.host_steps import counted, holds, nonzero, random_numbers
-from haotuner.runtime.answers import Answers
 from haotuner.runtime.chain_loop import turned
-from haotuner.runtime.described import described_model
+from haotuner.runtime.output_pool import Answers
+from haotuner.runtime.reprs import described_model
 from haotuner.runtime.schedule import sizes_of
 
 if TYPE_CHECKING:
-    from haotuner.runtime.mapped import NativeModel
     from haotuner.runtime.model_bound import ModelBound, Ran
+    from haotuner.runtime.native_library import NativeModel
     from haotuner.runtime.pack import Pack
 
 

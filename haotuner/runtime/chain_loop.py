@@ -1,4 +1,4 @@
-"""A loop of a chain in Python: where single steps are timed. Calls go by runtime/native/model/turns.c."""
+"""A loop of a chain in Python: where single steps are timed. Calls go by runtime/native/model/loop_exec.c."""
 
 from __future__ import annotations
 

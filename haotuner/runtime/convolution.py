@@ -12,9 +12,9 @@ import numpy as np
 from haotuner.ops.convolution import Window, windows
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
-from haotuner.runtime.described import described_op
+from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.runtime.linear import Closed, array_of, channel_row
-from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only, refuse_grad
+from haotuner.runtime.reprs import described_op
 from haotuner.runtime.typed import as_bits, channel_values, empty_like, numpy_type, taken, typed_array
 from haotuner.words.limits import MAX_AXES, threads_of
 from haotuner.words.op import Op

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from haotuner.errors import UsageError
+from haotuner.runtime.call_errors import REFUSED
+from haotuner.runtime.device_linear import PlacedBound, PlacedLinear, PlacedOp, in_order
 from haotuner.runtime.on_device import check_lazy, explained, stream_for
-from haotuner.runtime.placed import PlacedBound, PlacedLinear, PlacedOp, in_order
-from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.streams import kind_of, still
 
 

@@ -19,7 +19,7 @@ from haotuner.runtime.addresses import takes_addresses
 from haotuner.runtime.elf import elf_problem
 from haotuner.runtime.gpus import Gpu
 from haotuner.runtime.host import missing_flags, platform_problem
-from haotuner.runtime.mapped import Mapped
+from haotuner.runtime.native_library import Mapped
 from haotuner.words.limits import table_name
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from haotuner.errors import PackClosed
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
-from haotuner.runtime.described import described_op
-from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only, refuse_grad
+from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only, refuse_grad
+from haotuner.runtime.reprs import described_op
 from haotuner.words.limits import threads_of
 
 if TYPE_CHECKING:

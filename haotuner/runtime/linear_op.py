@@ -8,7 +8,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
-from haotuner.runtime.described import described_op
+from haotuner.runtime.reprs import described_op
 from haotuner.words.composition import Part
 from haotuner.words.limits import MAX_PARTS
 

@@ -12,7 +12,7 @@ from haotuner.runtime.model_handle import ModelHandle
 if TYPE_CHECKING:
     from haotuner.runtime.chain import Chain
     from haotuner.runtime.chain_bound import ChainEnd
-    from haotuner.runtime.mapped import NativeEnd
+    from haotuner.runtime.native_library import NativeEnd
     from haotuner.runtime.schedule import Schedule
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.runtime.answers import Answers
-from haotuner.runtime.described import described_model
-from haotuner.runtime.mapped import Mapped, NativeEnd, NativeModel
 from haotuner.runtime.model_files import OpenModel
+from haotuner.runtime.native_library import Mapped, NativeEnd, NativeModel
+from haotuner.runtime.output_pool import Answers
+from haotuner.runtime.reprs import described_model
 from haotuner.runtime.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from haotuner.runtime.described import described_model
+from haotuner.runtime.reprs import described_model
 
 if TYPE_CHECKING:
     from haotuner.runtime.chain_bound import ChainBound

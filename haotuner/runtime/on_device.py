@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.runtime.refusal import REFUSED, refuse_grad
+from haotuner.runtime.call_errors import REFUSED, refuse_grad
 from haotuner.runtime.streams import Unclear, kind_of, stream_of
 
 

@@ -15,8 +15,8 @@ from haotuner.ops.arithmetic import arithmetic_of
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp, PackOperand
 from haotuner.runtime.addresses import ARRAYS
-from haotuner.runtime.described import described_op
-from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
+from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only
+from haotuner.runtime.reprs import described_op
 from haotuner.words.limits import MAX_AXES
 from haotuner.words.op import Op
 

@@ -17,8 +17,9 @@ from haotuner.runtime.arena import Arena
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.chain_bound import ChainBound, is_chain
 from haotuner.runtime.convolution import ConvBound, Convolution
-from haotuner.runtime.described import described_pack
-from haotuner.runtime.fronts import front_of
+from haotuner.runtime.device_chain import PlacedChain, PlacedChainBound
+from haotuner.runtime.device_linear import PlacedBound, PlacedLinear
+from haotuner.runtime.device_model import PlacedModel, PlacedModelBound
 from haotuner.runtime.gpus import find_gpu, ordinal_of, part_of
 from haotuner.runtime.group import Outputs, named_so
 from haotuner.runtime.host import usable_cores
@@ -28,9 +29,8 @@ from haotuner.runtime.model import Model, Session
 from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.model_files import opened_model
 from haotuner.runtime.model_handle import difference_of_ends
-from haotuner.runtime.placed import PlacedBound, PlacedLinear
-from haotuner.runtime.placed_chain import PlacedChain, PlacedChainBound
-from haotuner.runtime.placed_model import PlacedModel, PlacedModelBound
+from haotuner.runtime.op_registry import front_of
+from haotuner.runtime.reprs import described_pack
 from haotuner.runtime.suitability import checked_bytes, default_threads, reservations
 from haotuner.runtime.typed import numpy_type
 from haotuner.words import limits

@@ -11,8 +11,8 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.ops.batch_matmul import BESIDE
 from haotuner.ops.dtypes import DTYPES
+from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only
 from haotuner.runtime.operator import Operator
-from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only
 from haotuner.runtime.typed import as_bits, empty_like, taken
 
 if TYPE_CHECKING:

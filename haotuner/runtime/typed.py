@@ -12,9 +12,9 @@ import numpy as np
 
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
+from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.runtime.fused import FusedLinear
 from haotuner.runtime.linear import ONE, Bound
-from haotuner.runtime.refusal import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.words.limits import threads_of
 
 if TYPE_CHECKING:

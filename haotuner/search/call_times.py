@@ -9,7 +9,7 @@ import numpy as np
 
 from haotuner.plan.cells import CellTable, nearest
 from haotuner.plan.table import PlanTable
-from haotuner.search.carried import analysis_us
+from haotuner.search.cost_extrapolation import analysis_us
 from haotuner.search.task import Tuned
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel

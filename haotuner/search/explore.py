@@ -17,7 +17,7 @@ from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.generate.schedule import Schedule
 from haotuner.generate.space import Point, Space
-from haotuner.measure.laboratory import Laboratory
+from haotuner.measure.measurer import Laboratory
 from haotuner.search.clock import Clock
 from haotuner.search.policies.index import POLICIES
 from haotuner.search.stages import staged

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from haotuner.plan.compose import choose
 from haotuner.plan.table import RowTable
-from haotuner.search.contenders import ALONE_US, EVERY_UP_TO, Times, Timings, foretold, worth_sharing
+from haotuner.search.plan_candidates import ALONE_US, EVERY_UP_TO, Times, Timings, foretold, worth_sharing
 from haotuner.words.composition import SERIAL, Composition, Planned
 
 # Weight of a composition's own time beside the sum of its curves, which rest on many measurements: up to EVERY_UP_TO rows

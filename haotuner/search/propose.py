@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from haotuner.plan.compose import can_serve, choose, covers_every, mean_us
 from haotuner.plan.cover import cover
 from haotuner.plan.curves import Curve
-from haotuner.search.book import Book
-from haotuner.search.points import points
+from haotuner.search.acquisition import points
+from haotuner.search.observations import Book
 from haotuner.words.record import Trial
 
 FIRST_BATCH = 20  # kernels before a model learnt here has a say: all that a plan without measurements keeps, and some others
@@ -35,11 +35,11 @@ def rounds(
 ) -> Iterator[dict[str, list[Trial]]]:
     """Trials to measure, by kernel, until nothing is left to ask; what was noted and learned meanwhile decides the next.
 
-    With a model learnt elsewhere first what its opinions share, where it has several (``head.py``), then single points of
-    what its plan would use (``points``), and whole probes of other kernels once all of these have a time. From cold whole
-    probes of what a plan without measurements keeps (``ahead``, of ``foreseen``), so that a short search is no worse than
-    none (after 24 kernels the plan was at 0.95 of the best; after a start that spread over tile sizes at 0.45 to 0.76), then
-    of what plans ask for.
+    With a model learnt elsewhere first what its opinions share, where it has several (``initial_design.py``), then single
+    points of what its plan would use (``points``), and whole probes of other kernels once all of these have a time. From
+    cold whole probes of what a plan without measurements keeps (``ahead``, of ``foreseen``), so that a short search is no
+    worse than none (after 24 kernels the plan was at 0.95 of the best; after a start that spread over tile sizes at 0.45 to
+    0.76), then of what plans ask for.
     """
     rng = np.random.default_rng(seed)
     first = True

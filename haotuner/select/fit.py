@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.select.ledger import Ledger
+from haotuner.select.rejections import Ledger
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate

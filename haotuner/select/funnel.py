@@ -16,14 +16,14 @@ import numpy as np
 from haotuner.errors import NothingLegal
 from haotuner.select.fit import fitting
 from haotuner.select.geometry import exact_axes, group
-from haotuner.select.ledger import Ledger
 from haotuner.select.limits import common_laws, question
 from haotuner.select.padding import unpadded
+from haotuner.select.rejections import Ledger
+from haotuner.words.constraint import refusals
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate, Footprint, MicroKernel, Refused
-from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 

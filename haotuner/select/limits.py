@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from haotuner.hw_profiles.typical import typical
+from haotuner.words.constraint import Law, Laws, Question
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.law import Law, Laws, Question
 from haotuner.words.occupancy import occupancy
 from haotuner.words.op import Op
 

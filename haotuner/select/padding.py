@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from haotuner.select.geometry import exact_axes, extents_of, padded_axes, padding
-from haotuner.select.ledger import Ledger
+from haotuner.select.rejections import Ledger
 from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate
 from haotuner.words.op import Op

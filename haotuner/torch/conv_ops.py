@@ -12,7 +12,7 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.convolution import AFTER, ConvOp
 from haotuner.runtime.pack import Pack
-from haotuner.torch.defining import define_pair, refuse_grad
+from haotuner.torch.op_definition import define_pair, refuse_grad
 from haotuner.words.op import Op
 
 

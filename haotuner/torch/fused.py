@@ -8,9 +8,9 @@ import torch
 
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
+from haotuner.runtime.call_errors import REFUSED
 from haotuner.runtime.pack import Pack
-from haotuner.runtime.refusal import REFUSED
-from haotuner.torch.defining import define_pair, refuse_grad
+from haotuner.torch.op_definition import define_pair, refuse_grad
 
 
 def define_fused(library: Any, pack: Pack, entry: PackOp) -> None:

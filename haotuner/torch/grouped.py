@@ -8,8 +8,8 @@ import torch
 
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
-from haotuner.torch.defining import define_pair, refuse_grad
-from haotuner.torch.placed import PlacedCall
+from haotuner.torch.device_layer import PlacedCall
+from haotuner.torch.op_definition import define_pair, refuse_grad
 from haotuner.words.op import Op
 
 

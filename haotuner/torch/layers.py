@@ -9,8 +9,8 @@ import torch
 
 from haotuner.torch.attention import unserved
 from haotuner.torch.convolution import DTYPES, KINDS, LAYERS, dtype_word, prefers_last, reason_of, spec_of
+from haotuner.torch.device_layer import PlacedLayer
 from haotuner.torch.layer import PackedLinear
-from haotuner.torch.placed import PlacedLayer
 from haotuner.torch.weights import PackedWeight
 
 SERVED = (PackedLinear, PlacedLayer)

@@ -9,7 +9,7 @@ import torch
 
 from haotuner.errors import UsageError
 from haotuner.runtime.pack import Pack
-from haotuner.torch.defining import is_recorded, refuse_grad
+from haotuner.torch.op_definition import is_recorded, refuse_grad
 from haotuner.torch.ops import array_of, tensor_of
 
 

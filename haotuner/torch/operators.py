@@ -9,10 +9,10 @@ import torch
 
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOperand
+from haotuner.runtime.device_operator import PlacedOperator
+from haotuner.runtime.multi_output import SeveralOutputs
 from haotuner.runtime.operator import Operator
-from haotuner.runtime.placed_operator import PlacedOperator
-from haotuner.runtime.several import SeveralOutputs
-from haotuner.torch.defining import define_group, define_pair, refuse_grad
+from haotuner.torch.op_definition import define_group, define_pair, refuse_grad
 
 
 def define_operator(library: Any, op: Operator) -> None:

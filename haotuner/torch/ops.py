@@ -16,23 +16,23 @@ from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import LAYERS
 from haotuner.runtime.arena import Arena
+from haotuner.runtime.call_errors import REFUSED
 from haotuner.runtime.convolution import Convolution, packed_of
 from haotuner.runtime.dense import DenseOp
+from haotuner.runtime.device_product import PlacedProductOp
 from haotuner.runtime.linear import Linear, pack_weight
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.pack import Pack
-from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
-from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.typed import is_typed, numpy_type, typed_weight
 from haotuner.torch import conv_ops
-from haotuner.torch.defining import define_pair, refuse_grad
+from haotuner.torch.device_conv import PlacedConvCall
+from haotuner.torch.device_fused import FusedCall
+from haotuner.torch.device_layer import PlacedCall, define
 from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
+from haotuner.torch.op_definition import define_pair, refuse_grad
 from haotuner.torch.operators import define_operator
-from haotuner.torch.placed import PlacedCall, define
-from haotuner.torch.placed_conv import PlacedConvCall
-from haotuner.torch.placed_fused import FusedCall
 from haotuner.torch.products import define_product
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from haotuner.ops.dtypes import DTYPES
-from haotuner.runtime.placed_product import PlacedProductOp
+from haotuner.runtime.device_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
-from haotuner.torch.defining import define_pair, refuse_grad
+from haotuner.torch.op_definition import define_pair, refuse_grad
 
 _BESIDE = "Tensor? bias=None, Tensor? scale=None, Tensor? mask=None"
 

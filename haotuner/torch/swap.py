@@ -14,12 +14,12 @@ from haotuner.torch.attention import PackedAttention, unserved
 from haotuner.torch.chains import Chains, chains
 from haotuner.torch.comparison import WrongResult, differences, results_of
 from haotuner.torch.convolution import KINDS, PackedConvolution, any_last
+from haotuner.torch.device_layer import PlacedCall, PlacedLayer
 from haotuner.torch.encoder import keep_working, plain_encoders
 from haotuner.torch.folding import unfoldable
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.layers import SERVED, first_spec, layers_of, projection_of, specs_of, why_left
 from haotuner.torch.ops import Registered, share_threads
-from haotuner.torch.placed import PlacedCall, PlacedLayer
 from haotuner.torch.weight_reads import weight_reads
 from haotuner.words.op import Op
 

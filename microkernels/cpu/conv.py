@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from haotuner.microkernels.cpu import dense_demand
 from haotuner.microkernels.cpu.conv_residues import residue_classes, woven_residues
 from haotuner.microkernels.cpu.dense import FP32_BYTES, MAX_TILE_ROWS, TAIL_LANES, tile_program
-from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.epilogue import STEPS
+from haotuner.words.constraint import Laws, Question
 from haotuner.words.demand import Asked, Column, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 

@@ -16,11 +16,11 @@ from haotuner.microkernels.cpu.conv import channels_last
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution, windows
 from haotuner.ops.epilogue import STEPS
+from haotuner.words.constraint import Laws
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.law import Laws
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 

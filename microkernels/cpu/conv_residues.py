@@ -1,4 +1,4 @@
-"""Transposed convolutions whose residues of the stride are rows, or columns, of one product (``kinds/conv_woven.c``)."""
+"""Transposed convolutions whose residues of the stride are rows, or columns, of one product (``conv_transpose_gemm.c``)."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ from haotuner.microkernels.cpu.dense import FP32_BYTES
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import filter_axes, is_convolution, windows
 from haotuner.ops.minimal_filtering import TILES, Axis, fits, growth, points, terms
+from haotuner.words.constraint import Laws, Question
 from haotuner.words.demand import Asked, Demand, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Form, Layout
 from haotuner.words.kernel import MicroKernel, Tile
-from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
 
 UNROLL = 4

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from haotuner.microkernels.cpu import dense_demand, dense_laws
-from haotuner.microkernels.cpu.dense_laws import SPARSE, SPARSE_BYTES
+from haotuner.microkernels.cpu import dense_constraints, dense_demand
+from haotuner.microkernels.cpu.dense_constraints import SPARSE, SPARSE_BYTES
 from haotuner.microkernels.cpu.epilogue import code_of
 from haotuner.ops.epilogue import STEPS
+from haotuner.words.constraint import Laws
 from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Edge, Footprint, MicroKernel, Tile
-from haotuner.words.law import Laws
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 
@@ -138,7 +138,7 @@ class CpuDense:
 
     def laws(self, op: Op, device: Device) -> Laws:
         """Tiles that the op can fill, few streams, a short loop."""
-        return dense_laws.LAWS
+        return dense_constraints.LAWS
 
     def demand(self, asked: Asked) -> Demand:
         """See ``dense_demand``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS, SPARSE
+from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS, SPARSE
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS, k_block
 from haotuner.words.demand import Asked, Column, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.factor import joined
 from haotuner.generate.in_place import in_place
 from haotuner.generate.kinds import graph_of, has_graph
+from haotuner.generate.multi_stage import Stages
+from haotuner.generate.rfactor import joined
 from haotuner.generate.schedule import (
     FOLDS,
     Plan,
@@ -31,15 +32,14 @@ from haotuner.generate.schedule import (
     turnable,
 )
 from haotuner.generate.space import SLICES, Space
-from haotuner.generate.staged import Stages
 from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated_demand import Levels, count, counts_of
 from haotuner.ops.kind import OpKind, Options
+from haotuner.words.constraint import Laws
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.law import Laws
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.emit import AnyPlan
-from haotuner.generate.moved import Level, Moved
-from haotuner.generate.online_counts import counted, estimated, of_one_point
-from haotuner.generate.online_schedule import OnlinePlan
+from haotuner.generate.memory_traffic import Level, Moved
+from haotuner.generate.online_softmax_counts import counted, estimated, of_one_point
+from haotuner.generate.online_softmax_schedule import OnlinePlan
+from haotuner.generate.op_counter import Loop, register_bytes, tally
 from haotuner.generate.schedule import Plan, merged_sizes, planned
-from haotuner.generate.tally import Loop, register_bytes, tally
 from haotuner.hw_profiles.typical import typical
 from haotuner.words.demand import Asked, Counted
 from haotuner.words.device import Device

@@ -9,7 +9,7 @@ from haotuner.errors import UsageError
 from haotuner.generate.emit import AnyPlan
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import NUMPY_NAMES
-from haotuner.microkernels.cpu.turning import turned
+from haotuner.microkernels.cpu.register_transpose import turned
 from haotuner.microkernels.cpu.vector_math import VectorMath
 from haotuner.ops.functions import COMPARISONS
 

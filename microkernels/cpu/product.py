@@ -15,11 +15,11 @@ from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product_demand import MOST_ROWS
 from haotuner.microkernels.cpu.product_tile import FP32_BYTES, tile_program
 from haotuner.ops.batch_matmul import BATCH_MATMUL
+from haotuner.words.constraint import Laws, Question
 from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 

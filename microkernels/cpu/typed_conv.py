@@ -14,7 +14,7 @@ from typing import Any
 from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.cpu.conv import CpuConv, of_group
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect, is_direct
-from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed import MAX_ROWS, UNROLLS, WORDS, serves_type, typed_name, typed_params
 from haotuner.ops.convolution import is_convolution

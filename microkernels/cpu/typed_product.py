@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 from haotuner.microkernels.cpu import amx, product_demand
-from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import MAX_ROWS, WORDS, serves_type, typed_name, typed_params
+from haotuner.words.constraint import Laws, Question
 from haotuner.words.demand import Asked, Demand
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
 
 LEAST_SUMS = 8  # vectors: fewer leave the multiply-adders waiting for their own results

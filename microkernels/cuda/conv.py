@@ -22,11 +22,11 @@ from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, PHASE_FAMILIES
 from haotuner.microkernels.cuda.fused import fused, stepped, steps_of
 from haotuner.ops.convolution import is_convolution, lies_as_columns
 from haotuner.ops.epilogue import STEPS
+from haotuner.words.constraint import Law, Laws, Question
 from haotuner.words.demand import Asked, Column, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.law import Law, Laws, Question
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic

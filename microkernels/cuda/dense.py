@@ -16,17 +16,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-from haotuner.microkernels.cuda import dense_demand, dense_laws
+from haotuner.microkernels.cuda import dense_constraints, dense_demand
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.fused import fused, stepped, steps_of
 from haotuner.microkernels.cuda.launch import Launch, Map
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS
+from haotuner.words.constraint import Laws
 from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.law import Laws
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 
@@ -235,7 +235,7 @@ class CudaDense(ABC):
 
     def laws(self, op: Op, device: Device) -> Laws:
         """Whole memory transactions, and tiles that the op and its traffic can fill."""
-        return dense_laws.LAWS
+        return dense_constraints.LAWS
 
     def demand(self, asked: Asked) -> Demand:
         """See ``dense_demand``."""

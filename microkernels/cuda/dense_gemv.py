@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from haotuner.microkernels.cuda import pieces
+from haotuner.microkernels.cuda import device_calls
 from haotuner.microkernels.cuda.dense import (
     TVM_DTYPES,
     WARP,
@@ -119,7 +119,7 @@ def _program(kernel: MicroKernel, dtype: str, threads: int, blocks: int) -> Any:
     bm, bn, _, c, wn, wk, v, *_ = (value for _, value in kernel.params)
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
     function, across = ("ht_gemv_kn", c // v) if kn else ("ht_gemv", c)
-    gemv = f"{function}<{pieces.ELEMENT_TYPES[dtype]}, {bm}, {across}, {wn}, {wk}, {v}>"
+    gemv = f"{function}<{device_calls.ELEMENT_TYPES[dtype]}, {bm}, {across}, {wn}, {wk}, {v}>"
 
     @T.prim_func
     def program(x_arg: T.handle, w_arg: T.handle):
@@ -134,10 +134,10 @@ def _program(kernel: MicroKernel, dtype: str, threads: int, blocks: int) -> Any:
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])  # noqa: F841
         tile = T.alloc_local([2], "int32")
-        T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        T.evaluate(device_calls.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         pool = T.SMEMPool()
         parts = pool.alloc((wk * bm * bn,), "float32", align=128)
         pool.commit()
-        T.evaluate(pieces.call(T, gemv, parts.ptr_to([0]), tile[0] * bm, tile[1] * bn))
+        T.evaluate(device_calls.call(T, gemv, parts.ptr_to([0]), tile[0] * bm, tile[1] * bn))
 
     return program

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from haotuner.microkernels.cuda import dense_laws, pieces
+from haotuner.microkernels.cuda import dense_constraints, device_calls
 from haotuner.microkernels.cuda.dense import (
     TVM_DTYPES,
     WARP,
@@ -29,9 +29,9 @@ from haotuner.microkernels.cuda.dense import (
 )
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
+from haotuner.words.constraint import Laws
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.law import Laws
 from haotuner.words.op import Op
 
 WARP_GRIDS = ((1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (2, 4), (4, 2))  # 2 to 8 warps; one warp cannot hide its loads
@@ -68,7 +68,7 @@ def _elements_of(dtype: str, signs: str) -> _Elements:
         return _Elements(dtype="uint16", mma=mma, sums="uint32", stored="ht_store_byte_fragments<")
     named = {"fp16": "f16", "bf16": "bf16"}[dtype]
     mma = f"mma.sync.aligned.m16n8k16.row.col.f32.{named}.{named}.f32"
-    stored = f"ht_store_fragments<{pieces.ELEMENT_TYPES[TVM_DTYPES[dtype]]}, "
+    stored = f"ht_store_fragments<{device_calls.ELEMENT_TYPES[TVM_DTYPES[dtype]]}, "
     return _Elements(dtype=TVM_DTYPES[dtype], mma=mma, sums="float32", stored=stored)
 
 
@@ -131,7 +131,9 @@ class CudaMma(CudaDense):
             addresses += CORNER_REGISTERS * -(-kernel["bm"] * kernel["bk"] // copied) + TAP_REGISTERS
         return Footprint(
             registers_per_thread=self.registers(accumulators + fragments + addresses),
-            shared_bytes=max(kernel["st"] * stage * self.bytes_per_element(), pieces.staged_bytes(threads // WARP, columns)),
+            shared_bytes=max(
+                kernel["st"] * stage * self.bytes_per_element(), device_calls.staged_bytes(threads // WARP, columns)
+            ),
             threads=threads,
         )
 
@@ -169,8 +171,8 @@ class CudaMma(CudaDense):
         """No large tiles of a warp with a short step; on Hopper none at all where wgmma computes the op."""
         by_wgmma = CudaWgmma(self.name, self.dtype, grouped=self.grouped)
         may = self.dtype != "int8" and by_wgmma.suits(device) and by_wgmma.serves(op)
-        beside = dense_laws.BESIDE_WGMMA if may else ()
-        return *dense_laws.MMA_LAWS, *beside
+        beside = dense_constraints.BESIDE_WGMMA if may else ()
+        return *dense_constraints.MMA_LAWS, *beside
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W)``."""
@@ -211,7 +213,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
 
     def in_tile(row: Any, column: Any, width: int) -> Any:
         """Bytes from the begin of a tile: indices in elements would cost a shift for each address."""
-        chunk = pieces.swizzled_chunk(T, row, column, width)
+        chunk = device_calls.swizzled_chunk(T, row, column, width)
         return row * (width * 2) + T.shift_left(chunk, 4) + T.bitwise_and(column, 7) * 2
 
     @T.prim_func
@@ -232,7 +234,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
         tile = T.alloc_local([2], "int32")
-        T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        T.evaluate(device_calls.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         m0: T.int32 = tile[0] * bm  # written out where they are used, the division would run in the main loop
         n0: T.int32 = tile[1] * bn
         warp: T.let = T.truncdiv(thread, WARP)
@@ -247,8 +249,8 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
         sums = T.alloc_local([mt * nt * 4], of.sums)
         xf = T.alloc_local([2 * mt * 4], "uint32")
         wr = T.alloc_local([2 * nt * 2], "uint32")
-        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
-        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
+        first: T.int32 = device_calls.first_step(T, T.truncdiv(k + (bk - 1), bk))
+        last: T.int32 = device_calls.last_step(T, T.truncdiv(k + (bk - 1), bk))
         # Of the step that is loaded next: elements from the operands' begin to the tiles', and what is left of k.
         x_from = T.alloc_local([5 + 3 * seen if windows else 1], "int32")  # of windows the tap, then corners
         w_from = T.alloc_local([1], "int32")
@@ -284,7 +286,9 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
         if windows:
             for i in T.unroll(seen):
                 its = T.meta_var(piece(i, thread, bk))
-                T.evaluate(pieces.call(T, f"ht_window_corner<{packed}, false>", x_from.ptr_to([5 + 3 * i]), m0 + its[0]))
+                T.evaluate(
+                    device_calls.call(T, f"ht_window_corner<{packed}, false>", x_from.ptr_to([5 + 3 * i]), m0 + its[0])
+                )
             for i in T.unroll(5):
                 x_from[i] = 0
 
@@ -295,7 +299,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                 its = T.meta_var(piece(i, thread, bk))
                 spot = T.meta_var(x_from.ptr_to([5 + 3 * i]))
                 inside = T.meta_var(
-                    pieces.call(T, f"ht_window_inside<{packed}, false>", spot, x_from.ptr_to([0]), gives="bool")
+                    device_calls.call(T, f"ht_window_inside<{packed}, false>", spot, x_from.ptr_to([0]), gives="bool")
                 )
                 if i * threads + thread < bm * bk // v:
                     T.ptx[copy](
@@ -304,7 +308,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                         v * 2,
                         T.if_then_else(inside, T.uint32(v * 2), T.uint32(0)),
                     )
-            T.evaluate(pieces.call(T, f"ht_window_next<{packed}, false>", x_from.ptr_to([0]), bk))
+            T.evaluate(device_calls.call(T, f"ht_window_next<{packed}, false>", x_from.ptr_to([0]), bk))
 
         @T.inline
         def load_stage(place):
@@ -331,20 +335,20 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
             for i in T.unroll(mt):
                 r = T.meta_var(T.truncdiv(lane, 16) * 8 + T.truncmod(lane, 8))
                 c = T.meta_var(warp_m + i * 16 + T.truncmod(T.truncdiv(lane, 8), 2) * 8)
-                x_reads[i] = pieces.held(T, in_tile(r, c, bm))
+                x_reads[i] = device_calls.held(T, in_tile(r, c, bm))
         else:
             for kk in T.unroll(ksteps):
                 r = T.meta_var(warp_m + T.truncmod(lane, 16))
-                x_reads[kk] = pieces.held(T, in_tile(r, kk * 16 + T.truncdiv(lane, 16) * 8, bk))
+                x_reads[kk] = device_calls.held(T, in_tile(r, kk * 16 + T.truncdiv(lane, 16) * 8, bk))
         if kn:
             for j in T.unroll(nt // 2):
                 c = T.meta_var(warp_n + j * 16 + T.truncdiv(lane, 16) * 8)
-                w_reads[j] = pieces.held(T, x_bytes + in_tile(T.truncmod(lane, 16), c, bn))
+                w_reads[j] = device_calls.held(T, x_bytes + in_tile(T.truncmod(lane, 16), c, bn))
         else:
             for kk in T.unroll(ksteps):
                 r = T.meta_var(warp_n + T.truncdiv(lane, 16) * 8 + T.truncmod(lane, 8))
                 c = T.meta_var(kk * 16 + T.truncmod(T.truncdiv(lane, 8), 2) * 8)
-                w_reads[kk] = pieces.held(T, x_bytes + in_tile(r, c, bk))
+                w_reads[kk] = device_calls.held(T, x_bytes + in_tile(r, c, bk))
 
         @T.inline
         def fragments(place, kk, half):
@@ -384,12 +388,12 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
             at_stage = T.if_then_else(at_stage == (st - 1) * stage_bytes, 0, at_stage + stage_bytes)
         T.ptx.cp.async_.wait_group(0)
         T.cuda.cta_sync()  # the ring is free: sums go through it
-        again: T.int32 = pieces.thread_again(T)
-        block_again: T.int32 = pieces.block_again(T)
+        again: T.int32 = device_calls.thread_again(T)
+        block_again: T.int32 = device_calls.block_again(T)
         at = T.alloc_local([2], "int32")
-        T.evaluate(pieces.find_tile(T, at, block_again, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        T.evaluate(device_calls.find_tile(T, at, block_again, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         T.evaluate(
-            pieces.call(
+            device_calls.call(
                 T, f"{of.stored}{mt}, {columns}, 16>",
                 sums.ptr_to([0]), ring.ptr_to([0]), T.truncdiv(again, WARP),
                 at[0] * bm + T.truncdiv(again, wn * WARP) * rows,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from haotuner.microkernels.cuda import pieces
+from haotuner.microkernels.cuda import device_calls
 from haotuner.microkernels.cuda.dense import (
     TVM_DTYPES,
     WARP,
@@ -85,7 +85,7 @@ class CudaMmaTuring(CudaMma):
         registers = rows * columns // WARP + fragments + self.held(kernel) + ADDRESS_REGISTERS
         return Footprint(
             registers_per_thread=self.registers(registers),
-            shared_bytes=max(buffers, pieces.staged_bytes(threads // WARP, columns)),
+            shared_bytes=max(buffers, device_calls.staged_bytes(threads // WARP, columns)),
             threads=threads,
         )
 
@@ -119,13 +119,13 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
     mt, nt, ksteps = rows // 16, columns // 8, bk // 16  # fragments of a warp, k16 steps of a stage
     held = -(-v // 2)  # registers of one load
     w_rows, w_columns = (bk, bn) if kn else (bn, bk)  # W's tile as it lies in memory
-    element_type = pieces.ELEMENT_TYPES[dtype]
+    element_type = device_calls.ELEMENT_TYPES[dtype]
     mma = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32"
     ldmatrix = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
     ldmatrix_w = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" if kn else ldmatrix
 
     def swizzled(row: Any, column: Any, width: int) -> Any:
-        return pieces.swizzled(T, row, column, width)
+        return device_calls.swizzled(T, row, column, width)
 
     @T.prim_func
     def program(x_arg: T.handle, w_arg: T.handle):
@@ -143,7 +143,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
         tile = T.alloc_local([2], "int32")
-        T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        T.evaluate(device_calls.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         m0: T.let = tile[0] * bm
         n0: T.let = tile[1] * bn
         warp: T.let = T.truncdiv(thread, WARP)
@@ -169,7 +169,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
                 r = T.meta_var(row0 + T.truncdiv(e, width // v))
                 c = T.meta_var(column0 + T.truncmod(e, width // v) * v)
                 T.evaluate(
-                    pieces.call(
+                    device_calls.call(
                         T, f"ht_fetch<{v}>", to.ptr_to([i * held]), flat.ptr_to([r * pitch + c]),
                         T.And(e < height * width // v, T.And(r < row_end, c < column_end)),
                     )
@@ -184,7 +184,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
                 c = T.meta_var(T.truncmod(e, width // v) * v)
                 if e < height * width // v:
                     T.evaluate(
-                        pieces.call(
+                        device_calls.call(
                             T,
                             f"ht_put<{v}>",
                             shared.ptr_to([side, r, swizzled(r, c, width)]),
@@ -228,8 +228,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
 
         for i in T.unroll(mt * nt * 4):
             sums[i] = T.float32(0)
-        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
-        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
+        first: T.int32 = device_calls.first_step(T, T.truncdiv(k + (bk - 1), bk))
+        last: T.int32 = device_calls.last_step(T, T.truncdiv(k + (bk - 1), bk))
         fetch_step(first)
         put_step(0)
         T.cuda.cta_sync()
@@ -250,12 +250,12 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
                             )
             put_step(T.truncmod(step + 1, 2))
             T.cuda.cta_sync()
-        again: T.int32 = pieces.thread_again(T)
-        block_again: T.int32 = pieces.block_again(T)
+        again: T.int32 = device_calls.thread_again(T)
+        block_again: T.int32 = device_calls.block_again(T)
         at = T.alloc_local([2], "int32")
-        T.evaluate(pieces.find_tile(T, at, block_again, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        T.evaluate(device_calls.find_tile(T, at, block_again, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         T.evaluate(
-            pieces.call(
+            device_calls.call(
                 T, f"ht_store_fragments<{element_type}, {mt}, {columns}, 16>",
                 sums.ptr_to([0]), xs.ptr_to([0, 0, 0]), T.truncdiv(again, WARP),
                 at[0] * bm + T.truncdiv(again, wn * WARP) * rows,

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from haotuner.microkernels.cuda import pieces
+from haotuner.microkernels.cuda import device_calls
 from haotuner.microkernels.cuda.dense import (
     WARP,
     CudaDense,
@@ -29,7 +29,7 @@ from haotuner.microkernels.cuda.dense import (
 )
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.simt_elements import Elements, elements_of
-from haotuner.microkernels.cuda.simt_places import BANKS, Places
+from haotuner.microkernels.cuda.simt_layout import BANKS, Places
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -211,7 +211,7 @@ def _program(
         thread = T.thread_id([threads])
         # The tile's row and column; of windows the tap behind them, then corners.
         tile = T.alloc_local([7 + 3 * x_loads if pixels_down else 10 if pixels_across else 2], "int32")
-        T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        T.evaluate(device_calls.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         m0: T.int32 = tile[0] * bm  # written out where they are used, the division would run in the main loop
         n0: T.int32 = tile[1] * bn
         warp: T.let = T.truncdiv(thread, WARP)
@@ -242,18 +242,20 @@ def _program(
                     place_of = T.meta_var(r * (4 * pitch) + c if down else r * pitch + c * 4)
                     there = T.meta_var(T.if_then_else(inside, k - 4 * (r if down else c), 0))
                     T.evaluate(
-                        pieces.call(T, "ht_gather", held.ptr_to([i]), flat.ptr_to([place_of]), pitch if down else 1, there)
+                        device_calls.call(
+                            T, "ht_gather", held.ptr_to([i]), flat.ptr_to([place_of]), pitch if down else 1, there
+                        )
                     )
                 else:
                     source = T.meta_var(flat.ptr_to([(row0 + at[0] + at[1]) * pitch + c]))
-                    T.evaluate(pieces.call(T, f"{of.fetch}<{v}>", held.ptr_to([i * v]), source, inside))
+                    T.evaluate(device_calls.call(T, f"{of.fetch}<{v}>", held.ptr_to([i * v]), source, inside))
 
         if pixels_down:
             for i in T.unroll(x_loads):
                 at = T.meta_var(along_k(thread, i, bk // v))
-                T.evaluate(pieces.call(T, f"ht_window_corner{side}", tile.ptr_to([7 + 3 * i]), m0 + at[0] + at[1]))
+                T.evaluate(device_calls.call(T, f"ht_window_corner{side}", tile.ptr_to([7 + 3 * i]), m0 + at[0] + at[1]))
         if pixels_across:
-            T.evaluate(pieces.call(T, f"ht_window_corner{side}", tile.ptr_to([7]), n0 + T.truncmod(thread, bn)))
+            T.evaluate(device_calls.call(T, f"ht_window_corner{side}", tile.ptr_to([7]), n0 + T.truncmod(thread, bn)))
         if pixels_down or pixels_across:
             for i in T.unroll(5):
                 tile[2 + i] = 0
@@ -265,19 +267,21 @@ def _program(
                 for i in T.unroll(x_loads):
                     at = T.meta_var(along_k(thread, i, bk // v))
                     spot = T.meta_var(tile.ptr_to([7 + 3 * i]))
-                    there = T.meta_var(pieces.call(T, f"ht_window_inside{side}", spot, tile.ptr_to([2]), gives="bool"))
+                    there = T.meta_var(device_calls.call(T, f"ht_window_inside{side}", spot, tile.ptr_to([2]), gives="bool"))
                     inside = T.meta_var(T.And(i * threads + thread < bm * bk // v, there))
                     source = T.meta_var(x.ptr_to([tile[7 + 3 * i] + tile[2] + at[2] * v]))
-                    T.evaluate(pieces.call(T, f"{of.fetch}<{v}>", x_next.ptr_to([i * v]), source, inside))
+                    T.evaluate(device_calls.call(T, f"{of.fetch}<{v}>", x_next.ptr_to([i * v]), source, inside))
             else:
                 there = T.meta_var(
-                    pieces.call(T, f"ht_window_inside{side}", tile.ptr_to([7]), tile.ptr_to([2]), gives="bool")
+                    device_calls.call(T, f"ht_window_inside{side}", tile.ptr_to([7]), tile.ptr_to([2]), gives="bool")
                 )
                 for i in T.unroll(w_loads):
                     channel = T.meta_var(T.truncdiv(thread, bn) + i * (threads // bn))
                     source = T.meta_var(wf.ptr_to([tile[7] + tile[2] + channel * w_stride]))
-                    T.evaluate(pieces.call(T, f"{of.fetch}<1>", w_next.ptr_to([i]), source, T.And(channel < bk, there)))
-            T.evaluate(pieces.call(T, f"ht_window_next{side}", tile.ptr_to([2]), bk))
+                    T.evaluate(
+                        device_calls.call(T, f"{of.fetch}<1>", w_next.ptr_to([i]), source, T.And(channel < bk, there))
+                    )
+            T.evaluate(device_calls.call(T, f"ht_window_next{side}", tile.ptr_to([2]), bk))
 
         @T.inline
         def fetch_step(step):
@@ -327,13 +331,13 @@ def _program(
 
         for i in T.unroll(tm * tn):
             sums[i] = T.Cast(dtype, 0)
-        first: T.int32 = pieces.first_step(T, T.truncdiv(depth + (bk - 1), bk))
-        last: T.int32 = pieces.last_step(T, T.truncdiv(depth + (bk - 1), bk))
+        first: T.int32 = device_calls.first_step(T, T.truncdiv(depth + (bk - 1), bk))
+        last: T.int32 = device_calls.last_step(T, T.truncdiv(depth + (bk - 1), bk))
         fetch_step(first)
         put_step(0)
         T.cuda.cta_sync()
         if twice:
-            T.evaluate(pieces.unroll(T, 2))  # the two buffers' addresses become constants
+            T.evaluate(device_calls.unroll(T, 2))  # the two buffers' addresses become constants
         for step in T.serial(last - first):
             fetch_step(first + step + 1)  # past the end it fetches zeros or the next share's, which nobody reads
             for kk in T.unroll(bk):
@@ -353,13 +357,13 @@ def _program(
                 for i in T.unroll(tm):
                     for j in T.unroll(tn):
                         if of_bytes:
-                            sums[i * tn + j] = pieces.call(T, of.dot, xf[i], wr[j], sums[i * tn + j], gives=dtype)
+                            sums[i * tn + j] = device_calls.call(T, of.dot, xf[i], wr[j], sums[i * tn + j], gives=dtype)
                         else:
                             sums[i * tn + j] = sums[i * tn + j] + xf[i] * wr[j]
             put_step(T.truncmod(step + 1, 2))
             T.cuda.cta_sync()
         T.evaluate(
-            pieces.call(
+            device_calls.call(
                 T, f"{of.stored}{tm}, {tn}, {row_strip}, {LANE_ROWS * row_strip}, {LANE_COLUMNS * column_strip}>",
                 sums.ptr_to([0]), m0 + row * row_strip, n0 + column * column_strip,
             )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from haotuner.microkernels.cuda import pieces
+from haotuner.microkernels.cuda import device_calls
 from haotuner.microkernels.cuda.dense import (
     SCHEDULER_REGISTERS,
     SCHEDULERS,
@@ -112,7 +112,7 @@ class CudaWgmma(CudaHopper):
         stage = (kernel["bm"] + kernel["bn"]) * K_STEP * self.bytes_per_element() + BARRIER_BYTES
         return Footprint(
             registers_per_thread=self._entry_registers(down, across, kernel["wr"]),
-            shared_bytes=max(kernel["st"] * stage, pieces.staged_bytes(consumers * WARPGROUP // WARP, across)),
+            shared_bytes=max(kernel["st"] * stage, device_calls.staged_bytes(consumers * WARPGROUP // WARP, across)),
             threads=(consumers + 1) * WARPGROUP,
         )
 
@@ -173,7 +173,7 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
     sums_of_slab = SLAB * across // WARPGROUP
     x_bytes, w_bytes = bm * bk * 2, bn * bk * 2
     a_bytes, b_bytes = (w_bytes, x_bytes) if swapped else (x_bytes, w_bytes)
-    element_type = pieces.ELEMENT_TYPES[dtype]
+    element_type = device_calls.ELEMENT_TYPES[dtype]
     element = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     wgmma = f"wgmma.mma_async.sync.aligned.m64n{across}k16.f32.{element}.{element}"
     # A group's place takes registers, too: its sums go through shared memory.
@@ -226,13 +226,13 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
                 T.ptx.mbarrier.init.shared.b64(empty.ptr_to([s]), T.uint32(consumers))
             T.ptx.fence.mbarrier_init.release.cluster()
         tile = T.alloc_local([2], "int32")
-        T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        T.evaluate(device_calls.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         m0: T.int32 = tile[0] * bm
         n0: T.int32 = tile[1] * bn
-        x_row = T.meta_var(m0 + pieces.x_row(T) if grouped else m0)  # in the map of all groups
-        w_row = T.meta_var(pieces.w_row(T) if grouped else 0)
-        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
-        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
+        x_row = T.meta_var(m0 + device_calls.x_row(T) if grouped else m0)  # in the map of all groups
+        w_row = T.meta_var(device_calls.w_row(T) if grouped else 0)
+        first: T.int32 = device_calls.first_step(T, T.truncdiv(k + (bk - 1), bk))
+        last: T.int32 = device_calls.last_step(T, T.truncdiv(k + (bk - 1), bk))
 
         @T.inline
         def load_stage(slot, at_k):
@@ -252,7 +252,7 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
             # Who made the barriers need not wait for anybody to fill the ring.
             for s in T.serial(T.min(last - first, st)):
                 load_stage(s, (first + s) * bk)
-        warp: T.int32 = pieces.warp(T)  # descriptors come of it, and so stay in uniform registers
+        warp: T.int32 = device_calls.warp(T)  # descriptors come of it, and so stay in uniform registers
         T.cuda.cta_sync()
         if thread < WARPGROUP:  # the producer warpgroup
             T.ptx["setmaxnreg.dec.sync.aligned.u32"](PRODUCER_REGISTERS)
@@ -260,7 +260,7 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
                 slot: T.int32 = 0
                 phase: T.int32 = 0
                 T.evaluate(
-                    pieces.unroll(T, 4)
+                    device_calls.unroll(T, 4)
                 )  # as nvcc does of itself; NVRTC, which does it twice, lost 5 to 12 % on short sums
                 for step in T.serial(last - first - st):
                     T.cuda.mbarrier_wait(empty.ptr_to([slot]), phase)
@@ -283,9 +283,9 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
             before: T.int32 = 0
             x_rows = T.meta_var(xs.ptr_to([0, 0 if swapped else group * (SLAB * wr), 0]))
             w_rows = T.meta_var(ws.ptr_to([0, group * (SLAB * wr * bk) if swapped else 0]))
-            a_low[0] = pieces.call(T, "ht_descriptor_low", w_rows if swapped else x_rows, a_leading, gives="uint32")
-            b_low[0] = pieces.call(T, "ht_descriptor_low", x_rows if swapped else w_rows, b_leading, gives="uint32")
-            T.evaluate(pieces.unroll(T, 2))  # once, ptxas keeps some tiles' descriptors out of uniform registers
+            a_low[0] = device_calls.call(T, "ht_descriptor_low", w_rows if swapped else x_rows, a_leading, gives="uint32")
+            b_low[0] = device_calls.call(T, "ht_descriptor_low", x_rows if swapped else w_rows, b_leading, gives="uint32")
+            T.evaluate(device_calls.unroll(T, 2))  # once, ptxas keeps some tiles' descriptors out of uniform registers
             for step in T.serial(last - first):
                 T.cuda.mbarrier_wait(full.ptr_to([at]), turn)
                 T.ptx.wgmma.fence.sync.aligned()
@@ -293,14 +293,14 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
                     for r in T.unroll(wr):
                         T.ptx[wgmma](
                             *[sums[r * sums_of_slab + q] for q in range(sums_of_slab)],
-                            pieces.call(
+                            device_calls.call(
                                 T,
                                 "ht_descriptor",
                                 a_low[0] + T.Cast("uint32", at * (a_bytes // 16) + (r * SLAB * 128 // 16 + kk * next_a)),
                                 64,
                                 gives="uint64",
                             ),
-                            pieces.call(
+                            device_calls.call(
                                 T,
                                 "ht_descriptor",
                                 b_low[0] + T.Cast("uint32", at * (b_bytes // 16) + kk * next_b),
@@ -327,7 +327,7 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
                 group * (SLAB * wr) + T.truncmod(warp, 4) * 16
             )  # where the warp's rows of the first slab begin
             T.evaluate(
-                pieces.call(
+                device_calls.call(
                     T, f"{store}<{element_type}, {wr}, {across}, {SLAB}, {consumers * WARPGROUP}{at_once}>",
                     sums.ptr_to([0]), xs.ptr_to([0, 0, 0]), warp - WARPGROUP // WARP,
                     m0 if swapped else m0 + below, n0 + below if swapped else n0,

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from haotuner.microkernels.cuda import pieces
+from haotuner.microkernels.cuda import device_calls
 from haotuner.microkernels.cuda.dense import (
     SCHEDULER_REGISTERS,
     SCHEDULERS,
@@ -70,7 +70,7 @@ class CudaWgmmaWindows(CudaHopper):
         threads = _threads(bm, wr)
         return Footprint(
             registers_per_thread=self.registers(self._wanted(bm, bn, wr)),
-            shared_bytes=max(self._ring(bm, bn, kernel["st"]), pieces.staged_bytes(threads // WARP, bn)),
+            shared_bytes=max(self._ring(bm, bn, kernel["st"]), device_calls.staged_bytes(threads // WARP, bn)),
             threads=threads,
         )
 
@@ -131,7 +131,7 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
 
     def in_tile(row: Any, column: Any) -> Any:
         """Bytes from the begin of a tile."""
-        return row * (bk * 2) + T.shift_left(pieces.swizzled_chunk(T, row, column, bk), 4)
+        return row * (bk * 2) + T.shift_left(device_calls.swizzled_chunk(T, row, column, bk), 4)
 
     @T.prim_func
     def program(x_arg: T.handle, w_arg: T.handle):
@@ -150,7 +150,7 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
         tile = T.alloc_local([2], "int32")
-        T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        T.evaluate(device_calls.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         m0: T.int32 = tile[0] * bm
         n0: T.int32 = tile[1] * bn
         pool = T.SMEMPool()
@@ -164,7 +164,7 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
         left[0] = k
         for i in T.unroll(seen):
             its = T.meta_var(piece(i, thread))
-            T.evaluate(pieces.call(T, "ht_window_corner<1, false>", x_from.ptr_to([5 + 3 * i]), m0 + its[0]))
+            T.evaluate(device_calls.call(T, "ht_window_corner<1, false>", x_from.ptr_to([5 + 3 * i]), m0 + its[0]))
         for i in T.unroll(5):
             x_from[i] = 0
 
@@ -174,14 +174,16 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
             for i in T.unroll(seen):
                 its = T.meta_var(piece(i, thread))
                 spot = T.meta_var(x_from.ptr_to([5 + 3 * i]))
-                inside = T.meta_var(pieces.call(T, "ht_window_inside<1, false>", spot, x_from.ptr_to([0]), gives="bool"))
+                inside = T.meta_var(
+                    device_calls.call(T, "ht_window_inside<1, false>", spot, x_from.ptr_to([0]), gives="bool")
+                )
                 T.ptx[copy](
                     ring.ptr_to([place + in_tile(its[0], its[1])]),
                     x.ptr_to([x_from[5 + 3 * i] + x_from[0] + its[1]]),
                     v * 2,
                     T.if_then_else(inside, T.uint32(v * 2), T.uint32(0)),
                 )
-            T.evaluate(pieces.call(T, "ht_window_next<1, false>", x_from.ptr_to([0]), bk))
+            T.evaluate(device_calls.call(T, "ht_window_next<1, false>", x_from.ptr_to([0]), bk))
             for i in T.unroll(of_w):
                 its = T.meta_var(piece(i, thread))
                 inside = T.meta_var(T.And(n0 + its[0] < n, its[1] < left[0]))
@@ -195,7 +197,7 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
             w_from[0] = w_from[0] + bk
             left[0] = left[0] - bk
 
-        warp: T.int32 = pieces.warp(T)  # descriptors come of it, and so stay in uniform registers
+        warp: T.int32 = device_calls.warp(T)  # descriptors come of it, and so stay in uniform registers
         group: T.let = T.truncdiv(warp, WARPGROUP // WARP)
         sums = T.alloc_local([wr * sums_of_slab], "float32")
         a_low = T.alloc_local([1], "uint32")
@@ -203,8 +205,8 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
         for i in T.unroll(wr * sums_of_slab):
             sums[i] = T.float32(0)
         # Descriptors of the 128-byte swizzle, in units of 16 bytes: groups of 8 rows are 64 apart, the next k16 is 2 on.
-        a_low[0] = pieces.call(T, "ht_descriptor_low", ring.ptr_to([group * (SLAB * wr * bk * 2)]), 1, gives="uint32")
-        b_low[0] = pieces.call(T, "ht_descriptor_low", ring.ptr_to([x_bytes]), 1, gives="uint32")
+        a_low[0] = device_calls.call(T, "ht_descriptor_low", ring.ptr_to([group * (SLAB * wr * bk * 2)]), 1, gives="uint32")
+        b_low[0] = device_calls.call(T, "ht_descriptor_low", ring.ptr_to([x_bytes]), 1, gives="uint32")
         for s in T.unroll(st - 1):
             load_stage(s * stage_bytes)
             T.ptx.cp.async_.commit_group()
@@ -220,14 +222,14 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
                 for r in T.unroll(wr):
                     T.ptx[wgmma](
                         *[sums[r * sums_of_slab + q] for q in range(sums_of_slab)],
-                        pieces.call(
+                        device_calls.call(
                             T,
                             "ht_descriptor",
                             a_low[0] + T.Cast("uint32", at * (stage_bytes // 16) + (r * SLAB * 128 // 16 + kk * 2)),
                             64,
                             gives="uint64",
                         ),
-                        pieces.call(
+                        device_calls.call(
                             T,
                             "ht_descriptor",
                             b_low[0] + T.Cast("uint32", at * (stage_bytes // 16) + kk * 2),
@@ -252,8 +254,8 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
         T.cuda.cta_sync()  # the ring is free: sums go through it
         below = T.meta_var(group * (SLAB * wr) + T.truncmod(warp, 4) * 16)  # where the warp's rows of the first slab begin
         T.evaluate(
-            pieces.call(
-                T, f"ht_store_fragments<{pieces.ELEMENT_TYPES[dtype]}, {wr}, {bn}, {SLAB}>",
+            device_calls.call(
+                T, f"ht_store_fragments<{device_calls.ELEMENT_TYPES[dtype]}, {wr}, {bn}, {SLAB}>",
                 sums.ptr_to([0]), ring.ptr_to([0]), warp, m0 + below, n0,
             )
         )  # fmt: skip

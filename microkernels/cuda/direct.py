@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from haotuner.microkernels.cuda.dense import sm_number
+from haotuner.microkernels.cuda.device_calls import ELEMENT_TYPES
 from haotuner.microkernels.cuda.fused import fused
 from haotuner.microkernels.cuda.launch import Launch
-from haotuner.microkernels.cuda.pieces import ELEMENT_TYPES
 from haotuner.ops.convolution import Window, is_convolution, windows
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS
+from haotuner.words.constraint import Laws
 from haotuner.words.demand import Asked, Demand, Expectation, Tiles, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.law import Laws
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 

@@ -21,7 +21,7 @@ from haotuner.generate.space import Space
 from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated import FP32_BYTES, CpuGenerated
 from haotuner.microkernels.cpu.generated_demand import counts_of
-from haotuner.microkernels.cpu.online import CpuOnline
+from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
 from haotuner.microkernels.cuda.generated_kernel import kernel_text
 from haotuner.microkernels.cuda.generated_parts import Parts

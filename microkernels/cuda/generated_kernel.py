@@ -12,17 +12,17 @@ from pathlib import Path
 
 from haotuner.errors import UsageError
 from haotuner.generate.emit import AnyPlan, emit
-from haotuner.generate.online_parts import emit_join, emit_part
-from haotuner.generate.online_schedule import ON_UNITS, OnlinePlan
-from haotuner.generate.online_tensor import resident
-from haotuner.generate.online_tiles import Part
+from haotuner.generate.multi_stage import emit_stage
+from haotuner.generate.online_softmax_parts import emit_join, emit_part
+from haotuner.generate.online_softmax_schedule import ON_UNITS, OnlinePlan
+from haotuner.generate.online_softmax_tensor import resident
+from haotuner.generate.online_softmax_tiles import Part
 from haotuner.generate.schedule import Plan, levels_of_folds, shareable
-from haotuner.generate.staged import emit_stage
+from haotuner.microkernels.cuda.device_calls import DEVICE
 from haotuner.microkernels.cuda.generated_parts import PART, prologue
 from haotuner.microkernels.cuda.generated_program import FLAT, WARP, CudaText
 from haotuner.microkernels.cuda.generated_words import Code
-from haotuner.microkernels.cuda.online_tensor import join_lines, tensor_body
-from haotuner.microkernels.cuda.pieces import DEVICE
+from haotuner.microkernels.cuda.online_softmax_tensor import join_lines, tensor_body
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
 ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_generated.h"

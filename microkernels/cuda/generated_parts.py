@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from haotuner.generate.factor import joined
+from haotuner.generate.rfactor import joined
 from haotuner.generate.schedule import Plan, shareable
 from haotuner.graph.extents import Extent, dimension, same
 from haotuner.microkernels.cuda.generated_words import JOINS, Code, said

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.beside import written
 from haotuner.generate.emit import AnyPlan
 from haotuner.generate.expressions import INDEX
-from haotuner.generate.parted import PARTIAL
 from haotuner.generate.schedule import Plan, merges
+from haotuner.generate.sibling_outputs import written
+from haotuner.generate.split_reduction import PARTIAL
 from haotuner.graph.extents import Extent, lowered
 from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
 from haotuner.microkernels.cuda.generated_parts import PART

@@ -25,17 +25,17 @@ from unittest import mock
 
 import numpy as np
 
+from haotuner.backends.cuda.occupancy import resident_blocks
 from haotuner.backends.cuda.processes import building
-from haotuner.backends.cuda.residency import resident_blocks
 from haotuner.backends.index import backend_for
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.laboratory import GoesOn
+from haotuner.measure.measurer import GoesOn
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.index import family_named
 from haotuner.plan.cells import CellTable
 from haotuner.plan.grids import Grid, alone, pairs
 from haotuner.records import open_store
-from haotuner.search.waves import selected
+from haotuner.search.wave_search import selected
 from haotuner.tuning import Task, tune
 from haotuner.words.composition import WHOLE, Composition, sum_parts
 from haotuner.words.device import Device

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.bench.images import Told
-from haotuner.bench.peers.torch_words import expression
+from haotuner.bench.peers.torch_expressions import expression
 from haotuner.files import written_aside
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op

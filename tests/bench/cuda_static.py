@@ -20,7 +20,7 @@ from pathlib import Path
 
 from haotuner.backends.cuda.cubin import read_cubin
 from haotuner.backends.cuda.device_code import Cubin, Programs, build_cubin
-from haotuner.backends.cuda.residency import resident_blocks
+from haotuner.backends.cuda.occupancy import resident_blocks
 from haotuner.backends.cuda.sass import Code, find_nvdisasm, read
 from haotuner.cost.expected import over_traffic
 from haotuner.errors import NothingLegal

@@ -25,7 +25,7 @@ from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.forest import ONE_DEVICE, Settings
 from haotuner.cost.model import Scores
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.lab import Lab
+from haotuner.measure.device_measurer import Lab
 from haotuner.records import open_store
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.words.device import Device

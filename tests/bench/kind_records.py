@@ -18,7 +18,7 @@ from haotuner.backends.index import backend_for
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import start_of
-from haotuner.search.cells import expectation
+from haotuner.search.grid_search import expectation
 from haotuner.search.task import Task
 from haotuner.select.funnel import select
 from haotuner.words.op import Op

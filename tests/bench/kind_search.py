@@ -23,9 +23,9 @@ from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.model import CostModel
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import start_of
-from haotuner.measure.lab import Lab
+from haotuner.measure.device_measurer import Lab
 from haotuner.records import open_store
-from haotuner.search.cells import expectation, predicted_us
+from haotuner.search.grid_search import expectation, predicted_us
 from haotuner.search.task import Task
 from haotuner.select.funnel import select
 from haotuner.words.composition import SERIAL, Composition

@@ -20,14 +20,14 @@ import numpy as np
 import haotuner
 from haotuner.graph.graph import Graph
 from haotuner.importing.read import read
+from haotuner.model_check import drawn_inputs, name_of
 from haotuner.orchestrate import tasks
 from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Loops
+from haotuner.orchestrate.dim_ranges import requests, spans_of
+from haotuner.orchestrate.greedy_fusion import Loops
+from haotuner.orchestrate.ilp_partition import Exact
 from haotuner.orchestrate.layout import LAYOUTS
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.spans import requests, spans_of
-from haotuner.whole_model import drawn_inputs, name_of
 
 REQUESTS, TURNS = 6, 12
 

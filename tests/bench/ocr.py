@@ -25,7 +25,7 @@ import numpy as np
 
 from haotuner.bench.contender import OURS, Setting
 from haotuner.bench.environment import child_environment
-from haotuner.bench.turns import Turns, greetings
+from haotuner.bench.exclusive_runner import Turns, greetings
 from haotuner.isolate.answers import Job
 from haotuner.isolate.child import Child
 from haotuner.isolate.program import Program

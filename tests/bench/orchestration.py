@@ -26,11 +26,11 @@ from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.read import read
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Greedy, Loops, Step
-from haotuner.orchestrate.measured import Measured
-from haotuner.orchestrate.spans import requests, spans_of
-from haotuner.orchestrate.written import source_of, written
+from haotuner.orchestrate.dim_ranges import requests, spans_of
+from haotuner.orchestrate.executable import source_of, written
+from haotuner.orchestrate.greedy_fusion import Greedy, Loops, Step
+from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.profiled_costs import Measured
 from haotuner.runtime.schedule import Schedule
 
 REQUESTS = 6

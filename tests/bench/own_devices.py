@@ -17,16 +17,16 @@ import numpy as np
 
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.lab import Lab
+from haotuner.measure.device_measurer import Lab
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import open_store
-from haotuner.search.book import expectation
+from haotuner.search.observations import expectation
 from haotuner.search.probes import probe
 from haotuner.select.funnel import select
 from haotuner.select.limits import laws_of, question
+from haotuner.words.constraint import refusals
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
-from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from haotuner.words.shape import ShapeRange
 from haotuner.words.traffic import Traffic

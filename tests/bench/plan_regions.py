@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from haotuner.importing.read import read
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Loops, Step, Way
-from haotuner.orchestrate.measured import Measured
-from haotuner.orchestrate.spans import requests, spans_of
+from haotuner.orchestrate.dim_ranges import requests, spans_of
+from haotuner.orchestrate.greedy_fusion import Loops, Step, Way
+from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.profiled_costs import Measured
+from haotuner.orchestrate.specializations import Choice, ways_of
 from haotuner.orchestrate.tasks import PRICED
-from haotuner.orchestrate.ways import Choice, ways_of
 from tests.bench.orchestration import timed_us
 
 WAYS_S = 60.0  # for timing what plans of single requests want, beside --seconds

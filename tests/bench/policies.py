@@ -24,7 +24,7 @@ from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.generate.space import Point, Space
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.lab import Lab
+from haotuner.measure.device_measurer import Lab
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.index import families_for
 from haotuner.records import open_store

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from haotuner.generate.moved import Level, Moved
+from haotuner.generate.memory_traffic import Level, Moved
+from haotuner.generate.op_counter import tally
 from haotuner.generate.schedule import planned
 from haotuner.generate.space import Point, Space
-from haotuner.generate.tally import tally
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.search.policies.index import POLICIES
@@ -32,14 +32,14 @@ def product(g: GraphBuilder) -> str:
 GROUPS = {  # a group, sizes, a cache: the space's programs differ in what they move over its edge
     "product + relu": (Space(made(product), 16), {"m": 192, "n": 256, "k": 640}, Level(1 << 17, 16)),
     "softmax": (
-        Space(made(lambda g: composites.softmax(g, g.input("x", (M, N)))), 16), {"m": 64, "n": 4096}, Level(1 << 13, 16),
+        Space(made(lambda g: decompositions.softmax(g, g.input("x", (M, N)))), 16), {"m": 64, "n": 4096}, Level(1 << 13, 16),
     ),
     "sum of few long rows, two workers": (
         Space(made(lambda g: g.add("reduce", g.input("x", (M, N)), how="sum", axes=(1,))), 16, workers=2),
         {"m": 2, "n": 1 << 16}, Level(1 << 15, 16),
     ),
     "softmax of few long rows, two workers": (  # four of its points are in stages
-        Space(made(lambda g: composites.softmax(g, g.input("x", (M, N)))), 16, workers=2),
+        Space(made(lambda g: decompositions.softmax(g, g.input("x", (M, N)))), 16, workers=2),
         {"m": 2, "n": 1 << 16}, Level(1 << 15, 16),
     ),
 }  # fmt: skip

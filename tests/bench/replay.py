@@ -16,10 +16,10 @@ from haotuner.cost.forest import Forest
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.compose import best_us, can_serve, choose, mean_us
 from haotuner.plan.curves import Curve
-from haotuner.search.book import Book
+from haotuner.search.observations import Book
 from haotuner.search.probes import Probe
 from haotuner.search.propose import foreseen, rounds
-from haotuner.transfer.started import Started
+from haotuner.transfer.warm_start import Started
 from haotuner.tuning import Effort
 from haotuner.words.device import Device
 from haotuner.words.op import Op

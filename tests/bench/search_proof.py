@@ -27,15 +27,15 @@ from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.lab import Lab
+from haotuner.measure.device_measurer import Lab
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.records import RecordStore, open_store
-from haotuner.search.book import Book, expectation, names
+from haotuner.search.observations import Book, expectation, names
 from haotuner.search.probes import Probe, probe
 from haotuner.select.funnel import select
-from haotuner.transfer.started import Started
+from haotuner.transfer.warm_start import Started
 from haotuner.tuning import Task, tune
 from haotuner.words.composition import SERIAL, Composition, Planned
 from haotuner.words.device import Device

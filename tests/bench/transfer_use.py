@@ -21,16 +21,16 @@ from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import CostModel, Scores
 from haotuner.cost.scores import pairwise_accuracy
-from haotuner.measure.laboratory import GoesOn, Laboratory
+from haotuner.measure.measurer import GoesOn, Laboratory
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.curves import Curve
-from haotuner.search.book import Book
+from haotuner.search.observations import Book
 from haotuner.search.probes import Probe, probe
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.fit import SHIPPED_TREES
-from haotuner.transfer.nearness import priors_at, start_distance
 from haotuner.transfer.shared import shared_of_models
-from haotuner.transfer.started import Blend, Ranks, Started
+from haotuner.transfer.similarity import priors_at, start_distance
+from haotuner.transfer.warm_start import Blend, Ranks, Started
 from haotuner.tuning import Task, tune
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel

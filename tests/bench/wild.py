@@ -26,12 +26,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench.agreed import Agreed, agreed_of
 from haotuner.bench.models import given_of, race
+from haotuner.bench.shape_constraints import Agreed, agreed_of
 from haotuner.errors import HaotunerError
-from haotuner.orchestrate.spans import spans_of
+from haotuner.model_check import graph_of, name_of
+from haotuner.orchestrate.dim_ranges import spans_of
 from haotuner.runtime.pack import load
-from haotuner.whole_model import graph_of, name_of
 from haotuner.words.shape import Span
 from tests.bench.wild_models import EVERY, Wild, fetched
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from haotuner import judge
-from haotuner.generate.online_schedule import FED, TENSOR, WIDE, OnlineSchedule
+from haotuner.generate.online_softmax_schedule import FED, TENSOR, WIDE, OnlineSchedule
 from haotuner.microkernels.cuda.generated import CudaGenerated
-from haotuner.microkernels.cuda.online import short_family
+from haotuner.microkernels.cuda.online_softmax import short_family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape

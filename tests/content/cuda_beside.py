@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from haotuner import judge
-from haotuner.generate.beside import written
 from haotuner.generate.schedule import Plan, Schedule, levels_of_folds, planned
+from haotuner.generate.sibling_outputs import written
 from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret

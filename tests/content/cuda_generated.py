@@ -13,13 +13,13 @@ from haotuner import judge
 from haotuner.generate.emit import AnyPlan
 from haotuner.generate.group import kinds_of
 from haotuner.generate.kinds import graph_of
-from haotuner.generate.online_parts import record
-from haotuner.generate.online_schedule import DEPTH, OnlinePlan, OnlineSchedule
+from haotuner.generate.online_softmax_parts import record
+from haotuner.generate.online_softmax_schedule import DEPTH, OnlinePlan, OnlineSchedule
 from haotuner.generate.schedule import Plan, Schedule, levels_of_folds, planned
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cuda.generated_parts import Parts
-from haotuner.microkernels.cuda.online import CudaOnline
+from haotuner.microkernels.cuda.online_softmax import CudaOnline
 from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.generate.counted import Counted
 from haotuner.generate.emit import emit
+from haotuner.generate.interpreter import Counted
 from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import evaluate
 from haotuner.graph.types import numpy_dtype

@@ -11,12 +11,12 @@ import pytest
 
 from haotuner import judge
 from haotuner.errors import UsageError
-from haotuner.generate.beside import leading
-from haotuner.generate.counted import run_all
 from haotuner.generate.group import kinds_of
 from haotuner.generate.in_place import in_place
+from haotuner.generate.interpreter import run_all
+from haotuner.generate.op_counter import register_bytes, tally
 from haotuner.generate.schedule import Schedule, merges, planned, told
-from haotuner.generate.tally import register_bytes, tally
+from haotuner.generate.sibling_outputs import leading
 from haotuner.graph.graph import Graph
 from haotuner.graph.group import graph_named
 from haotuner.graph.interpret import interpret

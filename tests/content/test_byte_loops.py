@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate import exact as exact_module
+from haotuner.orchestrate import ilp_partition as exact_module
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
+from haotuner.orchestrate.collapse import flat
 from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.flat import flat
-from haotuner.orchestrate.greedy import Alias, Greedy, Loops
-from haotuner.orchestrate.program import solve
-from haotuner.orchestrate.several import plain
+from haotuner.orchestrate.executable import written
+from haotuner.orchestrate.greedy_fusion import Alias, Greedy, Loops
+from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.multi_output_fusion import plain
+from haotuner.orchestrate.window_ilp import solve
 from haotuner.orchestrate.windows import Windows
-from haotuner.orchestrate.written import written
 
 
 def rounded(times: int) -> Graph:
@@ -45,7 +45,7 @@ def weighed(layers: int = 1) -> Graph:
     x = g.input("x", (dimension("n"), 40), "uint8")
     for place in range(layers):
         real = g.map("mul", g.map("sub", g.add("cast", x, dtype="fp32"), 9.0 + place), 0.1 + place)
-        found = g.map("round", g.map("div", composites.softmax(g, real), 0.004))
+        found = g.map("round", g.map("div", decompositions.softmax(g, real), 0.004))
         x = g.add("cast", g.map("min", g.map("max", found, 0.0), 255.0), dtype="uint8")
         if place < layers - 1:
             weight = g.constant(np.full((40, 40), 1 + place, np.int32))

@@ -23,12 +23,12 @@ from haotuner.microkernels.cpu.dense import (
     computed_columns,
     tail_columns,
 )
-from haotuner.microkernels.cpu.dense_laws import LAWS, SPARSE, SPARSE_BYTES
+from haotuner.microkernels.cpu.dense_constraints import LAWS, SPARSE, SPARSE_BYTES
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK, K_BLOCK_LEAST_K, k_block
 from haotuner.select.limits import question
+from haotuner.words.constraint import refusals
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
-from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from haotuner.backends.cpu.measuring import measuring_library
 from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.microkernels.cpu.dense import CpuDense, tail_columns
-from haotuner.microkernels.cpu.dense_laws import SPARSE
+from haotuner.microkernels.cpu.dense_constraints import SPARSE
 from haotuner.words.kernel import MicroKernel
 from tests.run_folder import toolchain
 from tests.work.native_jobs import job

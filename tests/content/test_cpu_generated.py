@@ -14,14 +14,14 @@ from tvm.target import Target
 
 from haotuner import judge
 from haotuner.backends.cpu.compile import PASSES
-from haotuner.backends.shallow import shallow
+from haotuner.backends.script_parser import shallow
 from haotuner.generate.group import kinds_of
 from haotuner.generate.kinds import has_graph
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cpu.generated import CpuGenerated
-from haotuner.microkernels.cpu.online import CpuOnline
+from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.ops.dense import DENSE
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind, Options

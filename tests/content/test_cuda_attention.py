@@ -15,14 +15,14 @@ import pytest
 
 from haotuner.backends.cuda.device_code import build_cubin
 from haotuner.backends.cuda.sass import find_nvdisasm, operation_of, read
-from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.generate.kinds import graph_of
-from haotuner.generate.online import online
-from haotuner.generate.online_tensor import tensor_schedules, tiles_seen
+from haotuner.generate.online_softmax import online
+from haotuner.generate.online_softmax_tensor import tensor_schedules, tiles_seen
 from haotuner.hw_profiles.find import find_device
-from haotuner.microkernels.cuda.online import CudaOnline
+from haotuner.microkernels.cuda.online_softmax import CudaOnline
 from haotuner.microkernels.cuda.warpgroup import warpgroup_text
 from haotuner.microkernels.index import families_for
 from haotuner.words.device import Device

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.backends.cuda.unit import ARGUMENTS, _types_first
+from haotuner.backends.cuda.translation_unit import ARGUMENTS, _types_first
+from haotuner.microkernels.cuda.device_calls import DEVICE
 from haotuner.microkernels.cuda.generated_kernel import kernel_text, shared_text
-from haotuner.microkernels.cuda.pieces import DEVICE
 from tests.content.cuda_beside import PROGRAMS
 from tests.content.cuda_generated import entries
 from tests.emulator import build

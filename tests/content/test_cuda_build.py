@@ -10,7 +10,7 @@ import pytest
 
 from haotuner.backends.cuda.compile import build_cuda
 from haotuner.backends.cuda.toolkit import CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
-from haotuner.backends.cuda.unit import device_unit, kernel_part
+from haotuner.backends.cuda.translation_unit import device_unit, kernel_part
 from haotuner.errors import EnvironmentMissing
 from tests.content.cuda_examples import FAMILIES, MMA, SIMT, WGMMA
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from haotuner.backends.cuda.cubin import NotACubin, read_cubin
 from haotuner.backends.cuda.nvcc import find_nvcc
-from haotuner.backends.cuda.residency import resident_blocks, typical_of
+from haotuner.backends.cuda.occupancy import resident_blocks, typical_of
 from haotuner.hw_profiles.find import find_device
 from tests.content.little_cubin import little_cubin
 

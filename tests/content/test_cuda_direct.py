@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.microkernels.cuda.conv import CudaConv, conv_families
 from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.index import family_named

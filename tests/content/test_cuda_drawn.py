@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped

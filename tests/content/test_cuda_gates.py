@@ -9,7 +9,7 @@ import pytest
 
 from haotuner.backends.cuda.device_code import build_cubin
 from haotuner.backends.cuda.sass import Code, Loop, find_nvdisasm
-from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import ANY_STEPS, coded, stepped
 from haotuner.words.kernel import MicroKernel

@@ -19,10 +19,10 @@ from haotuner.errors import NothingLegal, UsageError
 from haotuner.generate.kinds import graph_of
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.hw_profiles.find import find_device
+from haotuner.microkernels.cuda.device_calls import DEVICE
 from haotuner.microkernels.cuda.generated import PARTS, CudaGenerated
 from haotuner.microkernels.cuda.generated_kernel import cuda_unit
-from haotuner.microkernels.cuda.online import CudaOnline
-from haotuner.microkernels.cuda.pieces import DEVICE
+from haotuner.microkernels.cuda.online_softmax import CudaOnline
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.words.kernel import MicroKernel, shares_terms
 from haotuner.words.op import Op

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.backends.cuda.unit import device_unit, kernel_part
+from haotuner.backends.cuda.translation_unit import device_unit, kernel_part
 from tests.content.cuda_examples import FAMILIES, VARIANTS
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from haotuner.microkernels.cuda.device_calls import DEVICE
 from haotuner.microkernels.cuda.fused import stepped, steps_text
-from haotuner.microkernels.cuda.pieces import DEVICE
 from tests.content.cuda_examples import (
     EIGHTS,
     FAMILIES,

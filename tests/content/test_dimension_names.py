@@ -9,7 +9,7 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.graph.dimension_names import dimension_name, multiple_of
 from haotuner.importing.read import graph_of
-from haotuner.orchestrate.spans import ranges_of, spans_of
+from haotuner.orchestrate.dim_ranges import ranges_of, spans_of
 from haotuner.words.shape import Span
 
 NAMES = {

@@ -11,12 +11,12 @@ import pytest
 
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
-from haotuner.generate.counted import run
-from haotuner.generate.digits import Digits, apart, merged
 from haotuner.generate.emit import AnyPlan
 from haotuner.generate.expressions import Apply, Load, Variable, arithmetic, index, parts
+from haotuner.generate.interpreter import run
+from haotuner.generate.mixed_radix import Digits, apart, merged
 from haotuner.generate.schedule import Schedule, keepable, planned
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
@@ -37,10 +37,10 @@ def heads(g: GraphBuilder, x: str, y: str) -> str:
 
 
 GROUPS = {
-    "softmax": group(composites.softmax, (M, N)),
-    "layer_norm": group(lambda g, x, r: composites.normalise(g, g.map("add", x, r), (1,), 1e-5), (M, N), (M, N)),
-    "instance_norm": group(lambda g, x: g.map("max", composites.normalise(g, x, (2, 3), 1e-5), 0.0), (M, K, N, 3)),
-    "bias_gelu": group(lambda g, x, b: composites.gelu(g, g.map("add", x, b)), (M, N), (N,)),
+    "softmax": group(decompositions.softmax, (M, N)),
+    "layer_norm": group(lambda g, x, r: decompositions.normalise(g, g.map("add", x, r), (1,), 1e-5), (M, N), (M, N)),
+    "instance_norm": group(lambda g, x: g.map("max", decompositions.normalise(g, x, (2, 3), 1e-5), 0.0), (M, K, N, 3)),
+    "bias_gelu": group(lambda g, x, b: decompositions.gelu(g, g.map("add", x, b)), (M, N), (N,)),
     "sum_last": group(lambda g, x: g.add("reduce", x, how="sum", axes=(1,)), (M, N)),
     "max_first": group(lambda g, x: g.add("reduce", x, how="max", axes=(0,)), (M, N)),
     "argmax": group(lambda g, x: g.add("arg_reduce", x, how="max", axis=1), (M, N)),
@@ -60,7 +60,9 @@ GROUPS = {
         ),
         (M, N),
     ),
-    "attention": group(lambda g, q, k, v: composites.attention(g, q, k, v, 0.3), (M, 2, K, 4), (M, 2, N, 4), (M, 2, N, 4)),
+    "attention": group(
+        lambda g, q, k, v: decompositions.attention(g, q, k, v, 0.3), (M, 2, K, 4), (M, 2, N, 4), (M, 2, N, 4)
+    ),
 }
 SIZES, SMALL = {"m": 3, "n": 7, "k": 4}, {"m": 2, "n": 5, "k": 2}
 

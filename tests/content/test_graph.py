@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import GraphBuilder
 from haotuner.graph.interpret import interpret
@@ -63,14 +63,14 @@ def softmax64(x: Any) -> Any:
 
 def test_fission_keeps_the_meaning():
     x = X.astype(np.float64)
-    np.testing.assert_allclose(run(composites.softmax, X), softmax64(x), rtol=1e-5)
-    np.testing.assert_allclose(run(composites.log_softmax, X), np.log(softmax64(x)), rtol=1e-5)
+    np.testing.assert_allclose(run(decompositions.softmax, X), softmax64(x), rtol=1e-5)
+    np.testing.assert_allclose(run(decompositions.log_softmax, X), np.log(softmax64(x)), rtol=1e-5)
     normed = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-    np.testing.assert_allclose(run(lambda g, t: composites.normalise(g, t, (1,), 1e-5), X), normed, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(lambda g, t: decompositions.normalise(g, t, (1,), 1e-5), X), normed, rtol=1e-4, atol=1e-5)
 
 
 def test_softmax_of_huge_numbers_stays_finite():
-    assert np.isfinite(run(composites.softmax, X * 1e30)).all()
+    assert np.isfinite(run(decompositions.softmax, X * 1e30)).all()
 
 
 def test_a_reduction_over_nothing_is_its_neutral_element():

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.graph.dequantised import dequantised_by_rows
 from haotuner.graph.extents import dimension
+from haotuner.graph.fold_dequantize import dequantised_by_rows
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 

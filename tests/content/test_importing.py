@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.graph.data_sizes import HOST
+from haotuner.graph.data_dependent_shapes import HOST
 from haotuner.graph.extents import dimension, same
 from haotuner.graph.interpret import interpret
 from haotuner.importing.read import graph_of, read

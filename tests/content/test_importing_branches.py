@@ -13,8 +13,8 @@ from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
 from haotuner.importing.conditions import compared
 from haotuner.importing.read import graph_of
+from haotuner.orchestrate.dim_ranges import ranges_of
 from haotuner.orchestrate.segments import branches, cut, data_dimensions
-from haotuner.orchestrate.spans import ranges_of
 
 pytest.importorskip("onnx")
 from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip

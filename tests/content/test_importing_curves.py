@@ -10,7 +10,7 @@ import pytest
 from haotuner.graph.extents import dimension
 from haotuner.graph.interpret import interpret
 from haotuner.importing import curves
-from haotuner.importing.folding import Folding
+from haotuner.importing.constant_folding import Folding
 
 EVERYWHERE = np.concatenate([10.0 ** np.arange(-30, 31, 0.37), [0, 0.2499, 0.2501, 0.66, 2.4142, np.inf]])
 INSIDE = np.concatenate([10.0 ** np.arange(-30, 0, 0.29), np.linspace(0, 1, 77)])

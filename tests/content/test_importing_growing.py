@@ -11,8 +11,8 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import shown
 from haotuner.graph.interpret import interpret
 from haotuner.importing.read import graph_of
+from haotuner.orchestrate.dim_ranges import spans_of
 from haotuner.orchestrate.segments import data_dimensions
-from haotuner.orchestrate.spans import spans_of
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")

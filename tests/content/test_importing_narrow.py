@@ -11,7 +11,7 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.importing.narrow import NARROW, numbers_of
+from haotuner.importing.narrow_types import NARROW, numbers_of
 from haotuner.importing.read import graph_of, read
 
 onnx = pytest.importorskip("onnx")

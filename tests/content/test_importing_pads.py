@@ -10,8 +10,8 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.agreements import demands, unmet
 from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.shape_constraints import demands, unmet
 
 onnx = pytest.importorskip("onnx")
 from haotuner.importing.read import graph_of  # noqa: E402, after the skip

@@ -9,10 +9,10 @@ import pytest
 
 from haotuner.graph.extents import dimension, evaluate, same
 from haotuner.graph.interpret import interpret
-from haotuner.importing.folding import Folding
+from haotuner.importing.constant_folding import Folding
 from haotuner.importing.read import graph_of
 from haotuner.importing.scaled_lengths import scaled_length
-from haotuner.orchestrate.spans import ranges_of
+from haotuner.orchestrate.dim_ranges import ranges_of
 
 onnx = pytest.importorskip("onnx")
 from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip

@@ -10,7 +10,7 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
 from haotuner.importing.read import graph_of
-from haotuner.orchestrate.spans import ranges_of, spans_of
+from haotuner.orchestrate.dim_ranges import ranges_of, spans_of
 from haotuner.words.shape import Span
 
 onnx = pytest.importorskip("onnx")

@@ -29,7 +29,7 @@ from haotuner.ops.minimal_filtering import (
     transforms,
 )
 from haotuner.select.limits import laws_of, question
-from haotuner.words.law import refusals
+from haotuner.words.constraint import refusals
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE

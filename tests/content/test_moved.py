@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
-from haotuner.generate.counted import run
 from haotuner.generate.cycles import Core, cycles
-from haotuner.generate.moved import Level, Moved, moved_bytes
+from haotuner.generate.interpreter import run
+from haotuner.generate.memory_traffic import Level, Moved, moved_bytes
+from haotuner.generate.op_counter import register_bytes, tally
 from haotuner.generate.schedule import Plan, Schedule, keepable, merged_sizes, planned
-from haotuner.generate.tally import register_bytes, tally
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
@@ -57,9 +57,9 @@ def drawn_group(seed: int) -> Graph:
         elif what == "pad":
             x = g.add("pad", x, before=(0,) * (rank - 1) + (1,), after=(0,) * (rank - 1) + (2,), mode="constant", value=1.0)
         elif what == "norm":
-            x = composites.normalise(g, x, (rank - 1,), 1e-5)
+            x = decompositions.normalise(g, x, (rank - 1,), 1e-5)
         elif what == "softmax":
-            x = composites.softmax(g, x)
+            x = decompositions.softmax(g, x)
     return g.finish(g.map("neg", x))
 
 
@@ -84,7 +84,7 @@ def drawn_plan(graph: Graph, seed: int) -> Plan:
 
 FOLDED: dict[str, Callable[[GraphBuilder, str], str]] = {
     "sum": lambda g, x: g.add("reduce", x, how="sum", axes=(1,)),
-    "mean of squares": lambda g, x: composites.mean(g, g.map("mul", x, x), (1,)),
+    "mean of squares": lambda g, x: decompositions.mean(g, g.map("mul", x, x), (1,)),
     "greatest of columns": lambda g, x: g.add("reduce", x, how="max", axes=(0,)),
 }
 SHARED = {"m": 33, "n": 61}
@@ -125,7 +125,7 @@ def test_predicted_bytes_are_counted_bytes(seed: int) -> None:
         assert moved_bytes(top, Level(size, line)) == moved([seen], size, line), (size, line, plan.schedule)
 
 
-@pytest.mark.parametrize("norm", [composites.softmax, lambda g, x: composites.normalise(g, x, (1,), 1e-5)])
+@pytest.mark.parametrize("norm", [decompositions.softmax, lambda g, x: decompositions.normalise(g, x, (1,), 1e-5)])
 def test_rows_in_stages_are_right_and_their_bytes_counted(norm: Callable[[GraphBuilder, str], str]) -> None:
     g = GraphBuilder()
     graph = g.finish(norm(g, g.input("x", (M, N))))
@@ -236,7 +236,7 @@ def test_tiles_save_bytes_beyond_a_cache() -> None:
 
 def softmax(kept: bool = False) -> Plan:
     g = GraphBuilder()
-    graph = g.finish(composites.softmax(g, g.input("x", (M, N))))
+    graph = g.finish(decompositions.softmax(g, g.input("x", (M, N))))
     return planned(graph, Schedule(lane_axis=1, lanes=16, unroll=2, kept=keepable(graph) if kept else ()))
 
 
@@ -267,7 +267,7 @@ def test_what_is_kept_saves_cycles_and_costs_bytes() -> None:
 
 def test_a_reduction_repeated_for_every_element_is_seen() -> None:
     g = GraphBuilder()
-    graph = g.finish(composites.softmax(g, g.input("x", (M, N))))
+    graph = g.finish(decompositions.softmax(g, g.input("x", (M, N))))
     rows, columns = (planned(graph, Schedule(lane_axis=axis, lanes=16, unroll=1)) for axis in (1, 0))
     sizes = {"m": 256, "n": 256}
     assert cycles(tally(columns, sizes), Core(64)) > 50 * cycles(tally(rows, sizes), Core(64))

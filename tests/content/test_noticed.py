@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from haotuner.generate.counted import run
-from haotuner.generate.noticed import noticed
+from haotuner.generate.interpreter import run
+from haotuner.generate.nan_propagation import noticed
 from haotuner.generate.schedule import Schedule, planned
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
@@ -66,7 +66,7 @@ def of(build: Callable[[GraphBuilder, str], str]) -> Graph:
     return g.finish(build(g, g.input("x", (M, N))))
 
 
-@pytest.mark.parametrize("build", [composites.softmax, log_softmax])
+@pytest.mark.parametrize("build", [decompositions.softmax, log_softmax])
 def test_what_a_row_tells_anyway_is_not_kept(build: Callable[[GraphBuilder, str], str]) -> None:
     graph = of(build)
     assert noticed(graph) == {node.output for node in graph.nodes if node.attributes.get("how") == "max"}

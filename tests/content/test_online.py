@@ -14,18 +14,18 @@ from tvm.target import Target
 from haotuner import judge
 from haotuner.backends.cpu.compile import PASSES
 from haotuner.generate.attention import attention
-from haotuner.generate.counted import run
 from haotuner.generate.cycles import Core, cycles
+from haotuner.generate.interpreter import run
 from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.online import Online, online
-from haotuner.generate.online_counts import counted, estimated, of_one_point
-from haotuner.generate.online_schedule import DEPTH, ROWS, OnlineSchedule, online_plan, schedules
-from haotuner.generate.tally import register_bytes, tally
-from haotuner.graph.composites import softmax
+from haotuner.generate.online_softmax import Online, online
+from haotuner.generate.online_softmax_counts import counted, estimated, of_one_point
+from haotuner.generate.online_softmax_schedule import DEPTH, ROWS, OnlineSchedule, online_plan, schedules
+from haotuner.generate.op_counter import register_bytes, tally
+from haotuner.graph.decompositions import softmax
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.microkernels.cpu.online import COVERED, CpuOnline
+from haotuner.microkernels.cpu.online_softmax import COVERED, CpuOnline
 from haotuner.ops.attention import ATTENTION
 from haotuner.ops.index import KINDS
 from haotuner.words.op import Op

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.orchestrate.products import Finder
@@ -33,7 +33,7 @@ def test_what_follows_the_view_is_in_the_product(function: str) -> None:
     g, y = layer()
     if function.startswith("residual"):
         y = g.map("add", y, g.input("r", (BATCH, SEQ, 12), "fp32"))
-    y = composites.gelu(g, y) if function == "gelu" else g.map("max", y, 0.0) if function.endswith("relu") else y
+    y = decompositions.gelu(g, y) if function == "gelu" else g.map("max", y, 0.0) if function.endswith("relu") else y
     graph = g.finish(y)
     (found,) = Finder(graph).products()
     assert found.op == f"dense:n=12,k=8,epilogue=bias+{function.replace('_', '+')}"
@@ -44,6 +44,6 @@ def test_what_follows_the_view_is_in_the_product(function: str) -> None:
 @pytest.mark.parametrize("other", [{"keeps": False}, {"read_twice": True}])
 def test_a_view_of_other_channels_or_of_what_others_read_ends_the_product(other: dict[str, Any]) -> None:
     g, y = layer(**other)
-    last = composites.gelu(g, y)
+    last = decompositions.gelu(g, y)
     (found,) = Finder(g.finish(last, *(["more"] if other.get("read_twice") else []))).products()
     assert found.op == "dense:n=12,k=8" and last not in found.nodes

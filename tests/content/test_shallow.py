@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from haotuner.backends import shallow as module
-from haotuner.backends.shallow import EVALUATED, parse_once, shallow
+from haotuner.backends import script_parser as module
+from haotuner.backends.script_parser import EVALUATED, parse_once, shallow
 
 FRAME = eval(compile("__import__('inspect').currentframe()", EVALUATED, "eval"))
 

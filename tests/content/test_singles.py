@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from haotuner.graph.extents import dimension
+from haotuner.graph.fp16_to_fp32 import in_singles
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.graph.singles import in_singles
 from haotuner.graph.tolerance import TOLERANCE, tolerance_of
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.dtypes import DTYPES

@@ -11,7 +11,7 @@ import pytest
 
 from haotuner.errors import UsageError
 from haotuner.generate.attention import attention
-from haotuner.generate.counted import run
+from haotuner.generate.interpreter import run
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.generate.sketch import lane_axes, sketches
 from haotuner.generate.space import TILES, Space

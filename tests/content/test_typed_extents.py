@@ -12,10 +12,10 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import canonical, dimension, evaluate, parse, same, smallest, text
 from haotuner.graph.typed_extents import typed
-from haotuner.importing.known import applied, objects
 from haotuner.importing.proofs import Proof
+from haotuner.importing.symbolic_values import applied, objects
 from haotuner.importing.typed_numbers import Undecided, cast, exact, is_number, mapped
-from haotuner.orchestrate.sizes import SizeTable
+from haotuner.orchestrate.size_table import SizeTable
 from haotuner.runtime.schedule import Schedule, sizes_of
 from haotuner.words.shape import Span
 from haotuner.words.size_arithmetic import TYPED

@@ -10,11 +10,11 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from haotuner.backends.shallow import shallow
+from haotuner.backends.script_parser import shallow
 from haotuner.cost.families import demand
 from haotuner.generate.kinds import has_graph
 from haotuner.hw_profiles.find import find_device
-from haotuner.microkernels.cpu.online import CpuOnline
+from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.microkernels.cpu.product import program_name, programs
 from haotuner.microkernels.cpu.typed import word_of
 from haotuner.microkernels.cuda.conv import conv_families

@@ -20,7 +20,7 @@ from haotuner.backends.policy import Policy
 from haotuner.cost.expected import over_traffic
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.lab import Lab
+from haotuner.measure.device_measurer import Lab
 from haotuner.plan.grids import Grid, alone
 from haotuner.records import open_store
 from haotuner.select.funnel import select

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from haotuner.backends.cpu.ways import rows_of
+from haotuner.backends.cpu.parallel_axis import rows_of
 from haotuner.cli import call_time, explain, explain_device
 from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed

@@ -12,7 +12,7 @@ from haotuner.graph.extents import dimension, largest
 from haotuner.graph.graph import Graph, GraphBuilder, Required
 from haotuner.importing import typed_numbers
 from haotuner.importing.read import graph_of
-from haotuner.whole_model import check_reading
+from haotuner.model_check import check_reading
 from haotuner.words.shape import Span
 
 onnx = pytest.importorskip("onnx")

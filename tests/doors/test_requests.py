@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import producing, publishing, trace, whole_model
+from haotuner import model_check, producing, publishing, trace
 from haotuner.backends.index import BACKENDS
-from haotuner.cli.requested import peers_of
+from haotuner.cli.option_values import peers_of
 from haotuner.errors import EnvironmentMissing, NothingLegal, PackInvalid, UsageError
 from haotuner.hw_profiles.cpu import cpu_info
 from haotuner.hw_profiles.host import Host
@@ -243,9 +243,9 @@ def test_a_reference_that_fits_no_memory_is_told_in_words(monkeypatch: Any, caps
     def huge(*_: Any) -> None:
         np.empty(1 << 60, np.float32)
 
-    monkeypatch.setattr(whole_model, "graph_of", lambda *_, **__: None)
-    monkeypatch.setattr(whole_model, "read_manifest", lambda _: SimpleNamespace(placed=False))
-    monkeypatch.setattr(whole_model, "spans_of", lambda *_: {})
-    monkeypatch.setattr(whole_model, "check_model", huge)
-    assert whole_model.main("pack", "m.onnx", "b=1..4") == PackInvalid.exit_code
+    monkeypatch.setattr(model_check, "graph_of", lambda *_, **__: None)
+    monkeypatch.setattr(model_check, "read_manifest", lambda _: SimpleNamespace(placed=False))
+    monkeypatch.setattr(model_check, "spans_of", lambda *_: {})
+    monkeypatch.setattr(model_check, "check_model", huge)
+    assert model_check.main("pack", "m.onnx", "b=1..4") == PackInvalid.exit_code
     assert "more memory than there is (Unable to allocate 4.00 EiB" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 
 from haotuner.cli import transfer as verbs
 from haotuner.cli.app import run
-from haotuner.cli.place import check_place, plots_beside
+from haotuner.cli.output_path import check_place, plots_beside
 from haotuner.cli.transfer_input import known_device
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import haotuner as api
-from haotuner.cli.asked_model import _expected
+from haotuner.cli.model_report import _expected
 from tests.doors.command import haotuner
 
 onnx = pytest.importorskip("onnx")
@@ -87,7 +87,9 @@ def test_a_model_of_generated_kernels_alone_is_a_pack_without_ops(cache: Path, t
 
 def test_what_requests_are_expected_to_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"batch=4": {"all": 4200.0}, "batch=1": {"all": 1000.0}, "batch=8": {"all": 1234567.0}}
-    monkeypatch.setattr("haotuner.orchestrate.predicted.predicted_us", lambda _m, _t, _d, count: times if count == 1 else {})
+    monkeypatch.setattr(
+        "haotuner.orchestrate.cost_estimate.predicted_us", lambda _m, _t, _d, count: times if count == 1 else {}
+    )
     report: Any = SimpleNamespace(threads=(1, 2), tuned=(), device=None)
     said = _expected(cast(Any, None), report)
     assert said == "\na request is expected to take 1 ms (batch=1) to 1,235 ms (batch=8), threads: 1"

@@ -102,7 +102,7 @@ def _precompile(folder: Path) -> None:
 
 
 def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
-    """A unit of ``haotuner.backends.cuda.unit`` as a shared library with an ``emulator_run_SYMBOL`` for each micro-kernel.
+    """A unit of ``cuda/translation_unit.py`` as a shared library with an ``emulator_run_SYMBOL`` for each micro-kernel.
 
     ``traced``: its accesses to shared memory are seen (``native/banks.cc``); four times as slow.
     """

@@ -15,7 +15,7 @@ from haotuner.cost.saved import save
 from haotuner.cost.scores import best_at, pairwise_accuracy
 from haotuner.errors import UsageError
 from haotuner.transfer.saved_model import load_model
-from haotuner.transfer.started import Blend
+from haotuner.transfer.warm_start import Blend
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS, SHAPES
 
 

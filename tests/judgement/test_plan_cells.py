@@ -15,7 +15,7 @@ from haotuner.microkernels.index import families_for
 from haotuner.plan.assign import PRICE, assign, assign_within
 from haotuner.plan.cells import MOST_CELLS, NARROW_CELLS, Carried, cell_table
 from haotuner.plan.cover import PENALTY, POWER
-from haotuner.search.carried import carried
+from haotuner.search.cost_extrapolation import carried
 from haotuner.search.task import Task
 from haotuner.words.composition import Composition
 from haotuner.words.family import Form

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.backends.cpu.ways import (
+from haotuner.backends.cpu.parallel_axis import (
     HANDOFF_US,
     rows_of,
     shared,

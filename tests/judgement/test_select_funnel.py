@@ -17,16 +17,16 @@ from haotuner.cost.model import Analytic
 from haotuner.cost.problem import problem_of
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.microkernels.cpu.dense_laws import FLAT
+from haotuner.microkernels.cpu.dense_constraints import FLAT
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
 from haotuner.microkernels.index import FAMILIES
-from haotuner.search.book import expectation
+from haotuner.search.observations import expectation
 from haotuner.select.funnel import EXAMPLES, Funnel, select
 from haotuner.select.limits import laws_of, question
+from haotuner.words.constraint import refusals
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel, Refused
-from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange
 from haotuner.words.traffic import Traffic

@@ -15,14 +15,14 @@ from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.select.fit import fitting
 from haotuner.select.funnel import select
 from haotuner.select.geometry import group, padded_axes
-from haotuner.select.ledger import Ledger
 from haotuner.select.limits import laws_of
 from haotuner.select.padding import unpadded
+from haotuner.select.rejections import Ledger
+from haotuner.words.constraint import Laws, Question, no_larger
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Candidate, Edge, Footprint, MicroKernel, Tile
-from haotuner.words.law import Laws, Question, no_larger
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic

@@ -21,10 +21,10 @@ from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.select.fit import relaxed
 from haotuner.select.funnel import EXAMPLES, Funnel, select
 from haotuner.select.limits import laws_of, question
+from haotuner.words.constraint import refusals
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel, Refused
-from haotuner.words.law import refusals
 from haotuner.words.occupancy import occupancy
 from haotuner.words.op import Op
 from haotuner.words.shape import ShapeRange

@@ -9,8 +9,8 @@ import pytest
 
 from haotuner.cost.model import Scores
 from haotuner.transfer.calibrate import CANDIDATES, scores_on
+from haotuner.transfer.experts import ANALYSIS, COPY_MEAN, COPY_OF, FOREST_OF, SHARES, agreement, shared_head
 from haotuner.transfer.modes import Pool, make_pool
-from haotuner.transfer.opinions import ANALYSIS, COPY_MEAN, COPY_OF, FOREST_OF, SHARES, agreement, shared_head
 from haotuner.transfer.portfolio import Opinion
 from haotuner.transfer.shared import shares_of
 from haotuner.transfer.sources import learn_sources

@@ -14,8 +14,8 @@ import pytest
 from haotuner.cost.columns import told, versions, why_outdated
 from haotuner.cost.features import NAMES, features
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, folder, models_shipped, near, starting_models
-from haotuner.transfer.nearness import FARTHEST
 from haotuner.transfer.saved_model import load_model
+from haotuner.transfer.similarity import FARTHEST
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE
 
 LIMIT_BYTES = 200_000  # of one model: what trees and leaves need, without LightGBM's statistics

@@ -12,8 +12,8 @@ from haotuner.hw_profiles.architecture import architecture
 from haotuner.hw_profiles.find import find_device
 from haotuner.transfer.calibrate import AGREED, CANDIDATES, Fold, chosen, folds_for
 from haotuner.transfer.evaluate import Evaluation, evaluate_family, without_relatives
+from haotuner.transfer.experts import SHARES, best_single
 from haotuner.transfer.learning_curve import SUBSETS, learning_curve
-from haotuner.transfer.opinions import SHARES, best_single
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.report import report
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, read, tables

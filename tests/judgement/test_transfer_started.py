@@ -15,9 +15,9 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, Scores, Unsure
 from haotuner.transfer.fit import SHIPPED_TREES, fit_start
 from haotuner.transfer.modes import STARTED, Sample, make_pool, rank
-from haotuner.transfer.nearness import start_distance
+from haotuner.transfer.similarity import start_distance
 from haotuner.transfer.sources import learn_sources
-from haotuner.transfer.started import SPREAD, TREE_ROWS, Remembered, Started
+from haotuner.transfer.warm_start import SPREAD, TREE_ROWS, Remembered, Started
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, tables
 

@@ -31,10 +31,10 @@ from haotuner.errors import NothingLegal
 from haotuner.graph.graph import Graph
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import start_of
-from haotuner.measure.laboratory import GoesOn, Laboratory
+from haotuner.measure.measurer import GoesOn, Laboratory
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.index import families_for, family_named
-from haotuner.orchestrate.written import source_of
+from haotuner.orchestrate.executable import source_of
 from haotuner.plan import cover
 from haotuner.request import Request
 from haotuner.select.funnel import Funnel

@@ -15,7 +15,7 @@ from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedPlan
 from haotuner.microkernels.cpu.conv import CpuConv, channels_last
 from haotuner.microkernels.cpu.conv_lines import CpuConvLines
-from haotuner.microkernels.cpu.conv_turned import CpuConvTurned
+from haotuner.microkernels.cpu.conv_pixel_major import CpuConvTurned
 from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd, filter_tiles
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed import typed_params

@@ -15,11 +15,11 @@ from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_gen
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.held_groups import meaning_of
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import family_named
 from haotuner.pack.manifest import read_manifest
+from haotuner.pack_groups import meaning_of
 from haotuner.words.kernel import MicroKernel, shares_terms
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.backends.toolchain import Toolchain
 from haotuner.generate.group import kinds_of
 from haotuner.hw_profiles.find import find_device

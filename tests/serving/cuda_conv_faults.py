@@ -10,7 +10,7 @@ import pytest
 import tvm_ffi
 from tvm_ffi.core import DLTensorTestWrapper
 
-from haotuner.runtime.placed import ALIGNMENT
+from haotuner.runtime.device_linear import ALIGNMENT
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape
 from tests.serving.cuda_convolutions import Convolved

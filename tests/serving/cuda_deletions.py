@@ -26,7 +26,7 @@ JUSTIFIED = Path(__file__).with_name("cuda_justified.txt")
 # What calls on a device share with those on a CPU; of a file that serves both, the functions that calls on a device use.
 SHARED_FILES: dict[Path, tuple[str, ...]] = {
     NATIVE / "serve.c": ("ht_call_op", "out_of_range", "ht_counts"),
-    NATIVE / "door.c": ("describe", "setting", "said", "open_device", "packed_floats"),
+    NATIVE / "c_api.c": ("describe", "setting", "said", "open_device", "packed_floats"),
     NATIVE / "check.c": ("ht_contiguous", "fold_strides", "ht_fold"),
     NATIVE / "ffi.c": ("ht_ffi_raise", "ht_ffi_tensor", "ht_ffi_whole", "ht_ffi_allocate"),
     CLIB / "gpu.c": (),

@@ -12,10 +12,10 @@ import numpy as np
 import haotuner
 from haotuner import judge
 from haotuner.graph.interpret import interpret
-from haotuner.held_groups import learn_from
 from haotuner.importing.read import read
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.groups import GROUPS as OF_FILES
+from haotuner.pack_groups import learn_from
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving.cuda_memory import Device

@@ -15,7 +15,7 @@ import tvm_ffi
 
 import haotuner
 from haotuner.errors import HaotunerError, PackInvalid
-from haotuner.runtime.mapped import Mapped, NativeModel
+from haotuner.runtime.native_library import Mapped, NativeModel
 from tests.serving import empty_models
 from tests.serving.cuda_generated_ops import FAR, MULTIPROCESSORS, PARTS_LANES, RESIDENT
 from tests.serving.cuda_memory import CODES, Capsule, Device, DLTensor

@@ -12,20 +12,20 @@ from haotuner.backends.backend import GroupSources
 from haotuner.backends.cuda.backend import CudaBackend
 from haotuner.backends.cuda.pack_dense import CudaEntry
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
-from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import NothingLegal
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped, steps_of
 from haotuner.orchestrate.costs import GPU, Prices
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Greedy, Step
+from haotuner.orchestrate.executable import WrittenModel, device_source_of, source_of, written, written_chain
+from haotuner.orchestrate.greedy_fusion import Greedy, Step
+from haotuner.orchestrate.ilp_partition import Exact
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.segments import chained, cut, data_dimensions, flattened
-from haotuner.orchestrate.written import WrittenModel, device_source_of, source_of, written, written_chain
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -61,7 +61,7 @@ def encoder() -> Graph:
 
     def norm(of: str) -> str:
         scale, bias = g.constant(numbers(WIDE)), g.constant(numbers(WIDE))
-        return composites.affine(g, composites.normalise(g, of, (2,), 1e-5), scale, bias)
+        return decompositions.affine(g, decompositions.normalise(g, of, (2,), 1e-5), scale, bias)
 
     def heads(of: str) -> str:
         apart = g.add("reshape", layer(of, WIDE, WIDE), shape=(B, T, HEADS, WIDE // HEADS))
@@ -72,11 +72,11 @@ def encoder() -> Graph:
     hidden = g.map("mul", g.map("sub", 1.0, g.add("cast", mask, dtype="fp32")), -1e4)
     scores = g.map("mul", g.add("contract", q, k, labels="bhtd,bhsd->bhts"), 0.25)
     shown = g.map("add", scores, g.add("reshape", hidden, shape=(B, 1, 1, T)))
-    seen = g.add("contract", composites.softmax(g, shown, 3), v, labels="bhts,bhsd->bhtd")
+    seen = g.add("contract", decompositions.softmax(g, shown, 3), v, labels="bhts,bhsd->bhtd")
     joined = g.add("reshape", g.add("transpose", seen, order=(0, 2, 1, 3)), shape=(B, T, WIDE))
     y = norm(g.map("add", layer(joined, WIDE, WIDE), x))
-    z = norm(g.map("add", layer(composites.gelu(g, layer(y, 2 * WIDE, WIDE)), WIDE, 2 * WIDE), y))
-    weights = composites.softmax(g, g.add("reduce", z, how="sum", axes=(2,), keepdims=True), 1)
+    z = norm(g.map("add", layer(decompositions.gelu(g, layer(y, 2 * WIDE, WIDE)), WIDE, 2 * WIDE), y))
+    weights = decompositions.softmax(g, g.add("reduce", z, how="sum", axes=(2,), keepdims=True), 1)
     pooled = g.add("reduce", g.map("mul", z, weights), how="sum", axes=(1,))
     best = g.add("arg_reduce", pooled, how="max", axis=1)
     return g.finish(z, pooled, best)
@@ -112,7 +112,7 @@ def images() -> Graph:
     z = g.map("select", g.map("less", z, 0.0), g.map("mul", z, slopes), z)
     slid = g.add("window", z, axes=(2, 3), sizes=(2, 2), strides=(1, 1), dilations=(1, 1))
     pooled = g.add("reduce", slid, how="max", axes=(4, 5))
-    features = composites.mean(g, pooled, (2, 3), keepdims=False)
+    features = decompositions.mean(g, pooled, (2, 3), keepdims=False)
     weight = g.constant(draw.standard_normal((8, 5)).astype(np.float32))
     return g.finish(pooled, g.add("contract", features, weight, labels="bk,kn->bn"))
 

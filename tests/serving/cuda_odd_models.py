@@ -12,8 +12,8 @@ import numpy as np
 
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.orchestrate.written import WrittenModel
-from haotuner.words import schedule_words
+from haotuner.orchestrate.executable import WrittenModel
+from haotuner.words import bytecode
 from tests.serving.empty_models import NAME as CACHED
 from tests.serving.empty_models import cached
 
@@ -100,7 +100,7 @@ def _alias(told: dict[str, Any]) -> None:
 def _changed(model: WrittenModel, name: str, change: Any) -> Other:
     told = json.loads(model.schedule) | {"name": name}
     change(told)
-    return Other(name, told, model.weights, schedule_words.schedule_words(told, len(model.weights)))
+    return Other(name, told, model.weights, bytecode.schedule_words(told, len(model.weights)))
 
 
 def _words(told: Mapping[str, Any]) -> dict[str, tuple[list[int], list[int]]]:
@@ -118,10 +118,10 @@ def _words(told: Mapping[str, Any]) -> dict[str, tuple[list[int], list[int]]]:
 
 
 def _reworded(model: WrittenModel, name: str, before: list[int], after: list[int]) -> Other:
-    words = schedule_words.schedule_words(told := json.loads(model.schedule) | {"name": name}, len(model.weights))[4:]
+    words = bytecode.schedule_words(told := json.loads(model.schedule) | {"name": name}, len(model.weights))[4:]
     at = next(place for place in range(len(words)) if words[place : place + len(before)] == before)
     words[at : at + len(before)] = after
-    head = [schedule_words.MAGIC, schedule_words.VERSION, len(words) + 4, schedule_words._checksum(words)]
+    head = [bytecode.MAGIC, bytecode.VERSION, len(words) + 4, bytecode._checksum(words)]
     return Other(name, told, model.weights, [*head, *words])
 
 

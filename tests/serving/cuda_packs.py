@@ -14,7 +14,7 @@ from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.toolchain import Toolchain
-from haotuner.generate.online_schedule import DEPTH, FED, TENSOR, OnlineSchedule
+from haotuner.generate.online_softmax_schedule import DEPTH, FED, TENSOR, OnlineSchedule
 from haotuner.generate.schedule import Schedule
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
@@ -27,7 +27,7 @@ from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, GROUPED_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped, steps_of
 from haotuner.microkernels.cuda.generated import CudaGenerated
-from haotuner.microkernels.cuda.online import CudaOnline
+from haotuner.microkernels.cuda.online_softmax import CudaOnline
 from haotuner.microkernels.index import family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES

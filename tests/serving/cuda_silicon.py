@@ -55,7 +55,7 @@ def walks() -> list[tuple[Any, tuple[str, ...]]]:
 
 def build(folder: Path, arch: str) -> None:
     """Packs of every pick, kind, group and model below ``folder``, and the list of walks over them."""
-    import haotuner.backends.cuda.unit as units
+    import haotuner.backends.cuda.translation_unit as units
     from haotuner.request import ops_of
     from haotuner.words.op import Op
     from tests.serving import cuda_beside_packs, cuda_model_packs, test_cuda_kinds

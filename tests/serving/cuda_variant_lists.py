@@ -134,7 +134,7 @@ SCENES = (
 # What else covers a file that CPUs share: tests that build the library anew from a tree with the change.
 SHARED = {
     "serve.c": ("test_life.py", "test_results.py", "test_kinds.py", "test_bad_input.py"),
-    "door.c": ("test_c_library.py", "test_cuda_c.py"),
+    "c_api.c": ("test_c_library.py", "test_cuda_c.py"),
     "check.c": ("test_bad_input.py", "test_kinds.py", "test_operator.py"),
     "ffi.c": ("test_bad_input.py", "test_life.py", "test_kinds.py", "test_pack_files.py", "test_results.py"),
     "gpu.c": ("test_cuda_packs.py", "test_cuda_c.py"),

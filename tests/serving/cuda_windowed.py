@@ -15,8 +15,8 @@ from haotuner import judge
 from haotuner.backends.cuda.phase_calls import phases_of
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.ops.dtypes import DTYPES
-from haotuner.runtime.placed import PlacedBound, in_order
-from haotuner.runtime.placed_convolution import PlacedConvolution
+from haotuner.runtime.device_convolution import PlacedConvolution
+from haotuner.runtime.device_linear import PlacedBound, in_order
 from tests.serving.cuda_framework import Allocator
 from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import counts

@@ -9,11 +9,11 @@ from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.graph.extents import dimension, product
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Greedy, Way
+from haotuner.orchestrate.executable import WrittenModel, source_of, written_chain, written_ways
+from haotuner.orchestrate.greedy_fusion import Greedy, Way
+from haotuner.orchestrate.ilp_partition import Exact
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.segments import chained, cut, data_dimensions, flattened
-from haotuner.orchestrate.written import WrittenModel, source_of, written_chain, written_ways
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from haotuner.backends.cpu.pack_source import MODEL_SOURCES, PackedAny, pack_data, sources_of
 from haotuner.microkernels.cpu.conv import last_tile
-from haotuner.orchestrate.written import WrittenModel, source_of
+from haotuner.orchestrate.executable import WrittenModel, source_of
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from tests.kept_objects import ours

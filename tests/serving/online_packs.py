@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
-from haotuner.generate.online_schedule import DEPTH, ROWS, OnlineSchedule
-from haotuner.microkernels.cpu.online import CpuOnline
+from haotuner.generate.online_softmax_schedule import DEPTH, ROWS, OnlineSchedule
+from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.ops.attention import ATTENTION
 from haotuner.words.op import Op
 

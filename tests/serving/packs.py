@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.backends.cpu.blocking import Setting
 from haotuner.backends.cpu.pack_source import Entry, PackedAny, PackedOp, PackedPlan, pack_library
-from haotuner.backends.cpu.setting import Setting
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.pack.write import sealed, write_pack

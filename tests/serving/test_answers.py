@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import haotuner
-from haotuner.runtime.answers import AGAIN, LARGE, Answers
 from haotuner.runtime.arena import HUGE_PAGE
+from haotuner.runtime.output_pool import AGAIN, LARGE, Answers
 from tests.serving.model_packs import model_pack
 from tests.serving.test_models import GRAPHS, given
 

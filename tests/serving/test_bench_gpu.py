@@ -20,7 +20,7 @@ from haotuner.bench.encoding import decoded, encoded, rounded
 from haotuner.bench.field import ANY, GPU, HOST, field_of
 from haotuner.bench.inputs import draw_weights, draw_x, error_share
 from haotuner.bench.peers.gpu_clock import LEAST_LAUNCHES, LEAST_SAMPLES, GraphClock
-from haotuner.bench.peers.torch_words import expression
+from haotuner.bench.peers.torch_expressions import expression
 from haotuner.bench.race import run
 from haotuner.bench.rotation import MOST_COPIES, Rotation
 from haotuner.bench.throttling import TRIES, Throttling

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.bench.agreed import agreed_of
 from haotuner.bench.model_child import feeds_of
 from haotuner.bench.models import MODEL_PEERS, files_of, given_of, in_turns, paired, requests_of
+from haotuner.bench.shape_constraints import agreed_of
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.isolate.answers import Crashed, Job
 from haotuner.runtime.schedule import Schedule

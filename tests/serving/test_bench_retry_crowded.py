@@ -10,7 +10,7 @@ import pytest
 from haotuner.bench.contender import MACHINE, Setting
 from haotuner.bench.peers.machine import CALL_FLOPS, Machine
 from haotuner.bench.processes import Processes
-from haotuner.bench.retry_crowded import RetryCrowded
+from haotuner.bench.retry_contended import RetryCrowded
 from haotuner.isolate.answers import Refused, Unanswered
 
 FAILED = Refused("run", "crash", "")

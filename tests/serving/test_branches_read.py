@@ -11,7 +11,7 @@ import haotuner
 from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
 from haotuner.importing.read import graph_of
-from haotuner.orchestrate.spans import ranges_of
+from haotuner.orchestrate.dim_ranges import ranges_of
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import model_pack
 

@@ -11,7 +11,7 @@ import pytest
 
 import haotuner
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.microkernels.cpu.conv_turned import CpuConvTurned
+from haotuner.microkernels.cpu.conv_pixel_major import CpuConvTurned
 from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
 from haotuner.words.op import Op

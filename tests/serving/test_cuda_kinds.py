@@ -14,7 +14,7 @@ pytest.importorskip("onnx")
 from haotuner.backends.cpu.pack_op import axes_of, operands_of  # noqa: E402
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan  # noqa: E402
 from haotuner.backends.cuda.pack_generated import PackedCudaGenerated  # noqa: E402
-from haotuner.backends.cuda.unit import device_unit  # noqa: E402
+from haotuner.backends.cuda.translation_unit import device_unit  # noqa: E402
 from haotuner.hw_profiles.find import find_device  # noqa: E402
 from haotuner.microkernels.cuda.generated import CudaGenerated  # noqa: E402
 from haotuner.microkernels.index import families_for, family_named  # noqa: E402

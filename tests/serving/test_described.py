@@ -8,7 +8,7 @@ import numpy as np
 
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
-from haotuner.runtime.described import described_end, described_model, described_op, described_pack
+from haotuner.runtime.reprs import described_end, described_model, described_op, described_pack
 
 
 class Served(SimpleNamespace):

@@ -15,8 +15,8 @@ from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.packing import _joining
-from haotuner.generate.factor import joined
 from haotuner.generate.kinds import graph_of
+from haotuner.generate.rfactor import joined
 from haotuner.microkernels.cpu.generated import CpuGenerated, joins_of
 from haotuner.pack.write import write_pack
 from haotuner.words.limits import PARTIAL_FLOATS

@@ -16,14 +16,14 @@ from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
 from haotuner.cost.problem import Foreign, problem_of  # noqa: E402
 from haotuner.errors import UsageError  # noqa: E402
 from haotuner.graph.interpret import interpret  # noqa: E402
-from haotuner.held_groups import learn_from, meaning_of  # noqa: E402
 from haotuner.importing.read import read  # noqa: E402
 from haotuner.microkernels.cpu.generated import CpuGenerated  # noqa: E402
-from haotuner.microkernels.cpu.online import CpuOnline  # noqa: E402
+from haotuner.microkernels.cpu.online_softmax import CpuOnline  # noqa: E402
 from haotuner.microkernels.index import families_for, family_named  # noqa: E402
 from haotuner.ops.groups import digest_of, learn  # noqa: E402
 from haotuner.pack.verify import not_verified, verify  # noqa: E402
 from haotuner.pack.write import write_pack  # noqa: E402
+from haotuner.pack_groups import learn_from, meaning_of  # noqa: E402
 from haotuner.request import ops_of  # noqa: E402
 from haotuner.runtime.group import named_so  # noqa: E402
 from haotuner.words.op import Op  # noqa: E402

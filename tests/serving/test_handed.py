@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.runtime.handed import Handed, address
+from haotuner.runtime.dlpack_cache import Handed, address
 
 WORDS = 6
 

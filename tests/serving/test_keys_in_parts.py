@@ -13,7 +13,7 @@ import haotuner
 from haotuner import judge
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.microkernels.cpu.online import CpuOnline
+from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.pack.write import write_pack
 from haotuner.words.device import Device
 from haotuner.words.limits import PARTIAL_FLOATS

@@ -9,8 +9,8 @@ import pytest
 
 import haotuner
 from haotuner.errors import UsageError
+from haotuner.graph.fp16_to_fp32 import in_singles
 from haotuner.graph.interpret import interpret
-from haotuner.graph.singles import in_singles
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import model_pack
 

@@ -17,7 +17,7 @@ from haotuner.cli.explain import explain
 from haotuner.cli.explain_predicted import predicted_document, print_predicted
 from haotuner.cli.explain_steps import print_steps, steps_document
 from haotuner.errors import PackInvalid, UsageError
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, smallest
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
@@ -39,12 +39,14 @@ def encoder() -> Graph:
     """A norm, two dense layers with gelu and residual, softmax over tokens, a mask: every way a step is reached."""
     g = GraphBuilder()
     x, mask = g.input("x", (B, T, 32)), g.input("mask", (B, T), "int64")
-    h = composites.affine(g, composites.normalise(g, x, (2,), 1e-5), g.constant(numbers(32)), g.constant(numbers(32)))
+    h = decompositions.affine(
+        g, decompositions.normalise(g, x, (2,), 1e-5), g.constant(numbers(32)), g.constant(numbers(32))
+    )
     up = g.map("add", g.add("contract", h, g.constant(numbers(32, 64)), labels="btk,kn->btn"), g.constant(numbers(64)))
-    down = g.add("contract", composites.gelu(g, up), g.constant(numbers(64, 32)), labels="btk,kn->btn")
+    down = g.add("contract", decompositions.gelu(g, up), g.constant(numbers(64, 32)), labels="btk,kn->btn")
     y = g.map("add", g.map("add", down, g.constant(numbers(32))), x)
     shown = g.add("reshape", g.add("cast", mask, dtype="fp32"), shape=(B, T, 1))
-    weights = composites.softmax(g, g.map("mul", y, shown), 1)
+    weights = decompositions.softmax(g, g.map("mul", y, shown), 1)
     pooled = g.add("reduce", g.map("mul", y, weights), how="sum", axes=(1,))
     turned = g.add("transpose", y, order=(2, 0, 1))
     return g.finish(pooled, turned)
@@ -99,8 +101,8 @@ def beside() -> Graph:
     g = GraphBuilder()
     x = g.input("x", (B, T, 32))
     total = g.map("add", x, g.map("mul", x, g.constant(numbers(32))))
-    mean = composites.mean(g, total, (2,), keepdims=False)
-    return g.finish(mean, g.map("mul", composites.normalise(g, total, (2,), 1e-5), 0.5), total)
+    mean = decompositions.mean(g, total, (2,), keepdims=False)
+    return g.finish(mean, g.map("mul", decompositions.normalise(g, total, (2,), 1e-5), 0.5), total)
 
 
 def given(graph: Graph, **sizes: int) -> dict[str, Any]:

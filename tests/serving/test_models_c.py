@@ -11,11 +11,11 @@ import pytest
 
 import haotuner
 from haotuner.errors import PackInvalid
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.runtime.mapped import Mapped
-from haotuner.words.schedule_words import schedule_words
+from haotuner.runtime.native_library import Mapped
+from haotuner.words.bytecode import schedule_words
 from tests.serving.model_packs import planned
 from tests.serving.native_builds import ASAN, CLIB, HERE, LIBRARY, LOOSE, TSAN, c_pack, cc, pack_sources, run
 from tests.serving.test_models import numbers
@@ -29,10 +29,10 @@ def encoder() -> Graph:
     """A norm, dense layers without an epilogue (their kernels are plain C here), softmax, a mask, a transpose."""
     g = GraphBuilder()
     x, mask = g.input("x", (B, T, 8)), g.input("mask", (B, T), "int64")
-    up = g.add("contract", composites.normalise(g, x, (2,), 1e-5), g.constant(numbers(8, 12)), labels="btk,kn->btn")
-    y = g.add("contract", composites.softmax(g, up, 2), g.constant(numbers(12, 8)), labels="btk,kn->btn")
+    up = g.add("contract", decompositions.normalise(g, x, (2,), 1e-5), g.constant(numbers(8, 12)), labels="btk,kn->btn")
+    y = g.add("contract", decompositions.softmax(g, up, 2), g.constant(numbers(12, 8)), labels="btk,kn->btn")
     shown = g.add("reshape", g.add("cast", mask, dtype="fp32"), shape=(B, T, 1))
-    weights = composites.softmax(g, g.map("mul", y, shown), 1)
+    weights = decompositions.softmax(g, g.map("mul", y, shown), 1)
     pooled = g.add("reduce", g.map("mul", y, weights), how="sum", axes=(1,))
     return g.finish(pooled, g.add("transpose", y, order=(2, 0, 1)))
 

@@ -11,7 +11,7 @@ import haotuner
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.greedy import Greedy
+from haotuner.orchestrate.greedy_fusion import Greedy
 from haotuner.orchestrate.products import Product
 from haotuner.words.op import Op
 from tests.serving.model_packs import model_pack

@@ -13,12 +13,12 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate import written
+from haotuner.model_check import check_model, drawn_inputs
+from haotuner.orchestrate import executable
+from haotuner.orchestrate.index_bounds import indexed
 from haotuner.orchestrate.index_sources import index_sources
-from haotuner.orchestrate.indexed import indexed
 from haotuner.pack_race import _call
-from haotuner.whole_model import check_model, drawn_inputs
-from haotuner.words import schedule_words
+from haotuner.words import bytecode
 from haotuner.words.shape import Span
 from tests.serving.model_packs import model_pack
 from tests.serving.written_nodes import Nodes
@@ -159,7 +159,7 @@ def test_indices_are_followed_to_the_input_that_they_are_moved_from(moved: str) 
 
 def older_words(document: dict[str, Any], weights_bytes: int) -> list[int]:
     """Of the model "older" those of version 3, whose indices are every so many elements; of others as they are."""
-    words = schedule_words.schedule_words(document, weights_bytes)
+    words = bytecode.schedule_words(document, weights_bytes)
     if document["name"] != "older":
         return words
     ((place, first, ((extent, stride),), rows, reader),) = document["indices"]
@@ -168,14 +168,14 @@ def older_words(document: dict[str, Any], weights_bytes: int) -> list[int]:
     rest = words[4:]
     at = max(at for at in range(len(rest)) if rest[at : at + len(now)] == now)
     rest[at : at + len(now)] = before
-    return [words[0], 3, len(rest) + 4, schedule_words._checksum(rest), *rest]
+    return [words[0], 3, len(rest) + 4, bytecode._checksum(rest), *rest]
 
 
 @pytest.fixture(scope="module")
 def moved_path(tmp_path_factory):
     graphs = {moved: messages(moved) for moved in MOVED} | {"older": messages("pairs")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(written, "schedule_words", older_words)
+        patch.setattr(executable, "schedule_words", older_words)
         return model_pack(tmp_path_factory.mktemp("moved") / "pack", graphs, tuned=False, exact=False)
 
 

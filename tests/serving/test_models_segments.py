@@ -11,8 +11,8 @@ import haotuner
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
+from haotuner.orchestrate.dim_ranges import spans_of
 from haotuner.orchestrate.segments import counts, cut
-from haotuner.orchestrate.spans import spans_of
 from haotuner.pack.verify import verify
 from haotuner.words.shape import Span
 from tests.serving.chain_graphs import B, chosen, grown, noisy, product

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner.backends.cpu.ways import rows_of
+from haotuner.backends.cpu.parallel_axis import rows_of
 from haotuner.runtime.pack import Pack
 from haotuner.words.op import Op
 from tests.serving.conftest import rows

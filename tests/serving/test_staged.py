@@ -13,7 +13,7 @@ import haotuner
 from haotuner import judge
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.generate.staged import Stages
+from haotuner.generate.multi_stage import Stages
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.pack.write import write_pack
 from haotuner.words.device import Device

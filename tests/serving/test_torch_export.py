@@ -12,7 +12,7 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
 from haotuner.importing.exported import read_exported
-from haotuner.orchestrate.agreements import demands, unmet
+from haotuner.orchestrate.shape_constraints import demands, unmet
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of itself

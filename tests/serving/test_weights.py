@@ -17,8 +17,8 @@ import haotuner
 from haotuner.errors import PackInvalid
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
-from haotuner.runtime.mapped import Mapped
 from haotuner.runtime.model_files import opened_model
+from haotuner.runtime.native_library import Mapped
 from haotuner.words.chunks import CHUNK_BYTES, chunk_checksums
 from tests.serving.model_packs import model_pack
 from tests.serving.native_builds import HERE, LIBRARY, cc

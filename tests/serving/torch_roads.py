@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from haotuner.graph.graph import Graph
+from haotuner.model_check import graph_of
 from haotuner.orchestrate.products import Finder
 from haotuner.orchestrate.segments import cut, flattened
-from haotuner.whole_model import graph_of
 from haotuner.words.op import Op
 
 torch = pytest.importorskip("torch")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from haotuner.backends.cpu.blocking import Setting
 from haotuner.backends.cpu.pack_source import PackedOp
-from haotuner.backends.cpu.setting import Setting
 from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, begun
 from haotuner.microkernels.index import families_for
 from haotuner.words.op import Op

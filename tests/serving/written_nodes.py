@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.importing.call import Call
-from haotuner.importing.folding import Folding
+from haotuner.importing.constant_folding import Folding
+from haotuner.importing.node_context import Call
 from haotuner.importing.table import RULES
 
 OPSET = 21

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self, cast
 
-from haotuner.measure.laboratory import GoesOn, Laboratory
+from haotuner.measure.measurer import GoesOn, Laboratory
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.tuning import Task
 from haotuner.words.device import Device

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from haotuner import every_op
-from haotuner.measure.laboratory import GoesOn
-from haotuner.orchestrate.measured import BATCH, FIRST_BATCH, Measured
+from haotuner import op_tasks
+from haotuner.measure.measurer import GoesOn
+from haotuner.orchestrate.profiled_costs import BATCH, FIRST_BATCH, Measured
 from haotuner.search.clock import Clock
 from haotuner.search.task import Effort
 from haotuner.tuning import tune
@@ -91,11 +91,11 @@ def test_what_the_first_ops_take_too_long_the_last_ones_are_not_measured_for(mon
         given.append((asked[6], asked[9]))
         return SimpleNamespace(stopped="budget", kernels=())
 
-    monkeypatch.setattr("haotuner.every_op.time", SimpleNamespace(monotonic=lambda: next(moments)))
-    monkeypatch.setattr(every_op, "tune_one", one)
+    monkeypatch.setattr("haotuner.op_tasks.time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr(op_tasks, "tune_one", one)
     ops = tuple(Op.parse(f"dense:n={n},k=8") for n in (8, 16, 24, 32))
     request: Any = SimpleNamespace(ops=ops, seconds=60.0, zero_measure=False)
-    every_op.tune_every(request, None, (1,), None, None)  # type: ignore[arg-type]
+    op_tasks.tune_every(request, None, (1,), None, None)  # type: ignore[arg-type]
     assert [seconds for seconds, _ in given] == pytest.approx([35 / 4, 10 / 3, 0.0, 0.0])
     assert [effort for _, effort in given] == [None, None, *[Effort(least_kernels=0)] * 2]
 
@@ -108,7 +108,7 @@ def test_a_clock_that_was_given_up_lets_nothing_begin() -> None:
 def test_groups_are_compiled_in_batches_that_fit_into_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     prices = Measured([{"batch": 1}], 60.0)
     assert prices._fitting() == FIRST_BATCH
-    monkeypatch.setattr("haotuner.orchestrate.measured.time", SimpleNamespace(monotonic=lambda: prices._until - 30.0))
+    monkeypatch.setattr("haotuner.orchestrate.profiled_costs.time", SimpleNamespace(monotonic=lambda: prices._until - 30.0))
     for group_s, count in ((0.5, BATCH), (5.0, 6), (50.0, 1)):
         prices._group_s = group_s
         assert prices._fitting() == count

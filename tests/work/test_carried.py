@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
-from haotuner.orchestrate.greedy import Greedy, Loops
+from haotuner.orchestrate.greedy_fusion import Greedy, Loops
 from haotuner.orchestrate.products import Product
 from haotuner.words.op import Op
 
@@ -30,9 +30,9 @@ def test_a_sum_of_two_products_is_carried_by_one_of_them():
 
 
 FUNCTIONS: dict[str, Any] = {
-    "gelu": composites.gelu,
-    "gelutanh": composites.gelu_tanh,
-    "silu": composites.silu,
+    "gelu": decompositions.gelu,
+    "gelutanh": decompositions.gelu_tanh,
+    "silu": decompositions.silu,
     "relu": lambda g, x: g.map("max", x, 0.0),
     "hardswish": lambda g, x: g.map(
         "mul", x, g.map("max", g.map("min", g.map("add", g.map("mul", x, 1 / 6), 0.5), 1.0), 0.0)

@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from haotuner.cost.roofline import roofline_us
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.laboratory import GoesOn
+from haotuner.measure.measurer import GoesOn
 from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.index import families_for
 from haotuner.plan.cells import CellTable
 from haotuner.search.call_times import calls_us
-from haotuner.search.cells import SHAPES, predicted_us
 from haotuner.search.compared import LEAST_LIMIT_US, compared
+from haotuner.search.grid_search import SHAPES, predicted_us
 from haotuner.search.task import Tuned, Watch
 from haotuner.tuning import Task, tune
 from haotuner.words.composition import SERIAL, Composition

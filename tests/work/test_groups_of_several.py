@@ -14,22 +14,22 @@ import pytest
 
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.toolchain import Toolchain
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate import program
+from haotuner.orchestrate import window_ilp
 from haotuner.orchestrate.c_math import head_of
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.elements import elements_of, lies_beside, rows_before
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Greedy, Loops
+from haotuner.orchestrate.greedy_fusion import Greedy, Loops
+from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.multi_output_fusion import Ways, plain
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.program import Candidate, circle_of, solve
-from haotuner.orchestrate.repeated import again_and_again
-from haotuner.orchestrate.several import Ways, plain
-from haotuner.orchestrate.sizes import SizeTable
+from haotuner.orchestrate.recompute import again_and_again
+from haotuner.orchestrate.size_table import SizeTable
+from haotuner.orchestrate.window_ilp import Candidate, circle_of, solve
 from tests.work.test_plain_loops import of
 
 B, T = dimension("batch"), dimension("seq")
@@ -40,13 +40,13 @@ def scaled_residual(g: GraphBuilder) -> tuple[str, ...]:
     """A layer's scale and residual, and the norm of the sum: the sum is read by the norm, and after the next layer."""
     x, y, scale = g.input("x", (B, T, 32)), g.input("y", (B, T, 32)), g.input("scale", (32,))
     total = g.map("add", x, g.map("mul", y, scale))
-    return g.map("mul", composites.normalise(g, total, (2,), 1e-5), 0.5), total
+    return g.map("mul", decompositions.normalise(g, total, (2,), 1e-5), 0.5), total
 
 
 def statistics(g: GraphBuilder) -> tuple[str, ...]:
     """Two numbers of each row beside what is made of it."""
     x = g.input("x", (B, T, 32))
-    mean = composites.mean(g, x, (2,))
+    mean = decompositions.mean(g, x, (2,))
     most = g.add("reduce", x, how="max", axes=(2,), keepdims=False)
     return g.map("exp", g.map("sub", x, mean)), mean, most
 
@@ -185,7 +185,7 @@ def test_kernels_that_would_wait_for_each_other_are_cut_out_lazily(monkeypatch: 
     assert found is not None and proved and circle_of(found) == []
     assert sum(candidate.us for candidate in found) == pytest.approx(3.2), "one of both, not both"
     assert bound == pytest.approx(3.2)
-    monkeypatch.setattr(program, "circle_of", lambda _: [])
+    monkeypatch.setattr(window_ilp, "circle_of", lambda _: [])
     uncut = solve(every, list("aDbC"))[0]
     assert uncut is not None and sum(candidate.us for candidate in uncut) == pytest.approx(2.2)
     assert len(circle_of(uncut)) == 4, "without cuts the program takes what nobody can run"
@@ -205,7 +205,7 @@ def test_a_plan_has_no_circle_where_the_cheapest_kernels_make_one(monkeypatch: p
     plan = Exact(graph, Favoured(REQUESTS))
     kernels = [set(step.graph.outputs) for step in plan.steps if isinstance(step, Loops)]
     assert ({x1, y2} in kernels) != ({y1, x2} in kernels) and plan.told.status == "optimal"
-    monkeypatch.setattr(program, "circle_of", lambda _: [])
+    monkeypatch.setattr(window_ilp, "circle_of", lambda _: [])
     with pytest.raises(AssertionError, match="waits for itself"):
         _ = Exact(graph, Favoured(REQUESTS)).steps
 

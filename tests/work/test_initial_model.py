@@ -15,14 +15,14 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import Opinionated, Unsure
 from haotuner.errors import UsageError
 from haotuner.initial_model import Starts, start_of
-from haotuner.search.book import LEAST_STARTED_ROWS
+from haotuner.search.observations import LEAST_STARTED_ROWS
 from haotuner.transfer import models_shipped as shipping
 from haotuner.transfer.fit import fit_model
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, models_shipped, starting_models
 from haotuner.transfer.reading import read_records
 from haotuner.transfer.saved_model import Transferred, load_model, save_model
-from haotuner.transfer.started import TREE_ROWS, Started
 from haotuner.transfer.target_scores import TargetScores
+from haotuner.transfer.warm_start import TREE_ROWS, Started
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, find_device, records, tables
 from tests.work.fake_lab import CORE

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.generate import digits
+from haotuner.generate import mixed_radix
 from haotuner.generate.expressions import index
 from haotuner.graph.extents import dimension, same
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate.costs import CORE, Prices
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Greedy
+from haotuner.orchestrate.greedy_fusion import Greedy
+from haotuner.orchestrate.ilp_partition import Exact
 
 
 class Walked(tuple[Any, ...]):
@@ -91,10 +91,10 @@ def test_axes_of_a_reshape_are_matched_once(monkeypatch: pytest.MonkeyPatch) -> 
         compared.append(one)
         return same(one, other)
 
-    monkeypatch.setattr(digits, "same", counted)
+    monkeypatch.setattr(mixed_radix, "same", counted)
     before, after = (dimension("large"), 6, 35), (dimension("large"), 2, 3, 5, 7)
     places = tuple(index(0) for _ in after)
-    first = digits.Digits().reshaped(before, after, places)
+    first = mixed_radix.Digits().reshaped(before, after, places)
     many = len(compared)
-    assert digits.Digits().reshaped(before, after, places) == first
+    assert mixed_radix.Digits().reshaped(before, after, places) == first
     assert len(compared) - many < many // 2, "what is left compares digits, not axes"

@@ -13,13 +13,13 @@ from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.graph.tolerance import TOLERANCE, tolerance_of
+from haotuner.model_check import drawn_inputs
 from haotuner.ops.dtypes import DTYPES
 from haotuner.orchestrate.costs import CORE, Prices, Rates
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Loops, Step
+from haotuner.orchestrate.greedy_fusion import Loops, Step
+from haotuner.orchestrate.ilp_partition import Exact
 from haotuner.orchestrate.layout import LAYOUTS, Layouts
 from haotuner.orchestrate.products import Product
-from haotuner.whole_model import drawn_inputs
 from haotuner.words.op import Op
 
 SIZES = {"b": 2, "h": 40, "w": 36}

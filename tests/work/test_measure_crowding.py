@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from haotuner.backends.cpu import crowding as module
-from haotuner.backends.cpu.crowding import CROWDED, FIRST_S, MOST_S, SHARE, Answer, Patience, crowding
+from haotuner.backends.cpu import contention as module
+from haotuner.backends.cpu.contention import CROWDED, FIRST_S, MOST_S, SHARE, Answer, Patience, crowding
 from haotuner.backends.cpu.drift import Pace, lost, undisturbed
 from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.words.device import Device

@@ -14,7 +14,7 @@ from haotuner.backends.cpu.timer import CpuTimer
 from haotuner.backends.policy import Policy
 from haotuner.hw_profiles.find import find_device
 from haotuner.isolate.answers import Job, TimedOut
-from haotuner.measure.lab import BATCH, FIRST_BATCH, Lab, _batches
+from haotuner.measure.device_measurer import BATCH, FIRST_BATCH, Lab, _batches
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import MemoryStore, RecordStore
 from haotuner.words.device import Device

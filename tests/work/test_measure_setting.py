@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from haotuner.backends.cpu.setting import ROWS_LEAST, ROWS_MOST, Setting
+from haotuner.backends.cpu.blocking import ROWS_LEAST, ROWS_MOST, Setting
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS
 from haotuner.words.op import Op

@@ -19,7 +19,7 @@ import pytest
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
@@ -133,8 +133,8 @@ REDUCED: Mapping[str, Callable[[GraphBuilder, str, str], str]] = {
     "sum_of_whole": lambda g, x, y: total(g, g.map("sub", g.map("add", g.map("mul", x, 4096.0), TO_WHOLE), TO_WHOLE)),
     "sum_of_two_sums": lambda g, x, y: total(g, two_sum(g.map, x, y)),
     "product": lambda g, x, y: g.add("reduce", x, how="prod", axes=(0,), keepdims=True),
-    "softmax": lambda g, x, y: composites.softmax(g, x),
-    "normalised": lambda g, x, y: composites.normalise(g, x, (0,), 1e-5),
+    "softmax": lambda g, x, y: decompositions.softmax(g, x),
+    "normalised": lambda g, x, y: decompositions.normalise(g, x, (0,), 1e-5),
 }
 
 
@@ -145,7 +145,7 @@ def test_rows_of_any_fixed_width(width: int, tmp_path: Path) -> None:
     for name in ("softmax", "log_softmax", "mean"):
         g = GraphBuilder()
         x = g.input("x", (N, width))
-        every[name] = g.finish(composites.mean(g, x, (1,)) if name == "mean" else getattr(composites, name)(g, x))
+        every[name] = g.finish(decompositions.mean(g, x, (1,)) if name == "mean" else getattr(decompositions, name)(g, x))
     library = built(every, compilers()[0], "x86-64", tmp_path)
     rows = np.random.default_rng(width).standard_normal((5, width)).astype(np.float32)
     for name, graph in every.items():

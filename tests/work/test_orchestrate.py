@@ -11,27 +11,27 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, floor_division, largest
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import c_recurrent
-from haotuner.orchestrate import measured as measured_module
+from haotuner.orchestrate import profiled_costs as measured_module
 from haotuner.orchestrate import windows as windows_module
-from haotuner.orchestrate.agreements import agreements, unmet
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Alias, Greedy, Loops
-from haotuner.orchestrate.lacking import check_draws, check_steps
-from haotuner.orchestrate.measured import Measured
+from haotuner.orchestrate.device_support import check_draws, check_steps
+from haotuner.orchestrate.dim_ranges import spans_of
+from haotuner.orchestrate.executable import written
+from haotuner.orchestrate.greedy_fusion import Alias, Greedy, Loops
+from haotuner.orchestrate.ilp_partition import Exact
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.program import WINDOW_S, Candidate, solve
-from haotuner.orchestrate.repeated import again_and_again
-from haotuner.orchestrate.sizes import SizeTable
-from haotuner.orchestrate.spans import spans_of
+from haotuner.orchestrate.profiled_costs import Measured
+from haotuner.orchestrate.recompute import again_and_again
+from haotuner.orchestrate.shape_constraints import agreements, unmet
+from haotuner.orchestrate.size_table import SizeTable
 from haotuner.orchestrate.tasks import arrivals_of_models, asked_model, ops_of
-from haotuner.orchestrate.written import written
+from haotuner.orchestrate.window_ilp import WINDOW_S, Candidate, solve
 from haotuner.runtime.schedule import Schedule, size_text
 from haotuner.words.op import Op
 from tests.serving.test_models_ordered import bytewise, recurrent
@@ -49,7 +49,7 @@ def attention() -> Graph:
         y = g.map("add", g.add("contract", x, w, labels="btk,kn->btn"), g.constant(np.zeros(32, np.float32)))
         heads.append(g.add("transpose", g.add("reshape", y, shape=(B, T, 2, 16)), order=(0, 2, 1, 3)))
     scores = g.map("mul", g.add("contract", heads[0], heads[1], labels="abmk,abnk->abmn"), 0.25)
-    weights = composites.softmax(g, g.map("add", scores, mask))
+    weights = decompositions.softmax(g, g.map("add", scores, mask))
     mixed = g.add("transpose", g.add("contract", weights, heads[2], labels="abmk,abkn->abmn"), order=(0, 2, 1, 3))
     flat = g.add("reshape", mixed, shape=(B, T, 32))
     out = g.add("contract", flat, g.constant(np.ones((32, 32), np.float32)), labels="btk,kn->btn")
@@ -117,7 +117,7 @@ def test_no_step_makes_what_nobody_reads():
 def test_a_norm_over_channels_is_not_computed_for_every_channel():
     g = GraphBuilder()
     x = g.input("x", (B, 8, T))
-    steps = Greedy(g.finish(composites.normalise(g, x, (1,), 1e-5))).steps
+    steps = Greedy(g.finish(decompositions.normalise(g, x, (1,), 1e-5))).steps
     assert len(steps) > 1, "the mean lies in memory, for the channels' loop is outside of that of the tokens"
 
 
@@ -208,7 +208,7 @@ def test_an_ordered_primitive_is_a_group_of_its_own_with_its_operands_in_memory(
 def softmax_of_rows() -> Graph:
     g = GraphBuilder()
     x = g.input("x", (B, T))
-    return g.finish(composites.softmax(g, g.map("mul", x, 0.5)))
+    return g.finish(decompositions.softmax(g, g.map("mul", x, 0.5)))
 
 
 REQUESTS = [{"batch": 64, "seq": 512}, {"batch": 2, "seq": 30}]
@@ -328,7 +328,7 @@ def test_what_no_gpu_computes_is_named(monkeypatch):
 
 def test_a_gpu_computes_again_what_a_core_stores():
     g = GraphBuilder()
-    graph = g.finish(composites.softmax(g, g.input("x", (B, T))))
+    graph = g.finish(decompositions.softmax(g, g.input("x", (B, T))))
     requests = [{"batch": 8, "seq": size} for size in (16, 256)]
     steps = {name: Exact(graph, Prices(requests, rates)).steps for name, rates in (("core", CORE), ("gpu", GPU))}
     (step,) = steps["gpu"]
@@ -341,7 +341,7 @@ def test_a_gpu_computes_again_what_a_core_stores():
 def test_terms_that_wait_in_the_row_count_once():
     """Loops of a core compute each exp of a softmax once; a launch computes it for the sum and for the element."""
     g = GraphBuilder()
-    graph = g.finish(composites.softmax(g, g.input("x", (B, T))))
+    graph = g.finish(decompositions.softmax(g, g.input("x", (B, T))))
     (kept,), (again,) = (
         Prices([{"batch": 8, "seq": 256}], replace(CORE, kept=kept, bytes_moved=1e9)).each_us(graph)
         for kept in (True, False)

@@ -16,7 +16,7 @@ import haotuner
 from haotuner import pack_race
 from haotuner import publishing as publishing_module
 from haotuner.errors import PackInvalid
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.pack.manifest import read_manifest
@@ -33,7 +33,7 @@ EXPECTED = {"batch=1;seq=2": {"all": 1.0}, "batch=2;seq=60": {"all": 2.0}}
 
 def net() -> Graph:
     g = GraphBuilder()
-    return g.finish(composites.softmax(g, g.input("x", (B, T, 8))))
+    return g.finish(decompositions.softmax(g, g.input("x", (B, T, 8))))
 
 
 def told(pack: Path, **more: Any) -> Path:
@@ -149,7 +149,7 @@ class Kept:
         monkeypatch.setattr(publishing_module, "_groups_of", lambda *_: None)
         monkeypatch.setattr(publishing_module, "_lacking", lambda *_: "")
         monkeypatch.setattr(publishing_module, "_verify", lambda *_: None)
-        monkeypatch.setattr("haotuner.whole_model.check_apart", lambda *_: None)
+        monkeypatch.setattr("haotuner.model_check.check_apart", lambda *_: None)
         monkeypatch.setattr(pack_race, "raced_apart", lambda *_: Outcome(1.3 if self.slower else 0.9))
         self.publisher = Publisher(request, None, lab, None, lambda *said: self.said.append(said[1]) or True, 0.0)  # type: ignore[arg-type, func-returns-value]
         monkeypatch.setattr(self.publisher, "_document", lambda *_, **said: {"unverified": said["unverified"], "tuning": {}})

@@ -17,19 +17,19 @@ from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.toolchain import Toolchain
 from haotuner.generate.expressions import Apply, Fold, Load, Variable, arithmetic, index, parts
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.across import BLOCK, ROWS, turned_loads
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import PRELUDE, head_of
 from haotuner.orchestrate.elements import elements_of
-from haotuner.orchestrate.inside import clipped, inside
-from haotuner.orchestrate.pieces import pieces
-from haotuner.orchestrate.repeated import again_and_again
-from haotuner.orchestrate.scopes import Group
-from haotuner.orchestrate.woven import strand, strands
+from haotuner.orchestrate.interleave import strand, strands
+from haotuner.orchestrate.loop_nest import Group
+from haotuner.orchestrate.loop_partition import clipped, inside
+from haotuner.orchestrate.recompute import again_and_again
+from haotuner.orchestrate.split_concat_loops import pieces
+from haotuner.orchestrate.strided_reads import BLOCK, ROWS, turned_loads
 from tests.underflow import underflows
 
 B, H, W = (dimension(name) for name in "bhw")
@@ -73,7 +73,7 @@ def crop(g: GraphBuilder, x: str) -> str:
 
 def group_norm(g: GraphBuilder, x: str) -> str:
     whole = g.add("reshape", g.map("mul", x, 2.0), shape=(B, 2, 2 * H * W))
-    centred = g.map("sub", whole, composites.mean(g, whole, (2,)))
+    centred = g.map("sub", whole, decompositions.mean(g, whole, (2,)))
     return g.add("reshape", centred, shape=(B, 4, H, W))
 
 
@@ -94,7 +94,7 @@ def interleaved_from_one_on(g: GraphBuilder, x: str) -> str:
 
 
 def softmax(g: GraphBuilder, x: str) -> str:
-    return composites.softmax(g, x)
+    return decompositions.softmax(g, x)
 
 
 def mean_of_tanh(g: GraphBuilder, x: str) -> str:
@@ -105,12 +105,12 @@ def mean_of_tanh(g: GraphBuilder, x: str) -> str:
 
 def gated(g: GraphBuilder, x: str) -> str:
     """x is read for an element again: nothing may lie where it is."""
-    return g.map("mul", x, composites.softmax(g, x))
+    return g.map("mul", x, decompositions.softmax(g, x))
 
 
 def rows_of_one(g: GraphBuilder, x: str) -> str:
     """An axis of one row, which no load asks for."""
-    return composites.softmax(g, g.add("reshape", x, shape=(B * 4 * H, 1, W)))
+    return decompositions.softmax(g, g.add("reshape", x, shape=(B * 4 * H, 1, W)))
 
 
 def across_rows(g: GraphBuilder, x: str) -> str:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.backends.cpu.ways import rows_of
-from haotuner.measure.laboratory import GoesOn
+from haotuner.backends.cpu.parallel_axis import rows_of
+from haotuner.measure.measurer import GoesOn
 from haotuner.plan.curves import Curve
 from haotuner.plan.table import RowTable
-from haotuner.search.contenders import CLOSE, REPEATS, Timings, _spread, again, contend, curves, foretold, worth_sharing
+from haotuner.search.plan_candidates import CLOSE, REPEATS, Timings, _spread, again, contend, curves, foretold, worth_sharing
 from haotuner.search.planning import _with_curves, decide
 from haotuner.tuning import tune
 from haotuner.words.composition import Composition

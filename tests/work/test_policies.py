@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
-from haotuner.generate.moved import Level, Moved
+from haotuner.generate.memory_traffic import Level, Moved
+from haotuner.generate.op_counter import tally
 from haotuner.generate.schedule import planned
 from haotuner.generate.space import Point, Space
-from haotuner.generate.tally import tally
 from haotuner.microkernels.index import families_for
 from haotuner.search.policies.evolution import Evolution
 from haotuner.search.policies.index import POLICIES

@@ -15,8 +15,8 @@ import pytest
 
 from haotuner.errors import HaotunerError, RecordsUnusable, UsageError
 from haotuner.records import SqliteStore, open_store
-from haotuner.records.place import create, filesystem
 from haotuner.records.schema import UPGRADES
+from haotuner.records.store_path import create, filesystem
 from tests.contract.record_examples import record
 
 ROOT = Path(__file__).parents[2]

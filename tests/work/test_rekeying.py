@@ -13,7 +13,7 @@ import pytest
 from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.policy import Policy
 from haotuner.errors import EnvironmentMissing
-from haotuner.measure.lab import Lab
+from haotuner.measure.device_measurer import Lab
 from haotuner.measure.rekeying import rekeyed, rekeyed_whole, shipped_table
 from haotuner.records import MemoryStore, Session
 from haotuner.records.codec import decode

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from haotuner.cost.model import Analytic, Scores
 from haotuner.cost.roofline import roofline_us
-from haotuner.search.book import Book
+from haotuner.search.observations import Book
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import propose
 from haotuner.words.kernel import MicroKernel

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike
 
 from haotuner.cost.model import Analytic, CostModel, Scores
 from haotuner.plan.cover import sketch
-from haotuner.search.book import Book
-from haotuner.search.points import FEW, OPTIMISM, POINTS, points, rests_on
+from haotuner.search.acquisition import FEW, OPTIMISM, POINTS, points, rests_on
+from haotuner.search.observations import Book
 from haotuner.search.probes import probe
-from haotuner.search.rows import patience
+from haotuner.search.row_cover_search import patience
 from haotuner.search.task import Effort
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Record, Timed, Trial

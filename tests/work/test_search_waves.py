@@ -13,8 +13,8 @@ import pytest
 from haotuner.errors import HaotunerError
 from haotuner.plan.cells import CellTable
 from haotuner.plan.grids import MOST_CELLS, Grid, alone, bounds, pairs
-from haotuner.search.surface import Floats, Key, Surface
-from haotuner.search.weigh import way_of, weighed
+from haotuner.search.cell_planning import way_of, weighed
+from haotuner.search.latency_table import Floats, Key, Surface
 from haotuner.tuning import Tuned, tune
 from haotuner.words.composition import SERIAL, Composition, sum_parts
 from haotuner.words.kernel import MicroKernel

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from haotuner.backends.cpu.backend import CpuBackend
-from haotuner.measure.laboratory import GoesOn
+from haotuner.measure.measurer import GoesOn
 from haotuner.microkernels.index import families_for
 from haotuner.plan.cells import CellTable
 from haotuner.tuning import Task, tune

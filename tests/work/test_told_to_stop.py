@@ -13,7 +13,7 @@ from haotuner.plan import cover as covering
 from haotuner.plan.compose import best_us
 from haotuner.plan.cover import cover
 from haotuner.plan.curves import Curve
-from haotuner.search import rows as rows_search
+from haotuner.search import row_cover_search as rows_search
 from haotuner.search.task import Task
 from haotuner.tuning import tune
 from haotuner.words.op import Op

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from haotuner.plan.table import RowTable
-from haotuner.search.rows import WHOLE_UP_TO
+from haotuner.search.row_cover_search import WHOLE_UP_TO
 from haotuner.search.selections import Selections
 from haotuner.search.shrinkage import BETWEEN, combined, shrunk, variance_of
 from haotuner.tuning import tune

@@ -13,16 +13,16 @@ import pytest
 
 from haotuner.cost.features import features
 from haotuner.cost.model import Analytic, Opinionated, Scores
-from haotuner.search import rows as rows_search
-from haotuner.search.book import expectation
+from haotuner.search import row_cover_search as rows_search
 from haotuner.search.clock import Clock, now
-from haotuner.search.head import FIRST, head
+from haotuner.search.initial_design import FIRST, head
+from haotuner.search.observations import expectation
 from haotuner.search.propose import rounds
-from haotuner.search.rows import Search
+from haotuner.search.row_cover_search import Search
 from haotuner.search.selections import Selections
 from haotuner.select.funnel import Funnel, select
 from haotuner.transfer.shared import Shared, shared_of_models
-from haotuner.transfer.started import Blend, Started
+from haotuner.transfer.warm_start import Blend, Started
 from haotuner.tuning import tune
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape, ShapeRange

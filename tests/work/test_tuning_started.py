@@ -16,7 +16,7 @@ from haotuner.errors import HaotunerError
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.search.probes import probe
 from haotuner.search.selections import Selections
-from haotuner.transfer.started import Started
+from haotuner.transfer.warm_start import Started
 from haotuner.tuning import Tuned, tune
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Record, Timed, Trial

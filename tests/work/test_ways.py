@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.graph import composites
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import costs
 from haotuner.orchestrate.costs import Kernel, Prices, Rates
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Loops, Way
-from haotuner.orchestrate.ways import ways_of
+from haotuner.orchestrate.executable import written_ways
+from haotuner.orchestrate.greedy_fusion import Loops, Way
+from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.specializations import ways_of
 from haotuner.orchestrate.windows import Windows
-from haotuner.orchestrate.written import written_ways
 from haotuner.runtime.schedule import Schedule
-from haotuner.words.schedule_words import schedule_words
+from haotuner.words.bytecode import schedule_words
 
 B, T = dimension("batch"), dimension("seq")
 REQUESTS = [{"batch": 1, "seq": 8}, {"batch": 2, "seq": 16}, {"batch": 8, "seq": 512}, {"batch": 4, "seq": 900}]
@@ -30,7 +30,7 @@ DEAR = replace(CORE, step_us=500.0)  # a step costs more than anything that is c
 
 def softmax_of_rows() -> Graph:
     g = GraphBuilder()
-    return g.finish(composites.softmax(g, g.map("mul", g.input("x", (B, T)), 0.5)))
+    return g.finish(decompositions.softmax(g, g.map("mul", g.input("x", (B, T)), 0.5)))
 
 
 class Times(Prices):
@@ -104,7 +104,7 @@ def layers(count: int) -> Graph:
     g = GraphBuilder()
     x, weight = g.input("x", (B, T, 8)), g.constant(np.ones((8, 8), np.float32))
     for place in range(count):
-        x = composites.softmax(g, g.map("mul", x, 0.5 if place + 1 < count else 0.25), 1)
+        x = decompositions.softmax(g, g.map("mul", x, 0.5 if place + 1 < count else 0.25), 1)
         x = g.add("contract", x, weight, labels="btk,kn->btn")
     return g.finish(x)
 

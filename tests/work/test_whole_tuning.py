@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner import whole_tuning
-from haotuner.graph import composites
+from haotuner import model_tasks
+from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.orchestrate import measured as measured_module
-from haotuner.orchestrate.exact import Exact
-from haotuner.orchestrate.greedy import Greedy, Loops
+from haotuner.model_tasks import _timed
+from haotuner.orchestrate import profiled_costs as measured_module
+from haotuner.orchestrate.greedy_fusion import Greedy, Loops
 from haotuner.orchestrate.group_records import KERNEL, GroupRecords, NamedGroup
-from haotuner.orchestrate.measured import BOUND, Measured
+from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.profiled_costs import BOUND, Measured
 from haotuner.orchestrate.tasks import asked_model, priced
 from haotuner.publishing import next_seconds
 from haotuner.records import MemoryStore
-from haotuner.search import turns as turns_module
+from haotuner.search import scheduler_rounds as turns_module
+from haotuner.search.scheduler_rounds import LEAST_TURN_S, SHORTEST_TURN_S, USUAL_OVER_S, enough_s, shared
 from haotuner.search.task_scheduler import Scheduler, Shared
-from haotuner.search.turns import LEAST_TURN_S, SHORTEST_TURN_S, USUAL_OVER_S, enough_s, shared
-from haotuner.whole_tuning import _timed
 from tests.work.fake_lab import CORE
 
 B, T = dimension("batch"), dimension("seq")
@@ -142,7 +142,7 @@ def two_layers() -> Graph:
     x = g.input("x", (B, T, 16))
     weight = g.constant(np.full((16, 16), 0.1, np.float32))
     for _ in range(2):
-        x = composites.softmax(g, g.add("contract", x, weight, labels="btk,kn->btn"))
+        x = decompositions.softmax(g, g.add("contract", x, weight, labels="btk,kn->btn"))
     return g.finish(x)
 
 
@@ -183,7 +183,7 @@ def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatc
 
 def test_a_budget_that_is_over_changes_no_group(monkeypatch):
     """Else a run whose first pack took all of its time would build a second one of predictions."""
-    monkeypatch.setattr(whole_tuning, "priced", lambda models, prices: ["others"])
+    monkeypatch.setattr(model_tasks, "priced", lambda models, prices: ["others"])
     asked: Any = SimpleNamespace(
         times_groups=True, resume=False, seconds=60.0, models=[SimpleNamespace(written=SimpleNamespace(name="m"))], ops=[]
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.bench.agreed import Agreed
+from haotuner.bench.shape_constraints import Agreed
 from haotuner.words.shape import Span
 from tests.bench.wild import ROUNDING, _moved, _moved_weights, taken
 

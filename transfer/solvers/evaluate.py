@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.transfer.solvers.experts import copy, prior_of
 from haotuner.transfer.solvers.learned import LearnedChoice, Settings
-from haotuner.transfer.solvers.opinions import copy, prior_of
 from haotuner.transfer.solvers.pool import Rows, SolverPool, chosen_shares
 from haotuner.transfer.solvers.table import Times
 

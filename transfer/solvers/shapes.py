@@ -10,8 +10,8 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from haotuner.transfer.solvers.evaluate import LEAST_MS, told
+from haotuner.transfer.solvers.experts import LEAST, prior_of
 from haotuner.transfer.solvers.learned import LearnedChoice, Settings
-from haotuner.transfer.solvers.opinions import LEAST, prior_of
 from haotuner.transfer.solvers.pool import Rows, SolverPool, chosen_shares
 from haotuner.transfer.solvers.table import Ids, Times
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.backends.backend import OBJECTS_WORD, Choice, CompileObject, Follow, GroupSources
-from haotuner.backends.cpu import packing, ways
+from haotuner.backends.cpu import packing, parallel_axis
+from haotuner.backends.cpu.blocking import Setting
 from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
-from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.cpu.timer import CpuTimer
 from haotuner.backends.cpu.typed_library import left_out_here
 from haotuner.backends.policy import Policy
@@ -142,7 +142,7 @@ class CpuBackend:
     def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:
         """Of dense columns, rows, terms of the sum, or nothing; of other ops each axis of the output that may be cut."""
         if op.kind == "dense":
-            return ways.ways(op, threads, one_order=one_order)
+            return parallel_axis.ways(op, threads, one_order=one_order)
         axes = ("q", "f") if is_convolution(op.kind) else _shareable(op)  # q: pixels of all rows and images
         folded = () if one_order or is_convolution(op.kind) else tuple(joins_of(self.families(op)[0], op))
         return (SERIAL,) if threads == 1 else (*axes, *folded, SERIAL)
@@ -154,15 +154,17 @@ class CpuBackend:
         if composition.share not in op.every_axis:
             return math.inf
         tile = self.family_of(kernel).tile(kernel)
-        return ways.untimed_us(us, tile.extent.get(composition.share, 1), composition.share, op.extents(shape), threads)
+        return parallel_axis.untimed_us(
+            us, tile.extent.get(composition.share, 1), composition.share, op.extents(shape), threads
+        )
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which the runtime shares a call in this way."""
-        return ways.rows_of(way, op, threads, limit)
+        return parallel_axis.rows_of(way, op, threads, limit)
 
     def shared(self, curve: Curve, way: str, op: Op, threads: int) -> Curve:
         """A region's cost when threads share the call."""
-        return ways.shared(curve, way, op, threads)
+        return parallel_axis.shared(curve, way, op, threads)
 
     def packed(self, choice: Choice, device: Device) -> PackedAny:
         """Dense with its compositions, any other op with a kernel a cell."""

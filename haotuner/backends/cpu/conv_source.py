@@ -7,8 +7,8 @@ from math import prod
 
 from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.microkernels.cpu.conv_lines import LINES
+from haotuner.microkernels.cpu.conv_pixel_major import TURNED
 from haotuner.microkernels.cpu.conv_residues import residue_classes, woven_residues
-from haotuner.microkernels.cpu.conv_turned import TURNED
 from haotuner.microkernels.cpu.typed import word_for
 from haotuner.ops.convolution import ONE_TAP, Window, filter_axes, windows
 from haotuner.ops.minimal_filtering import points

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.backends.cpu.crowding import CROWDED
+from haotuner.backends.cpu.contention import CROWDED
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.device import Device
 from haotuner.words.op import Op

@@ -31,13 +31,13 @@ from haotuner.words.kernel import MicroKernel
 TYPED_SERVING = ("kinds/typed_pack.c", "kinds/typed.h", "kinds/typed_tile.h")
 DENSE_SERVING = ("pool.c", "kinds/dense_run.c", "kinds/typed_run.c", *TYPED_SERVING)
 SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
-ROOM_SERVING = ("room.c", "room.h")
+ROOM_SERVING = ("scratchpad.c", "scratchpad.h")
 PRODUCT_SERVING = (
     "pool.c",
     "check.c",
     *ROOM_SERVING,
-    *(f"kinds/{name}" for name in (*PRODUCT, "product.h", "product_few.h", "product_few_lanes.h")),
-    "kinds/turn.h",
+    *(f"kinds/{name}" for name in (*PRODUCT, "product.h", "product_skinny.h", "product_skinny_lanes.h")),
+    "kinds/transpose.h",
     *TYPED_SERVING,
 )
 _DIRECT_TYPES = ("", "_fp32", "_bf16", "_fp16", "_int8", "_uint8")
@@ -47,7 +47,7 @@ _DIRECT_PARTS = (
     "_direct_4.c",
 )  # of which a library holds what its kernels need
 _CONV_HEADERS = tuple(
-    f"kinds/{name}.h" for name in ("conv", "conv_filter", "conv_filter_wide", "conv_image", "conv_winograd", "turn")
+    f"kinds/{name}.h" for name in ("conv", "conv_filter", "conv_filter_wide", "conv_image", "conv_winograd", "transpose")
 )
 _CONV_LOOPS = tuple(name for name in CONV_SOURCES if name != "kinds/conv.c")  # all but what packs' ops are bound by
 CONV_SERVING = tuple(dict.fromkeys(("pool.c", *ROOM_SERVING, *_CONV_LOOPS, *_CONV_HEADERS, *TYPED_SERVING)))

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from haotuner.backends.cpu.blocking import Setting
 from haotuner.backends.cpu.compile import declarations, kernel_table
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
-from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.cpu.typed_library import types_of
 from haotuner.microkernels.cpu.typed import word_of
 from haotuner.words.kernel import MicroKernel

@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
-from haotuner.generate.factor import JOINS
-from haotuner.generate.staged import Stages
+from haotuner.generate.multi_stage import Stages
+from haotuner.generate.rfactor import JOINS
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES
 from haotuner.words.op import Op

@@ -29,36 +29,36 @@ CONV = tuple(
         "_lines",
         "_direct",
         "_filter",
-        "_finish",
+        "_epilogue",
         "_tiles",
-        "_turned",
+        "_pixel_major",
         "_winograd",
         "_winograd_pack",
-        "_woven",
-        "_woven_pack",
-        *(f"_typed{part}" for part in ("", "_direct", "_finish", "_image", "_lines", "_pack")),
+        "_transpose_gemm",
+        "_transpose_gemm_pack",
+        *(f"_typed{part}" for part in ("", "_direct", "_epilogue", "_image", "_lines", "_pack")),
     )
 )
 PRODUCT = tuple(
     f"product{part}.c"
-    for part in ("_after", "_check", "_few", "_few_8", "_few_16", "_pack", "_run", "_single", "_small", "_typed")
+    for part in ("_epilogue", "_check", "_skinny", "_skinny_8", "_skinny_16", "_pack", "_run", "_dot", "_small", "_typed")
 )
 KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c", *PRODUCT)
 MODEL = (
-    "between",
+    "host_ops",
     "branches",
     "chain",
     "crc32",
-    "entry",
+    "model_api",
     "host",
-    "lives",
-    "place",
+    "liveness",
+    "memory_planner",
     "plan",
     "read",
     "read_chain",
     "run",
     "sizes",
-    "turns",
+    "loop_exec",
     "weights",
 )
 MODEL_SOURCES = ("loops.c", *(f"model/{name}.c" for name in MODEL))  # of packs with whole models
@@ -66,12 +66,12 @@ CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolut
 PACK_SOURCES = (
     "ffi.c",
     "arrays.c",
-    "door.c",
+    "c_api.c",
     "serve.c",
-    "absent.c",
+    "tvm_ffi_stubs.c",
     "check.c",
     "pool.c",
-    "room.c",
+    "scratchpad.c",
     *(f"kinds/{name}" for name in KINDS),
 )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from haotuner.backends.backend import Choice
+from haotuner.backends.cpu.blocking import Setting
 from haotuner.backends.cpu.conv_source import packed_floats, transformed
 from haotuner.backends.cpu.measuring import is_convolution, is_dense, is_product
 from haotuner.backends.cpu.pack_conv import PackedConv
@@ -14,7 +15,6 @@ from haotuner.backends.cpu.pack_dense import PackedOp, PackedPlan
 from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_product import PackedProduct
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
-from haotuner.backends.cpu.setting import Setting
 from haotuner.microkernels.cpu.generated import in_place_of, joins_of, stages_of
 from haotuner.microkernels.index import family_named
 from haotuner.ops.dtypes import DTYPE_BYTES

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from haotuner.backends.cpu.compile import kernel_table
 from haotuner.backends.cpu.typed_library import declarations, types_of
 from haotuner.microkernels.cpu.amx import on_tiles
-from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import symbol_of
 from haotuner.microkernels.cpu.product import MOST_VECTORS, program_name, programs
 from haotuner.microkernels.cpu.product_demand import MOST_ROWS

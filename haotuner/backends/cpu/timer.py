@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from haotuner.backends.backend import Facts, Place
-from haotuner.backends.cpu.crowding import Patience
+from haotuner.backends.cpu.blocking import Setting
+from haotuner.backends.cpu.contention import Patience
 from haotuner.backends.cpu.drift import Pace, undisturbed
 from haotuner.backends.cpu.measuring import is_convolution, is_dense
 from haotuner.backends.cpu.pack_conv import PLACES
-from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.cpu.timer_conv import conv_facts
 from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered

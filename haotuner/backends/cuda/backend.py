@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, OBJECTS_WORD, Choice, CompileObject, Follow, GroupSources
-from haotuner.backends.cuda import ways
+from haotuner.backends.cuda import parallel_axis
 from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import PackedCudaDense
 from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
@@ -110,10 +110,10 @@ class CudaBackend:
     def check(self, device: Device, asked: str, *, measures: bool) -> None:
         """Code must exist for the architecture; only a GPU of this host is measured."""
         arch = CudaArch.of(device.arch)
-        if arch is None or arch.number < ways.OLDEST:
+        if arch is None or arch.number < parallel_axis.OLDEST:
             raise UsageError(
                 f"--device {asked}: {device.id} is {device.arch or 'of an unknown architecture'}; kernels are built from "
-                f"compute capability {ways.OLDEST // 10}.{ways.OLDEST % 10} on"
+                f"compute capability {parallel_axis.OLDEST // 10}.{parallel_axis.OLDEST % 10} on"
             )
         if measures and ordinal_of(asked) is None:
             raise UsageError(
@@ -121,7 +121,7 @@ class CudaBackend:
                 f"add --zero-measure for a pack from predictions for {device.id}"
             )
         driver = driver_version() or 0
-        if measures and (lacking := ways.driver_lacks(device.arch, driver)):
+        if measures and (lacking := parallel_axis.driver_lacks(device.arch, driver)):
             raise EnvironmentMissing(
                 f"--device {asked}: the host lacks {lacking}; it serves CUDA {driver // 1000}.{driver % 1000 // 10}: "
                 f"update the NVIDIA driver, or compile with a CUDA {driver // 1000} toolkit"
@@ -134,7 +134,7 @@ class CudaBackend:
             return f"a GPU that runs {device.arch} ({seen.detail})"
         here = [gpu.arch for gpu in gpu_devices(Host.here()) if isinstance(gpu, Device)]
         if any(runs(device.arch, arch) for arch in here):
-            return ways.driver_lacks(device.arch, driver_version() or 0)
+            return parallel_axis.driver_lacks(device.arch, driver_version() or 0)
         return f"a GPU that runs {device.arch} (it has {', '.join(here) or 'none'})"
 
     def threads(self, asked: Sequence[int], device: Device) -> tuple[int, ...]:
@@ -148,11 +148,11 @@ class CudaBackend:
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the device, the compilers, and how times are taken."""
-        return fingerprint(device, policy, {**self.toolchain(), **ways.compiler_words(device.arch)})
+        return fingerprint(device, policy, {**self.toolchain(), **parallel_axis.compiler_words(device.arch)})
 
     def toolchain(self) -> dict[str, str]:
         """Versions of the C compiler, TVM and tvm-ffi, and of the CUDA compilers that are there."""
-        return {**Toolchain.find().words(), **ways.compilers()}
+        return {**Toolchain.find().words(), **parallel_axis.compilers()}
 
     def builder(self, environment: Mapping[str, str]) -> Child:
         """A process that compiles. It keeps cubins by content where the environment names a cache."""
@@ -183,7 +183,7 @@ class CudaBackend:
 
     def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:
         """The sum over k whole, or in some numbers of parts. ``one_order``: whole."""
-        return ways.ways(op, one_order=one_order)
+        return parallel_axis.ways(op, one_order=one_order)
 
     def untimed_us(
         self, us: float, kernel: MicroKernel, composition: Composition, shape: Shape, op: Op, threads: int
@@ -193,7 +193,7 @@ class CudaBackend:
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which partial sums fit the workspace."""
-        return ways.rows_of(way, op, limit)
+        return parallel_axis.rows_of(way, op, limit)
 
     def shared(self, curve: Curve, way: str, op: Op, threads: int) -> Curve:
         """ValueError: there are no curves."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
-from haotuner.backends.cuda.held import Held
+from haotuner.backends.cuda.device_scratch import Held
 from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import ALIGNED_BYTES, drawn
 from haotuner.isolate.answers import Refusal

@@ -11,7 +11,7 @@ from haotuner.backends.cuda.building import programs_of, reduced_types
 from haotuner.backends.cuda.compiler import FLAGS
 from haotuner.backends.cuda.device_code import GATES, SHARE_DIGITS
 from haotuner.backends.cuda.timing_library import INCLUDES, SOURCES
-from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.backends.toolchain import Toolchain
 from haotuner.isolate.program import described
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from haotuner.backends.cuda.device_code import Cubin, Programs, build_cubin
 from haotuner.backends.cuda.ffi_launchers import launchers
 from haotuner.backends.cuda.toolkit import COMPILE_SECONDS, CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
-from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.errors import EnvironmentMissing
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.words.kernel import MicroKernel

@@ -18,10 +18,10 @@ from haotuner.backends.cuda.code_cache import CodeCache, Entry
 from haotuner.backends.cuda.compiler import FLAGS, Compiler, first_for
 from haotuner.backends.cuda.nvcc import find_nvcc
 from haotuner.backends.cuda.nvrtc import find_nvrtc
-from haotuner.backends.cuda.residency import resident_blocks, typical_of
+from haotuner.backends.cuda.occupancy import resident_blocks, typical_of
 from haotuner.backends.cuda.sass import WIDTHS, find_nvdisasm, mix, read
 from haotuner.backends.cuda.toolkit import CompileFailed
-from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.errors import EnvironmentMissing
 from haotuner.files import written_aside
 from haotuner.microkernels.cuda.dense import CudaDense

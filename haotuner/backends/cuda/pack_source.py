@@ -25,9 +25,9 @@ from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
 # What every pack has, then what only one with CUDA code has.
-CUDA_SOURCES = ("driver.c", "generated.c", "kept.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
+CUDA_SOURCES = ("driver.c", "generated.c", "weight_cache.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
 KIND_SOURCES = (
-    "cuda_after.c",
+    "cuda_epilogue.c",
     "cuda_dense.c",
     "cuda_queue.c",
     "cuda_product.c",
@@ -40,10 +40,10 @@ KIND_SOURCES = (
     "conv_residue.c",
     "product_check.c",
 )
-PACK_SOURCES = ("ffi.c", "arrays.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c",
+PACK_SOURCES = ("ffi.c", "arrays.c", "c_api.c", "serve.c", "tvm_ffi_stubs.c", "check.c", "pool.c",
                 *(f"kinds/{name}" for name in KIND_SOURCES), *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
-MODEL = ("between", "branches", "chain", "crc32", "entry", "lives", "place", "plan", "read", "read_chain", "run", "sizes",
-         "turns", "weights")  # fmt: skip
+MODEL = ("host_ops", "branches", "chain", "crc32", "model_api", "liveness", "memory_planner", "plan",
+         "read", "read_chain", "run", "sizes", "loop_exec", "weights")  # fmt: skip
 ON_DEVICE = ("cuda/model.c", "cuda/model_host.c", "cuda/model_door.c")
 MODEL_SOURCES = (*(f"model/{name}.c" for name in MODEL), *ON_DEVICE)  # of packs with whole models
 CONVOLVED = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")

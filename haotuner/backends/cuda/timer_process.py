@@ -11,8 +11,8 @@ import numpy as np
 from haotuner import judge
 from haotuner.backends.cuda import batches, direct_calls, window_calls
 from haotuner.backends.cuda.clocks import Clocks
+from haotuner.backends.cuda.device_scratch import Held
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
-from haotuner.backends.cuda.held import Held
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import Case, cases, check, deep_case, drawn
 from haotuner.isolate.answers import Job, Refusal

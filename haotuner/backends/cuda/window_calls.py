@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from haotuner import judge
 from haotuner.backends.cuda import phase_calls
-from haotuner.backends.cuda.held import Held
+from haotuner.backends.cuda.device_scratch import Held
 from haotuner.backends.cuda.phase_calls import words_of
 from haotuner.backends.cuda.timing_library import (
     ArgsWords,

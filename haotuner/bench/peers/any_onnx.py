@@ -14,7 +14,7 @@ from haotuner.bench.any_op import Operands, bound, images_of, of_call, shape_of
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.images import Told
 from haotuner.bench.peers.on_host import onnxruntime_options, openvino_settings
-from haotuner.bench.peers.onnx_words import model
+from haotuner.bench.peers.onnx_builder import model
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 

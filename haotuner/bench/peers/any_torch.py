@@ -12,7 +12,7 @@ from haotuner.bench.any_op import Operands, bound, images_of, of_call
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.images import Told
 from haotuner.bench.peers.on_host import HostTorch
-from haotuner.bench.peers.torch_words import expression
+from haotuner.bench.peers.torch_expressions import expression
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 

@@ -14,7 +14,7 @@ from haotuner.bench.images import Told
 from haotuner.bench.peers.gpu_driver import Memory
 from haotuner.bench.peers.gpu_ours import GpuOurOperator
 from haotuner.bench.peers.gpu_torch import OnTorch
-from haotuner.bench.peers.torch_words import expression
+from haotuner.bench.peers.torch_expressions import expression
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 

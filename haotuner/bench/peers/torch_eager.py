@@ -9,7 +9,7 @@ from typing import Any
 from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.bench.images import Told
 from haotuner.bench.peers.on_host import HostTorch
-from haotuner.bench.peers.torch_words import expression
+from haotuner.bench.peers.torch_expressions import expression
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "files.h"
-#include "model/entry.h"
+#include "model/model_api.h"
 #include "open.h"
 
 struct ht_model {
@@ -32,7 +32,7 @@ static const ht_model_door* door_of(const ht_pack* pack) {
   return door != NULL && door->version == HT_MODEL_DOOR_VERSION ? door : NULL;
 }
 
-static const char* name_at(const ht_model_door* door, int index) { /* behind head and length, see model/words.h */
+static const char* name_at(const ht_model_door* door, int index) { /* behind head and length, see model/bytecode.h */
   int64_t count;
   return (const char*)(door->words(index, &count) + 5);
 }

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "arena.h"
-#include "door.h"
+#include "c_api.h"
 #include "haotuner.h"
 
 struct ht_op {

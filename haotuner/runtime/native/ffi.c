@@ -12,7 +12,7 @@
 
 #include "ht_pack.h"
 
-#pragma weak TVMFFIErrorSetRaisedFromCStr /* a C server has no tvm-ffi; it comes in through door.c and never gets here */
+#pragma weak TVMFFIErrorSetRaisedFromCStr /* a C server has no tvm-ffi; it comes in through c_api.c and never gets here */
 #pragma weak TVMFFIEnvTensorAlloc
 #pragma weak TVMFFIObjectDecRef
 

@@ -138,7 +138,7 @@ typedef struct {
   /* Lay out once what calls would lay out each time of a weight that was bound, which is not to change any more; NULL: there is nothing.
    * Waits for the device. Not while a stream is captured. */
   int (*keep)(const ht_op* op, void* bound, ht_error* error);
-  void* (*kept)(const ht_op* op, const void* bound); /* that memory (cuda/kept.h), or NULL */
+  void* (*kept)(const ht_op* op, const void* bound); /* that memory (cuda/weight_cache.h), or NULL */
 } ht_placed;
 
 typedef struct { /* what a kind of operator does; one file in kinds/ */

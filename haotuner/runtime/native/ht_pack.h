@@ -14,7 +14,7 @@ extern const int ht_op_count;
  * `stream` of a device, else NULL. 0, or -1 with *error filled. */
 int ht_call_op(int index, const DLTensor* const* tensors, int32_t count, int64_t setting, void* stream, ht_error* error);
 
-/* door.c: the setting of an op for a thread count: its nearest plan, and the count. */
+/* c_api.c: the setting of an op for a thread count: its nearest plan, and the count. */
 int64_t ht_setting(int op, int threads);
 
 /* serve.c: calls, calls with a thread count that was not tuned, and shapes outside the tuned range since loading. */

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.cli.place import check_place, plots_beside
-from haotuner.cli.telling import keeping, telling
+from haotuner.cli.output_path import check_place, plots_beside
+from haotuner.cli.status_messages import keeping, telling
 from haotuner.cli.transfer_input import counts_of, device_tables, known_device, known_families, shared_families
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.transfer.reading import DeviceTables

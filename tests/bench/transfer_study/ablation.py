@@ -13,8 +13,8 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.transfer.nearness import priors_of
 from haotuner.transfer.reading import DeviceTables, check_rankable
+from haotuner.transfer.similarity import priors_of
 from haotuner.transfer.sources import ANALYTIC_SLOPE, PLAIN_TREES, KnownPrograms, Scale, learn_sources, plain
 from haotuner.transfer.target_scores import KEYS, TargetScores, mean_of
 from tests.bench.transfer_study.objectives import compare

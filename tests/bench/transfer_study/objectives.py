@@ -12,7 +12,7 @@ from haotuner.cost.features import NAMES, PROGRAM_NAMES
 from haotuner.cost.forest import Settings
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import DeviceTable, Rows
-from haotuner.transfer.nearness import priors_of
+from haotuner.transfer.similarity import priors_of
 from haotuner.transfer.sources import Scale
 from haotuner.transfer.target_scores import TargetScores, mean_of
 

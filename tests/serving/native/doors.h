@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "cuda/cu.h"
-#include "door.h"
+#include "c_api.h"
 #include "files.h"
 #include "gpu.h"
 #include "ht_limits.h"

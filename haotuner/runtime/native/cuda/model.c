@@ -1,10 +1,10 @@
-/* See model/where.h: of a GPU. All steps of a call are queued on its stream; a steady call allocates nothing and waits for nothing. */
+/* See model/backend.h: of a GPU. All steps of a call are queued on its stream; a steady call allocates nothing and waits for nothing. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/kept.h"
+#include "cuda/weight_cache.h"
 #include "cuda/loaded.h"
-#include "model/where.h"
+#include "model/backend.h"
 
 enum { THREADS = 256, WARP = 32, ROUNDS = 32, WORDS = 500 }; /* of a block; blocks of a multiprocessor; of a group's parameters */
 

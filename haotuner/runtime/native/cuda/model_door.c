@@ -1,4 +1,4 @@
-/* The doors of a pack's models for tvm-ffi, whose tensors come from any framework of the device: as model/entry.h, with tensors one by one. */
+/* The doors of a pack's models for tvm-ffi, whose tensors come from any framework of the device: as model/model_api.h, with tensors one by one. */
 #include <stdio.h>
 #include <string.h>
 

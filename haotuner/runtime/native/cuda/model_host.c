@@ -1,9 +1,9 @@
-/* See model/where.h: what a chain's host reads and makes of tensors on a GPU. Memory of the host is not pinned: a copy to it is there when
+/* See model/backend.h: what a chain's host reads and makes of tensors on a GPU. Memory of the host is not pinned: a copy to it is there when
  * the stream was waited for, and one from it stays as it is until then. */
 #include <stdlib.h>
 
 #include "cuda/driver.h"
-#include "model/where.h"
+#include "model/backend.h"
 
 /* At least so many bytes; what was in them is lost. */
 static char* bytes_of(const ht_model* m, ht_model_bytes* own, int64_t bytes, ht_error* error) {

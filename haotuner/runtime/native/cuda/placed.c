@@ -7,7 +7,7 @@
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include "ht_pack.h"
-#include "kept.h"
+#include "weight_cache.h"
 
 #pragma weak TVMFFIEnvGetStream
 #pragma weak TVMFFIObjectDecRef

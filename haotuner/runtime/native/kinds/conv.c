@@ -1,7 +1,7 @@
 /* Convolutions: their check, and their place among the kinds. */
 #include "conv.h"
 
-#include "door.h"
+#include "c_api.h"
 
 static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
   const ht_conv* conv = op->data;

@@ -3,7 +3,7 @@
  * The output is a grid of pixels (b, p, q), which are numbered in that order. A transposed convolution is one ordinary convolution
  * for each phase of its stride. In every phase the pixels are cut into blocks; what a block's windows see is laid out in scratch
  * memory, in L2, and dense's micro-kernels multiply it with the packed weight. In fp32 phases that see the same windows are one product
- * (conv_woven.c).
+ * (conv_transpose_gemm.c).
  *
  *   channels last:  rows of the tile are pixels, its columns features; the weight is packed as panels [panel][k][lanes].
  *   channels first: rows of the tile are features, its columns pixels; the weight is packed as rows [feature][k]. */
@@ -11,7 +11,7 @@
 #define HT_CONV_H_
 
 #include "dense.h"
-#include "room.h"
+#include "scratchpad.h"
 #include "sliced.h"
 
 enum { HT_CONV_B = 0, HT_CONV_H, HT_CONV_W, HT_CONV_P, HT_CONV_Q, HT_CONV_C, HT_CONV_F, HT_CONV_PACKED, HT_CONV_AXES }; /* of ht_op */
@@ -66,7 +66,7 @@ void ht_conv_shorten(const ht_conv* conv, int64_t h, int64_t w, ht_phase* phase)
 #define HT_CONV_SLACK_PANELS 4 /* and the widest so many panels */
 int64_t ht_conv_packed(const ht_conv* conv); /* floats of the packed weight */
 int64_t ht_conv_plain(const ht_conv* conv);  /* of these what products of image columns read; the other forms follow */
-enum { HT_CONV_TURNED = 1 }; /* a form: panels as channels last have them, terms in the order (channels / 32, tap, 32 channels), for conv_turned.c */
+enum { HT_CONV_TURNED = 1 }; /* a form: panels as channels last have them, terms in the order (channels / 32, tap, 32 channels), for conv_pixel_major.c */
 #define HT_CONV_TURNED_CHANNELS 32
 #define HT_CONV_FORMS 8 /* forms are below */
 static inline int ht_conv_has(const ht_conv* conv, int form) { return (conv->forms >> form & 1) != 0; }
@@ -95,11 +95,11 @@ int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile);
 void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed);
 int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 
-/* fp32, by image columns and woven (conv_run.c, conv_woven.c). Of a thread, kept from call to call: half of the smallest private L2 of
+/* fp32, by image columns and woven (conv_run.c, conv_transpose_gemm.c). Of a thread, kept from call to call: half of the smallest private L2 of
  * server cores for a block of image columns, and what its results need where they cannot be written in place. */
 #define HT_CONV_IMAGE (72 * 1024)
 #define HT_CONV_RESULTS (40 * 1024)
-#define HT_CONV_ROWS 96    /* pixels of a block, channels last: the weight streams past once for so many (setting.py) */
+#define HT_CONV_ROWS 96    /* pixels of a block, channels last: the weight streams past once for so many (blocking.py) */
 #define HT_CONV_PIXELS 512 /* pixels of a block, channels first: the calls of a micro-kernel are few then */
 typedef struct {
   _Alignas(64) float results[HT_CONV_RESULTS];
@@ -108,7 +108,7 @@ typedef struct {
 
 static inline ht_conv_room* ht_conv_rooms(void) { return ht_room(HT_ROOM_CONV, sizeof(ht_conv_room)); }
 
-/* conv_woven.c, conv_woven_pack.c: transposed ones of several residues. A class: the residues [first, first + rows) x [first, first + columns) of the stride that
+/* conv_transpose_gemm.c, conv_transpose_gemm_pack.c: transposed ones of several residues. A class: the residues [first, first + rows) x [first, first + columns) of the stride that
  * see the same windows; `step` of its sides is the stride, their outputs i * stride + residue - before are counted by i. */
 #define HT_CONV_CLASSES 4
 #define HT_CONV_RESIDUES 64 /* at most: one feature's results find room beside one another */
@@ -122,7 +122,7 @@ int64_t ht_conv_woven_packed(const ht_conv* conv);
 void ht_conv_pack_woven(const ht_conv* conv, const float* weight, float* packed);
 int ht_conv_run_woven(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 
-/* conv_turned.c: channels first by tiles whose rows are pixels. */
+/* conv_pixel_major.c: channels first by tiles whose rows are pixels. */
 int ht_conv_run_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 
 /* conv_lines.c: windows are read from padded lines of the image. */
@@ -145,7 +145,7 @@ void ht_conv_direct_16(struct ht_direct_job* j, int64_t first, int64_t last);
 void ht_conv_direct_8(struct ht_direct_job* j, int64_t first, int64_t last);
 void ht_conv_direct_4(struct ht_direct_job* j, int64_t first, int64_t last);
 
-/* conv_finish.c: the epilogue of a kernel on `rows` x `columns` of the output from (b, f, p, q) on: features x pixels of a row with
+/* conv_epilogue.c: the epilogue of a kernel on `rows` x `columns` of the output from (b, f, p, q) on: features x pixels of a row with
  * channels first, pixels x features with channels last. `step`: from one pixel to the next. 0, or -1 where the program refused. */
 typedef struct {
   int64_t b, f, p, q, features, pixels, step;
@@ -157,7 +157,7 @@ int ht_conv_reads_channels(const ht_kernel* kernel, const ht_conv_call* call);
  * `room`: NULL, or vectors of turned lines: then what follows them, which reads channels alone, is computed on the way. */
 int ht_conv_put_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_conv_part* part, int64_t lines, const float* from,
                        int64_t wide, float* room);
-/* conv_finish.c: adds a bias, `bias` of the first feature, to results that lie as a kernel writes them, rows `stride` apart. */
+/* conv_epilogue.c: adds a bias, `bias` of the first feature, to results that lie as a kernel writes them, rows `stride` apart. */
 void ht_conv_add_bias(const ht_conv* conv, float* results, int64_t stride, const float* bias, int64_t features, int64_t pixels);
 
 int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
@@ -198,7 +198,7 @@ int ht_conv_run_lines(const ht_conv* conv, const ht_kernel* kernel, const ht_con
 void ht_conv_pack_typed(const ht_conv* conv, const char* weight, float* packed);
 /* conv_typed_image.c: rows [pixel] of `width` bytes each, terms in the order tap, channel, whatever the layout. */
 void ht_conv_rows(const ht_image* image, char* out);
-/* conv_typed_finish.c: sums (pixels, features) from (pixel, feature) on: what follows them, the result's type, and into y. */
+/* conv_typed_epilogue.c: sums (pixels, features) from (pixel, feature) on: what follows them, the result's type, and into y. */
 int ht_conv_finish_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_phase* phase, float* sums,
                          int64_t stride, int64_t feature, int64_t features, int64_t pixel, int64_t pixels);
 #define HT_CONV_SUMS (16 * 1024) /* of a block at most */

@@ -7,7 +7,7 @@
 #include "cuda_dense.h"
 #include "cuda_kind.h"
 #include "cuda_product.h"
-#include "door.h"
+#include "c_api.h"
 
 #define MARK 0x68612d636f6e7631u /* of a filled bound weight */
 #define COLUMN_BYTES (64 << 20)  /* of a workspace, unless one image needs more: what is laid out should still lie in L2 when it is read */

@@ -18,8 +18,8 @@
 #define HT_CUDA_CONV_H_
 
 #include "conv.h"
-#include "cuda/kept.h"
-#include "cuda_after.h"
+#include "cuda/weight_cache.h"
+#include "cuda_epilogue.h"
 
 typedef struct {
   ht_conv conv; /* windows and layout; it has no programs of its own */

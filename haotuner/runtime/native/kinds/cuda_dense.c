@@ -6,7 +6,7 @@
 #include "cuda/workspace.h"
 #include "cuda_kind.h"
 #include "cuda_queue.h"
-#include "door.h"
+#include "c_api.h"
 
 #define MARK 0x68612d6375646131u /* of a filled ht_cuda_bound */
 

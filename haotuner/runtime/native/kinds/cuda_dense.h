@@ -3,7 +3,7 @@
 #ifndef HT_CUDA_DENSE_H_
 #define HT_CUDA_DENSE_H_
 
-#include "cuda_after.h"
+#include "cuda_epilogue.h"
 
 #define HT_CUDA_REGIONS 2
 

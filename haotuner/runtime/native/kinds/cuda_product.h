@@ -2,7 +2,7 @@
 #ifndef HT_CUDA_PRODUCT_H_
 #define HT_CUDA_PRODUCT_H_
 
-#include "cuda_after.h"
+#include "cuda_epilogue.h"
 #include "kinds/product.h"
 
 typedef struct {

@@ -1,7 +1,7 @@
 /* dense: its check, and its place among the kinds. */
 #include "dense.h"
 
-#include "door.h"
+#include "c_api.h"
 
 static int check_bias(const ht_dense* dense, const DLTensor* bias, ht_dense_call* call, ht_error* error) {
   call->bias = NULL;

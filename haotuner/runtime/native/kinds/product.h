@@ -51,7 +51,7 @@ typedef struct { /* what is done to finished elements, y = y * scale + bias + ma
   int64_t bias_right, mask_down, mask_right;
 } ht_product_beside;
 
-/* product_after.c: to `rows` x `columns` of y, then the epilogue's steps; 0, or -1 when their program refused its arguments. One way to
+/* product_epilogue.c: to `rows` x `columns` of y, then the epilogue's steps; 0, or -1 when their program refused its arguments. One way to
  * compute an element, wherever it lies in its row. */
 int ht_product_after(float* y, int64_t y_down, int64_t rows, int64_t columns, const ht_product_beside* beside, const ht_product* product);
 
@@ -70,12 +70,12 @@ void ht_product_offsets(const ht_call* call, int64_t matrix, int64_t offsets[HT_
 int ht_product_is_small(const ht_product* product, const ht_call* call);
 int ht_product_small(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside);
 
-/* product_few.c: whether this call has few rows or columns (half a vector's lanes), and terms side by side in both factors; then
+/* product_skinny.c: whether this call has few rows or columns (half a vector's lanes), and terms side by side in both factors; then
  * `ht_product_few` computes a box of a matrix, in fp32; 0, or -1. `beside`: something follows the product. */
 int ht_product_is_few(const ht_product* product, const ht_call* call);
 int ht_product_few(const ht_product* product, const ht_call* call, const int64_t* offsets, ht_product_box at, int beside);
 
-/* product_single.c: matrices [first, last) of one element each, in fp32; 0, or -1. `beside`: something follows the product. */
+/* product_dot.c: matrices [first, last) of one element each, in fp32; 0, or -1. `beside`: something follows the product. */
 int ht_product_single(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside);
 
 /* product_typed.c: the box in other types than fp32 by the kernel of that place; 0, or -1. `beside`: something follows the product. */

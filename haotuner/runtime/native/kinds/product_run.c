@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "product.h"
-#include "room.h"
+#include "scratchpad.h"
 
 #define W_FLOATS (32 * 1024) /* 128 KiB of a block of W: half of the smallest private L2 of server cores */
 #define X_FLOATS (16 * 1024) /* of X, where its strides are none that the programs read */

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "product.h"
-#include "turn.h"
-#include "room.h"
+#include "transpose.h"
+#include "scratchpad.h"
 
 #define SIDE 4             /* rows and columns of sums that are in registers at once */
 #define FLOATS (32 * 1024) /* of both factors: half of the smallest private L2 of server cores; longer sums are computed in parts */

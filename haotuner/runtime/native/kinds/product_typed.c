@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "product.h"
-#include "room.h"
+#include "scratchpad.h"
 
 #define W_BYTES (256 * 1024) /* half of the smallest private L2 of server cores */
 #define NEAR_W (32 * 1024) /* of what is packed at a time, unless one tile has more: it stays in L1 while rows pass */

@@ -1,5 +1,5 @@
 /* Branches of a chain: which side is taken, and its tensors under the names that both sides share. */
-#include "model/between.h"
+#include "model/host_ops.h"
 #include "model/chain.h"
 
 /* What a tensor of one element says, or the sizes. */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "model/between.h"
+#include "model/host_ops.h"
 #include "model/chain.h"
 
 #define UNKNOWN HT_CHAIN_UNKNOWN

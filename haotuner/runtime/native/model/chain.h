@@ -1,8 +1,8 @@
-/* One call of a chain: what its steps share (chain.c, turns.c). */
+/* One call of a chain: what its steps share (chain.c, loop_exec.c). */
 #ifndef HT_MODEL_CHAIN_H_
 #define HT_MODEL_CHAIN_H_
 
-#include "model/where.h"
+#include "model/backend.h"
 
 #define HT_CHAIN_EXTERNAL (-1) /* offset of what does not lie in the arena */
 #define HT_CHAIN_DEEPEST 32    /* loops inside loops */
@@ -59,7 +59,7 @@ int ht_chain_decided(ht_chain_call* k, const ht_model_step* step);
 int ht_chain_chosen(ht_chain_call* k, const ht_model_step* step);
 int ht_chain_required(ht_chain_call* k, const ht_model_step* step);
 
-/* turns.c: a loop's words, behind its kind. */
+/* loop_exec.c: a loop's words, behind its kind. */
 typedef struct {
   int32_t limit, asked, turn, goes_on, dim, turns; /* tensors, -1: none; dim: a dimension */
   int32_t carried, rows, made, changes;            /* how many */

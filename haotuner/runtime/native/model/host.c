@@ -1,12 +1,12 @@
-/* See where.h: of the host. Weights lie a second time as the loops of its ops read them. */
+/* See backend.h: of the host. Weights lie a second time as the loops of its ops read them. */
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "door.h"
-#include "model/where.h"
+#include "c_api.h"
+#include "model/backend.h"
 
 #define HUGE ((size_t)2 << 20)
 #define PAGE ((uintptr_t)4096)

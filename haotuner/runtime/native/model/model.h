@@ -1,6 +1,6 @@
 /* A whole model of a pack: a schedule of steps over tensors whose extents follow from the request's dimensions.
  *
- * The schedule is constant data of the pack's library (words.h says how it is written). Reading it refuses whatever is not
+ * The schedule is constant data of the pack's library (bytecode.h says how it is written). Reading it refuses whatever is not
  * sound: an index beyond its table, a tensor read before it is made or made twice, a group called with other tensors than its
  * loops have. What belongs to the model lies in ht_model; what belongs to one call at a time in a context (run.c). */
 #ifndef HT_MODEL_H_
@@ -12,7 +12,7 @@
 
 #include "ht_pack.h"
 #include "loops.h"
-#include "model/words.h"
+#include "model/bytecode.h"
 
 #define HT_MODEL_AXES 16                      /* of a tensor, at most */
 #define HT_MODEL_ENDS 256                     /* inputs and outputs, at most */
@@ -113,7 +113,7 @@ typedef struct ht_model_context ht_model_context;
 typedef struct ht_loaded_model {
   const char* name;
   int threads; /* on a device as a call's setting has it: 1, or 2 where plans were made for another one */
-  int32_t device; /* its number, of those of where.h's kind */
+  int32_t device; /* its number, of those of backend.h's kind */
   int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, way_count, step_count;
   int32_t operand_count, loop_count, op_steps, fix_count, packed_count, index_count, required_count, check_count, default_count;
   int32_t chained, segment_count; /* whether it is a chain: steps are segments and what lies between */
@@ -146,7 +146,7 @@ typedef struct ht_loaded_model {
   const char* base;    /* where steps read them: there, or on a device */
   char* packed_block;
   size_t packed_bytes, weights_mapped;
-  void* there; /* what where.h's side keeps of the model */
+  void* there; /* what backend.h's side keeps of the model */
   struct {
     _Atomic(ht_model_context*) context;
     atomic_int busy;
@@ -158,7 +158,7 @@ typedef struct ht_loaded_model {
 int ht_model_read(ht_model* model, const int64_t* words, int64_t count, ht_error* error);
 void ht_model_clear(ht_model* model);
 
-/* lives.c: where each tensor lies (arena, caller's array, weights), how long it is needed, and which are needed together. */
+/* liveness.c: where each tensor lies (arena, caller's array, weights), how long it is needed, and which are needed together. */
 int ht_model_live(ht_model* model, ht_error* error);
 
 /* weights.c: map the weights of an open file. `check`: whether they are compared with their checksums, not their size alone. */
@@ -179,7 +179,7 @@ void ht_model_words(const ht_model* model, const ht_model_tensor* t, char* text,
 /* The way that serves a request of these sizes. */
 const ht_model_way* ht_model_way_of(const ht_model* model, const int64_t* sizes);
 
-/* place.c: offsets in the arena of every root of a way's steps there, and the arena's bytes. `scratch`: ht_model_scratch(model) words. */
+/* memory_planner.c: offsets in the arena of every root of a way's steps there, and the arena's bytes. `scratch`: ht_model_scratch(model) words. */
 int64_t ht_model_place(const ht_model* model, const ht_model_way* way, const int64_t* sizes, int64_t* offsets, int64_t* scratch);
 int64_t ht_model_scratch(const ht_model* model);
 

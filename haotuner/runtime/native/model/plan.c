@@ -1,7 +1,7 @@
 /* The calls of a request: every operand as a tensor of its actual extents, every address that does not change from call to call. */
 #include <string.h>
 
-#include "model/where.h"
+#include "model/backend.h"
 
 static size_t up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "model/reader.h"
-#include "model/where.h"
+#include "model/backend.h"
 
 #define RESIDUAL "residual"
 

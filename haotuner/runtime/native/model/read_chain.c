@@ -1,4 +1,4 @@
-/* Reads the steps of a chain (words.h), as read.c does those of other models. */
+/* Reads the steps of a chain (bytecode.h), as read.c does those of other models. */
 #include "model/chain.h"
 #include "model/reader.h"
 

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "model/where.h"
+#include "model/backend.h"
 
 static void drop_arena(const ht_model* m, ht_model_context* c) {
   for (int i = 0; i < HT_MODEL_PLANS; ++i) c->plans[i].used = 0; /* their addresses lie in it */

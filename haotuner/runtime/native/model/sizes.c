@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/between.h"
-#include "model/where.h"
+#include "model/host_ops.h"
+#include "model/backend.h"
 
 static const char* type_name(int code, int bits) {
   static const char* const names[3][4] = {{"int8", "int16", "int32", "int64"}, {"uint8", "uint16", "uint32", "uint64"}, {"", "float16", "float32", "float64"}};

@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 
 #include "model/crc32.h"
-#include "model/where.h"
+#include "model/backend.h"
 
 enum { READERS = 4 }; /* threads that read for a device, of which the model's `threads` says something else */
 

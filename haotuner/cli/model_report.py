@@ -1,0 +1,157 @@
+"""Models on the command line of `haotuner tune`: what they are made of, before and after tuning."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from haotuner.cli.output import tell
+from haotuner.errors import UsageError
+from haotuner.trace import Arrivals
+from haotuner.words.op import Op
+
+if TYPE_CHECKING:
+    from haotuner.orchestrate.ilp_partition import Told
+    from haotuner.orchestrate.tasks import AskedModel
+    from haotuner.producing import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Models with the ops to tune for them and their traffic."""
+
+    models: tuple[AskedModel, ...]
+    ops: tuple[Op, ...]
+    arrivals: Arrivals
+
+    def table(self, report: Report) -> str:
+        """What the models run, and what requests are expected to take, in words."""
+        return "\n".join(_table(one) + _expected(one, report) for one in report.models)
+
+    def document(self, report: Report) -> Mapping[str, Any]:
+        """The JSON form: ``model`` is the first, ``models`` are all."""
+        from haotuner.orchestrate.cost_estimate import predicted_us
+
+        every = [
+            {
+                **_document(one, self.ops, report),
+                "predicted_us": {
+                    str(count): predicted_us(one, report.tuned, report.device, count) for count in report.threads
+                },
+            }
+            for one in report.models
+        ]
+        return {"model": every[0], "models": every}
+
+
+def _table(model: AskedModel) -> str:
+    steps, groups = _steps(model), len(model.written.functions)
+    loops = "launches of generated kernels" if model.on_device else "plain loops"
+    return (
+        f"\nmodel {model.written.name}: {sum(steps.values())} steps; {steps['Product']} by {len(model.uses)} "
+        f"tuned ops, {steps['Loops']} by {loops} ({groups} different ones); "
+        f"{sum(len(one.weights) for one in model.parts):,} bytes of weights{_cuts(model)}\n{_orchestration(model)}"
+    )
+
+
+def _expected(model: AskedModel, report: Report) -> str:
+    """A line for each thread count: the shortest and the longest of some requests; none where products have no times."""
+    from haotuner.orchestrate.cost_estimate import predicted_us
+
+    lines = []
+    for count in report.threads:
+        told = predicted_us(model, report.tuned, report.device, count)
+        ends = sorted((us["all"], sizes) for sizes, us in told.items())
+        said = " to ".join(f"{_ms(us)} ms ({sizes})" for us, sizes in dict.fromkeys((*ends[:1], *ends[-1:])))
+        if said:
+            lines.append(f"\na request is expected to take {said}, threads: {count}")
+    return "".join(lines)
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:.3g}" if us < 1e5 else f"{us / 1e3:,.0f}"
+
+
+def _document(model: AskedModel, ops: Sequence[Op], report: Report) -> dict[str, Any]:
+    graph, uses, steps, told = model.graph, model.uses, _steps(model), model.told
+    seconds = {row["name"]: row["seconds"] for row in report.document["ops"]}
+    return {
+        "name": model.written.name,
+        "inputs": {name: str(graph.types[name]) for name in graph.inputs},
+        "outputs": {name: str(graph.types[name]) for name in graph.outputs},
+        "dims": {name: str(span) for name, span in model.spans.items()},
+        "tasks": [
+            {"name": op.name, "weight": uses[op.name], "steps": uses[op.name], "seconds": seconds.get(op.name)}
+            for op in ops
+            if uses[op.name]
+        ],
+        "steps": sum(steps.values()),
+        "plain_loops": steps["Loops"],
+        "orchestration": {
+            "windows": told.windows,
+            "candidates": told.candidates,
+            "measured": told.measured,
+            "status": told.status,
+            "bound": told.bound_us,
+            "longest_window_s": told.longest_s,
+            "greedy_us": told.greedy_us,
+            "chosen_us": told.chosen_us,
+            "ways": told.ways,
+        },
+    }
+
+
+def _cuts(model: AskedModel) -> str:
+    return f"; {len(model.parts)} segments, cut where sizes depend on data" if len(model.parts) > 1 else ""
+
+
+def _orchestration(model: AskedModel) -> str:
+    """How the groups were chosen."""
+    told = model.told
+    return (
+        f"groups: {told.status} of {told.candidates} candidates in {told.windows} windows, the slowest solved in "
+        f"{told.longest_s:.2f} s, {told.chosen_us:,.0f} us by their prices (no plan of them under {told.bound_us:,.0f}); "
+        f"greedily {told.greedy_us:,.0f}; {told.measured or 'none'} of them measured{_ways(told)}"
+    )
+
+
+def _ways(told: Told) -> str:
+    """Plans by region of sizes, where there are several."""
+    return f"; {len(told.ways)} plans: {', '.join(str(way['where']) for way in told.ways)}" if told.ways else ""
+
+
+def _steps(model: AskedModel) -> Counter[str]:
+    """Steps by kind; a tensor that is another one in memory is no step."""
+    found = Counter(type(one).__name__ for one in model.steps)
+    del found["Alias"]
+    return found
+
+
+def read_models(
+    files: Sequence[Path], shapes: Sequence[str], serves: Callable[[Op], bool] | None = None, *, quiet: bool
+) -> Asked:
+    """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
+
+    ``serves``: of a device, whether it has kernels for an op.
+    """
+    if len(shapes) not in (1, len(files)):
+        raise UsageError(
+            f"{len(shapes)} times --shapes for {len(files)} models; give it once, or once a model in their order"
+        )
+    from haotuner.model_check import model_of
+    from haotuner.orchestrate.tasks import arrivals_of_models, ops_of
+
+    found: list[AskedModel] = []
+    for file, said in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
+        model = model_of(file, said, sum(len(one.written.functions) for one in found), serves=serves)
+        found.append(model)
+        if not quiet:
+            steps = _steps(model)
+            tell(
+                f"{file.name}: {len(model.graph.nodes)} primitives, {steps['Product']} products in {len(model.uses)} ops, "
+                f"{steps['Loops']} groups of the rest"
+            )
+    return Asked(tuple(found), ops_of(found), arrivals_of_models(found, "; ".join(shapes)))

@@ -1,0 +1,64 @@
+"""Squeeze that names no axes: it drops those of one element, and which these are a request may decide.
+
+Each such axis becomes an If: where its extent is 1 the axis goes, else it stays. The asked ranges mostly settle that, and
+where ranks differ what follows is read once for each side (``branches.py``). Extents that data tell are taken for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import numpy as np
+
+from haotuner.graph.extents import dimensions
+from haotuner.importing.constant_folding import Folding
+from haotuner.importing.file import onnx_library
+from haotuner.importing.table import MAIN
+
+AXES_ARE_AN_INPUT = 13  # from this version of the operators
+
+
+def by_sizes(g: Folding, node: Any, names: MutableMapping[str, str], opset: int) -> list[Any]:
+    """Nodes in place of a Squeeze, the last axis first, whose numbers then stay; none where no request decides.
+
+    ``names``: gets conditions and axes.
+    """
+    if node.op_type != "Squeeze" or node.domain not in MAIN or not node.output or not set(node.input[:1]) & names.keys():
+        return []
+    if any(one.name == "axes" for one in node.attribute) or any(node.input[1:]):
+        return []
+    shape = g.types[names[node.input[0]]].shape
+    asked = {name for one in g.inputs for extent in g.types[one].shape for name in dimensions(extent)}
+    decided = [place for place, one in enumerate(shape) if dimensions(one) and dimensions(one) <= asked]
+    if not decided:
+        return []
+    y, helper = node.output[0], onnx_library().helper
+    chosen = sorted({*decided, *(place for place, one in enumerate(shape) if one == 1)}, reverse=True)
+    results = [*(f"{y} without axis {place}" for place in chosen[:-1]), y]
+    found: list[Any] = []
+    for place, x, result in zip(chosen, [node.input[0], *results], results, strict=False):
+        if place not in decided:
+            found.append(_without(x, result, place, names, g, opset))
+            continue
+        condition = f"{y}: axis {place} is 1"
+        names[condition] = g.map("equal", g.of_extents([shape[place]], "int64"), 1)
+        sides = {
+            "then_branch": _side(_without(x, f"{result}, less", place, names, g, opset)),
+            "else_branch": _side(helper.make_node("Identity", [x], [f"{result}, kept"])),
+        }
+        found.append(helper.make_node("If", [condition], [result], name=f"{node.name or y} (Squeeze)", **sides))
+    return found
+
+
+def _without(x: str, result: str, place: int, names: MutableMapping[str, str], g: Folding, opset: int) -> Any:
+    helper = onnx_library().helper
+    if opset < AXES_ARE_AN_INPUT:
+        return helper.make_node("Squeeze", [x], [result], axes=[place])
+    axis = f"{result}: axis"
+    names[axis] = g.constant(np.array([place], np.int64))
+    return helper.make_node("Squeeze", [x, axis], [result])
+
+
+def _side(node: Any) -> Any:
+    return onnx_library().helper.make_graph([node], "side", [], [onnx_library().ValueInfoProto(name=node.output[0])])

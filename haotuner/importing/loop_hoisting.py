@@ -1,0 +1,129 @@
+"""Products of a loop's rows, computed of the whole sequence before it: x W of a recurrent layer is one, not one a turn.
+
+A tensor of a turn that is the turn's row of a tensor outside, and what products with constants make of such rows, is read in
+place: the body has no node of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from haotuner.graph.data_dependent_shapes import made_dimensions
+from haotuner.graph.extents import Extent, same
+from haotuner.graph.graph import Node, sizes_of
+from haotuner.graph.types import TensorType
+from haotuner.importing.constant_folding import Folding
+from haotuner.importing.scalars import plain
+
+_LIFTED = ("map", "cast", "reshape", "transpose", "contract")
+
+
+def of_turns(
+    g: Folding, nodes: Iterable[Node], variables: Iterable[str], changing: Iterable[str]
+) -> tuple[set[str], set[str]]:
+    """What differs from turn to turn: tensors that are made of a turn's ``variables``, and branches.
+
+    ``changing``: dimensions of the variables that differ from turn to turn.
+    """
+    given, found, sizes, branches = set(variables), set[str](), set(changing), set[str]()
+    for node in nodes:
+        sides = {name for name, _ in g.guards.get(node.output, ())}
+        of_data = not sizes.isdisjoint(sizes_of(node, g.types)) or not branches.isdisjoint(sides)
+        if of_data or any(one in given or one in found for one in node.inputs):
+            found.add(node.output)
+            sizes.update(made_dimensions(node.primitive, node.attributes))
+            branches |= {node.attributes["branch"]} if node.primitive == "decided" else set()
+    return found, branches
+
+
+@dataclass(slots=True)
+class Sequences:
+    """``counters``: tensors that hold the number of the turn; ``turns``: how many; ``changing``: as of ``of_turns``."""
+
+    g: Folding
+    start: int
+    turns: Extent
+    counters: Collection[str]
+    stacks: dict[str, str]  # of rows: the tensor outside
+    changing: Collection[str] = ()
+    made: dict[str, Node] = field(default_factory=dict)
+    inside: set[str] = field(default_factory=set)
+    types: dict[str, TensorType] = field(default_factory=dict)
+
+    def rows(self, variables: Sequence[str], kept: Collection[str]) -> list[tuple[str, str]]:
+        """Tensors outside, and their rows that the body reads; nodes that make these leave the body.
+
+        ``variables`` of a turn; ``kept``: what the body must make itself.
+        """
+        g = self.g
+        nodes = g.nodes[self.start :]
+        self.made = {node.output: node for node in nodes}
+        self.inside = {*variables, *of_turns(g, nodes, variables, self.changing)[0]}
+        lifted = self._liftable(nodes)
+        wanted = {one.output for one in nodes if one.output in lifted and one.primitive == "contract"}
+        for node in reversed(nodes):
+            if node.output in wanted and node.primitive != "gather":
+                wanted |= {one for one in node.inputs if one in lifted}
+        gone = {node.output for node in nodes if node.output in wanted} - set(kept)
+        gone |= {node.output for node in nodes if node.output in lifted and node.primitive == "gather"} - set(kept)
+        for node in nodes:
+            if node.output in wanted | gone:
+                self.stacks[node.output] = self._lift(node)
+        g.nodes[self.start :] = [node for node in g.nodes[self.start :] if node.output not in gone]
+        read = {one for node in g.nodes[self.start :] for one in node.inputs}
+        return [(self.stacks[one], one) for one in self.made if one in gone and one in read]
+
+    def _liftable(self, nodes: Sequence[Node]) -> set[str]:
+        """Tensors of a turn that are rows of what can be computed outside; none of a side that a turn may not take."""
+        found = set(self.stacks)
+        for node in nodes:
+            if node.output not in self.inside or self.g.guards.get(node.output, ()) != self.g.guard:
+                continue
+            row = node.primitive == "gather" and self._is_row(node)
+            of_rows = node.primitive in _LIFTED and all(one in found or one not in self.inside for one in node.inputs)
+            alone = node.primitive != "contract" or sum(one in found for one in node.inputs) == 1
+            if row or (of_rows and alone):
+                found.add(node.output)
+        return found
+
+    def _is_row(self, node: Node) -> bool:
+        """Whether it is the turn's row of a tensor outside that has as many as there are turns."""
+        of, index = node.inputs
+        kinds = self.g.types
+        return (
+            of not in self.inside
+            and node.attributes["axis"] == 0
+            and kinds[index].rank == 0
+            and plain(self.made, index) in self.counters
+            and same(kinds[of].shape[0], self.turns)
+        )
+
+    def _lift(self, node: Node) -> str:
+        """The node's result of all rows at once."""
+        g, attributes = self.g, dict(node.attributes)
+        if node.primitive == "gather":
+            return node.inputs[0]
+        rank = g.types[node.output].rank
+        inputs = [self._stacked(one, rank if node.primitive == "map" else 0) for one in node.inputs]
+        if node.primitive == "contract":
+            labels, _, out = attributes["labels"].partition("->")
+            new = next(one for one in "zyxwvutsrqponmlkjihgfedcba" if one not in attributes["labels"])
+            parts = [
+                new + own if one in self.stacks else own for own, one in zip(labels.split(","), node.inputs, strict=True)
+            ]
+            attributes["labels"] = f"{','.join(parts)}->{new}{out}"
+        elif node.primitive == "reshape":
+            attributes["shape"] = (self.turns, *attributes["shape"])
+        elif node.primitive == "transpose":
+            attributes["order"] = (0, *(one + 1 for one in attributes["order"]))
+        return g.add(node.primitive, *inputs, **attributes)
+
+    def _stacked(self, tensor: str, rank: int) -> str:
+        """All rows of an operand, with axes of 1 behind the first so that each has ``rank`` axes."""
+        found = self.stacks.get(tensor)
+        if found is None:
+            return tensor
+        first, *rest = self.g.types[found].shape
+        missing = max(0, rank - len(rest))
+        return self.g.add("reshape", found, shape=(first, *(1,) * missing, *rest)) if missing else found

@@ -1,0 +1,91 @@
+"""How many turns a loop has, where its condition is that a counter lies below a limit: TensorFlow writes all loops so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from haotuner.graph.bounds import never_negative
+from haotuner.graph.extents import Extent, canonical, ceiling_division, largest, same
+from haotuner.graph.graph import Node
+from haotuner.importing.constant_folding import Folding
+from haotuner.importing.scalars import number_held, plain
+
+
+def always(g: Folding, condition: str) -> bool:
+    """Whether a condition is known to hold."""
+    found = g.numbers(condition)
+    return found is not None and bool(np.asarray(found).all())
+
+
+def counted(
+    g: Folding, goes_on: str, asked: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]
+) -> Extent | None:
+    """The turns, an extent, of a condition that is no more than ``counter < limit`` behind a turn; else None.
+
+    ``asked``: the condition of the first turn; ``pairs``: carried values before and behind a turn, of ``firsts`` at first.
+    """
+    made = {node.output: node for node in g.nodes}
+    sides = _less(g, made, goes_on)
+    if sides is None:
+        return None
+    value, limit = plain(made, sides[0]), _number(g, made, sides[1])
+    place = next((at for at, (_, after) in enumerate(pairs) if plain(made, after) == value), None)
+    if place is None or limit is None:
+        return None
+    step, first = _step(g, made, *pairs[place]), _number(g, made, firsts[place])
+    if step is None or first is None:
+        return None
+    turns = ceiling_division(canonical(limit - first), step)
+    if asked is None:
+        return largest([turns, 1])
+    before = _less(g, made, asked)
+    alike = before is not None and _alike(_number(g, made, before[0]), first) and _alike(_number(g, made, before[1]), limit)
+    return (turns if never_negative(turns) else largest([turns, 0])) if alike else None
+
+
+def _alike(one: Extent | None, other: Extent) -> bool:
+    return one is not None and same(one, other)
+
+
+def _less(g: Folding, made: dict[str, Node], tensor: str) -> tuple[str, str] | None:
+    """Both sides of ``one < other``, however it is written."""
+    node = made.get(plain(made, tensor))
+    if node is None or node.primitive != "map":
+        return None
+    function = node.attributes["function"]
+    if function == "less":
+        return node.inputs[0], node.inputs[1]
+    if function == "greater":
+        return node.inputs[1], node.inputs[0]
+    if function == "and":
+        held = [one for one in node.inputs if not always(g, one)]
+        return _less(g, made, held[0]) if len(held) == 1 else None
+    return None
+
+
+def _number(g: Folding, made: dict[str, Node], tensor: str) -> Extent | None:
+    """The whole number, or expression of dimensions, that a tensor of one element holds."""
+    found = number_held(g, made, tensor)
+    return found if isinstance(found, int) or getattr(found, "is_integer", False) else None
+
+
+def _step(g: Folding, made: dict[str, Node], before: str, after: str) -> int | None:
+    """What a turn adds to a counter."""
+    node = made.get(plain(made, after))
+    if node is None or node.primitive != "map" or node.attributes["function"] != "add":
+        return None
+    others = [one for one in node.inputs if plain(made, one) != before]
+    found = _number(g, made, others[0]) if len(others) == 1 else None
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def counters(g: Folding, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> list[str]:
+    """Carried values that hold the number of the turn."""
+    made = {node.output: node for node in g.nodes}
+    return [
+        before
+        for (before, after), first in zip(pairs, firsts, strict=True)
+        if _step(g, made, before, after) == 1 and _number(g, made, first) == 0
+    ]

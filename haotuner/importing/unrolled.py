@@ -1,0 +1,52 @@
+"""Loops whose turns are written out one after the other, and what is known of how many there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from haotuner.importing.constant_folding import Before
+from haotuner.importing.layout import cut, reshaped
+from haotuner.importing.node_context import Call
+
+if TYPE_CHECKING:
+    from haotuner.importing.loops import Turned
+
+UNROLLED_NODES = 512  # that they may come to
+
+
+def known_turns(t: Turned) -> int | None:
+    """Turns at most, where that is a number known now."""
+    found = t.g.numbers(t.limit) if t.limit is not None else None
+    most = [] if found is None else [int(np.asarray(found).reshape(-1)[0])]
+    most += [one for one in (t.g.types[row].shape[0] for row in t.rows) if isinstance(one, int)]
+    return min(most) if most and len(most) == len(t.rows) + (t.limit is not None) else None
+
+
+def written_out(t: Turned, count: int) -> list[str] | None:
+    """Turn after turn; None where a condition depends on data, or where that would be too much."""
+    g, before = t.g, Before.of(t.g)
+    states, stacks = list(t.states), list[list[str]]()
+    c = Call(g, "Loop", (), {}, t.opset, 1)
+    for turn in range(count):
+        rows = [reshaped(c, cut(c, one, 0, turn, turn + 1), g.types[one].shape[1:]) for one in t.rows]
+        goes_on, states, made = t.parted(t.turn(g.constant(turn, "int64"), states, rows))
+        for place, one in enumerate(made):
+            stacks += [[]] if turn == 0 else []
+            stacks[place].append(reshaped(c, one, (1, *g.types[one].shape)))
+        known = True if goes_on is None else g.numbers(goes_on)
+        if known is None or (len(g.nodes) - before.nodes) * (count if turn == 0 else 1) > UNROLLED_NODES:
+            before.restore(g)
+            return None
+        if not np.asarray(known).reshape(-1)[0]:
+            break
+    return [*states, *(g.add("concat", *stack, axis=0) for stack in stacks)]
+
+
+def turns_once(t: Turned) -> bool:
+    """Whether the first turn runs at any request."""
+    limit = None if t.limit is None else t.g.numbers(t.limit)
+    counts = [t.g.types[one].shape[0] for one in t.rows]
+    known = t.limit is None or (limit is not None and int(np.asarray(limit).reshape(-1)[0]) > 0)
+    return known and t.asked is None and all(isinstance(one, int) and one > 0 for one in counts)

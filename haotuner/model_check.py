@@ -1,0 +1,351 @@
+"""From a model's file to a request, and the check of a new pack's model against the reference.
+
+``python -m haotuner.model_check PACK MODEL.onnx SHAPES`` checks in a process of its own: code that crashes must not take the
+tuner along.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from math import prod
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from haotuner.errors import HaotunerError, PackInvalid, UsageError
+from haotuner.graph.extents import dimensions, evaluate
+from haotuner.graph.fp16_to_fp32 import in_singles
+from haotuner.graph.graph import Graph
+from haotuner.graph.interpret import interpret
+from haotuner.graph.tolerance import SEED, difference, in_double, tolerance_of
+from haotuner.graph.types import FLOATS, numpy_dtype
+from haotuner.importing.exported import SUFFIX, read_exported
+from haotuner.importing.read import read
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
+from haotuner.isolate.group import how_it_ended
+from haotuner.orchestrate.dim_ranges import ranges_of, requests, spans_of
+from haotuner.orchestrate.index_bounds import indexed
+from haotuner.orchestrate.index_sources import index_sources
+from haotuner.orchestrate.segments import cut
+from haotuner.orchestrate.shape_constraints import demands, unmet
+from haotuner.pack.device_models import answered, answered_chain
+from haotuner.pack.device_numbers import ordinal_for
+from haotuner.pack.manifest import read_manifest
+from haotuner.runtime.chain import Chain
+from haotuner.runtime.device_chain import PlacedChain
+from haotuner.runtime.device_model import PlacedModelBound
+from haotuner.runtime.model_bound import ModelBound
+from haotuner.runtime.pack import Pack
+from haotuner.words.op import Op
+from haotuner.words.shape import Span
+
+if TYPE_CHECKING:
+    from haotuner.orchestrate.tasks import AskedModel
+
+CHECKED_ELEMENTS = 3e6  # of all tensors of a checked request: numpy then takes seconds
+CHECKS = 3
+REREAD_NODES = 2_000  # of a file that is read again for one request after the other, beside the checked ones
+REREAD_BYTES = 1 << 28  # of constants; a file of more is read again for one request alone
+CHECK_LIMIT_S = 900.0
+
+
+def model_of(
+    path: str | Path,
+    shapes: str,
+    first_group: int = 0,
+    measure_s: float = 0.0,
+    serves: Callable[[Op], bool] | None = None,
+) -> AskedModel:
+    """The model of an ONNX file, or of one that torch.export saved (.pt2), ready to be tuned; errors as of the readers.
+
+    ``serves``: of a device, as of ``asked_model``.
+    """
+    from haotuner.orchestrate.tasks import asked_model  # with solvers and more, which a check can do without
+
+    place = Path(path)
+    graph = graph_of(place, shapes, defaults=serves is None)
+    graph = in_singles(graph) if serves is None else graph
+    every, pairs = requests(spans_of(graph, shapes)), demands(graph)
+    told = [unmet(pairs, sizes) for sizes in every]
+    if told and all(told[:2]):  # the smallest and the largest
+        raise UsageError(
+            f"{place.name} takes neither the smallest nor the largest request of {shapes}: {every[0]} makes {told[0]}, "
+            "which must be equal. Give sizes at which they are, multiples of a number with a step (h=32..512:32). "
+            "Where a number of the file stands for a dimension, export the model with that dimension dynamic"
+        )
+    return asked_model(name_of(place), graph, shapes, place, first_group, measure_s, serves)
+
+
+def name_of(file: Path) -> str:
+    """What a pack calls the model of a file."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:60].lstrip(".-") or "model"
+
+
+def graph_of(file: Path, shapes: str, sizes: Mapping[str, int] | None = None, *, defaults: bool = True) -> Graph:
+    """The graph of a model's file, by the file's kind, for requests of these shapes; errors as of the readers.
+
+    ``sizes``: of one request, which is then all that the graph serves. ``defaults``: as of ``read``; packs of devices have
+    none.
+    """
+    if file.suffix == SUFFIX:
+        return read_exported(file, sizes)
+    return read(file, ranges=lambda inputs: ranges_of(inputs, shapes), defaults=defaults, sizes=sizes)
+
+
+def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str], abandoned: Event | None = None) -> None:
+    """``check_model`` in a process of its own. PackInvalid with its words."""
+    words = [sys.executable, "-m", "haotuner.model_check", str(pack), str(file), shapes]
+    try:
+        answer = command.run(words, CHECK_LIMIT_S, dict(environment) or None, abandoned=abandoned)
+    except TimedOut as error:
+        raise PackInvalid(
+            f"the check of the new pack's model took more than {CHECK_LIMIT_S:.0f} s; tune for smaller sizes, or on a host "
+            "that is less busy: what was measured is kept in the records"
+        ) from error
+    if answer.code != 0:
+        said = answer.errors.strip()[-1500:] or how_it_ended(answer.code)
+        raise PackInvalid(f"the model of the new pack did not pass its check and was not published: {said}")
+
+
+def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
+    """Inputs of a request: defaults, else normal numbers; whole ones are 0 or 1, and 0 where they choose from one row."""
+    draw = np.random.default_rng(seed)
+    rows = [(one.input, one.extent) for one in indexed(graph)]
+    rows += [(name, extent) for name, extents in index_sources(graph).items() for extent in extents]
+    alone = {name for name, extent in rows if dimensions(extent) <= sizes.keys() and evaluate(extent, sizes) < 2}
+    found: dict[str, Any] = {}
+    for name in graph.inputs:
+        kind = graph.types[name]
+        shape = [evaluate(extent, sizes) for extent in kind.shape]
+        default = graph.defaults.get(name)
+        if default is not None and list(np.shape(default)) == shape:
+            found[name] = default
+        elif kind.dtype in FLOATS:
+            found[name] = draw.standard_normal(shape).astype(numpy_dtype(kind.dtype))
+        else:
+            found[name] = draw.integers(0, 1 if name in alone else 2, shape).astype(numpy_dtype(kind.dtype))
+    return found
+
+
+def check_model(
+    pack: Path,
+    name: str,
+    graph: Graph,
+    spans: Mapping[str, Span],
+    at_sizes: Callable[[Mapping[str, int]], Graph] | None = None,
+) -> None:
+    """PackInvalid unless the pack's model computes what the reference does, at the smallest requests of its range.
+
+    Of a model with branches both sides are computed, each where its sizes allow. ``at_sizes``: the graph of the file at one
+    request, whose sizes are numbers from the first node on; ``graph`` is held against it.
+    """
+    graph = graph if read_manifest(pack).placed else in_singles(graph)
+    pairs = demands(graph)
+    agreed = [one for one in requests(spans) if not unmet(pairs, one)]
+    guards = dict.fromkeys(one.guard for one in cut(graph))
+    sides = [pair for guard in guards for pair in demands(graph, dict(guard))]
+    agreed = [one for one in agreed if not unmet(sides, one)] or agreed  # of requests that all sides of branches can answer
+    small = sorted(((_elements(graph, sizes), sizes) for sizes in agreed), key=lambda one: one[0])
+    chosen = [sizes for elements, sizes in small if elements <= CHECKED_ELEMENTS][-CHECKS:] or [s for _, s in small[:1]]
+    made = {node.output for node in graph.nodes}
+    if at_sizes is not None:
+        check_reading(name, graph, at_sizes, chosen, [s for elements, s in small if elements <= CHECKED_ELEMENTS])
+    asked, whole, unanswered = False, False, list[str]()
+    for sizes in chosen:
+        given: Mapping[str, Any] = drawn_inputs(graph, sizes)
+        references: list[_Reference] | None = None
+        for opened in _opened(pack):
+            with opened:
+                model = opened.model(name)
+                parts: list[ModelBound] = list(model.segments.values()) if isinstance(model, Chain) else [model.bound]
+                if references is None:
+                    ends = {end.name for part in parts for end in (*part.inputs, *part.outputs)}
+                    try:
+                        given, references = _answered(graph, given, ends & made, sizes)
+                    except IndexError as error:
+                        unanswered.append(f"{dict(sizes)}: {error}")
+                        break
+                for one in references:
+                    for part in parts:
+                        _check_part(part, one, sizes)
+                    if isinstance(model, Chain) and one.own:
+                        found = _whole(model, given)
+                        whole |= not _too_far({end: found[end] for end in graph.outputs}, one, whole=True)
+                        asked = True
+    if unanswered and len(unanswered) == len(chosen):
+        raise PackInvalid(
+            f"model {name}: no request that was drawn has an answer, rows are chosen that no tensor has ({unanswered[0]}); "
+            "begin the ranges of --shapes where all rows are there"
+        )
+    if asked and not whole:  # rounding may change a size that the data tell, but hardly always
+        raise PackInvalid(f"model {name}: its segments together compute something else; the pack was not published")
+
+
+def check_reading(
+    name: str,
+    graph: Graph,
+    at_sizes: Callable[[Mapping[str, int]], Graph],
+    chosen: Sequence[Mapping[str, int]],
+    small: Sequence[Mapping[str, int]],
+) -> None:
+    """PackInvalid where the graph of all sizes answers otherwise than the file does, or not at all, read for one request.
+
+    There arithmetic on sizes is numpy's, in the file's types, and nothing of it is symbolic. ``chosen`` requests are
+    computed, and of ``small`` ones as many more as the nodes allow.
+    """
+    more = [one for one in small if one not in chosen][:: max(1, len(small) * len(graph.nodes) // REREAD_NODES)]
+    if sum(one.nbytes for one in graph.constants.values()) > REREAD_BYTES:
+        chosen, more = chosen[-1:], []
+    guards = dict.fromkeys([(), *(one.guard for one in cut(graph))])
+    stated = [pair for guard in guards for pair in demands(graph, dict(guard))]
+    random = any(node.primitive == "random" for node in graph.nodes)  # whose numbers follow from the order of reading
+    for sizes in (*chosen, *more):
+        given = drawn_inputs(graph, sizes)
+        try:
+            single = at_sizes(sizes)
+            wanted = interpret(single, given, SEED)
+        except (HaotunerError, ValueError, IndexError):
+            continue  # there is no answer to this request
+        try:
+            found = interpret(graph, given, SEED)
+        except (HaotunerError, ValueError, IndexError) as error:
+            if unmet(stated, sizes):
+                continue  # a side of a branch has its own demands, which its requests are told
+            raise PackInvalid(
+                f"model {name}, {dict(sizes)}: the graph of all sizes has no answer ({error}), and the file has one; the "
+                "pack was not published. Tune for other sizes, and report the model"
+            ) from error
+        most = tolerance_of(single, given)
+        for output, want in wanted.items():
+            far = difference(found[output], want)
+            if far > most and not (random and found[output].shape == want.shape):
+                raise PackInvalid(
+                    f"model {name}, {dict(sizes)}: output {output} is {list(found[output].shape)} and {far:.2g} away from "
+                    f"{list(want.shape)}, which the file says at these sizes; the pack was not published"
+                )
+
+
+class _Reference(NamedTuple):
+    """``values`` of tensors, how far others may be from them, and whether the request takes its ``own`` branches there.
+
+    ``in_double``: the same tensors of what was ``requested``, each step in float64; none where those steps have no answer.
+    """
+
+    values: Mapping[str, Any]
+    most: float
+    own: bool
+    requested: Collection[str]
+    in_double: Callable[[Collection[str]], Mapping[str, Any]]
+
+
+def _references(
+    graph: Graph, given: Mapping[str, Any], keep: Collection[str], sizes: Mapping[str, int]
+) -> Iterator[_Reference]:
+    """What the reference makes of a request, and of its branches taken otherwise, where sides have answers for its sizes."""
+    guards = dict.fromkeys(one.guard for one in cut(graph))
+    flags = {node.output: str(node.attributes["branch"]) for node in graph.nodes if node.primitive == "decided"}
+    for guard in guards:
+        try:
+            values = interpret(graph, given, SEED, {*keep, *flags}, dict(guard))
+            most = tolerance_of(graph, given, dict(guard))
+        except (HaotunerError, ValueError, IndexError):
+            if len(guards) == 1:
+                raise
+            continue
+        branches = {name: int(values[flag]) for flag, name in flags.items() if flag in values}
+        if not unmet(demands(graph, branches), {name: sizes[name] for name in graph.dimensions}):
+            exact = partial(in_double, graph, given, dict(guard))
+            yield _Reference({**values, **given}, most, not guard, given.keys(), exact)
+
+
+def _answered(
+    graph: Graph, given: Mapping[str, Any], keep: Collection[str], sizes: Mapping[str, int]
+) -> tuple[Mapping[str, Any], list[_Reference]]:
+    """Inputs that the reference can answer, and its answers: as drawn, or with 0 for every whole number.
+
+    IndexError where both choose rows that no tensor has: this request has no answer.
+    """
+    try:
+        return given, list(_references(graph, given, keep, sizes))
+    except IndexError:
+        zeros = {name: value if value.dtype.kind not in "iu" else np.zeros_like(value) for name, value in given.items()}
+    return zeros, list(_references(graph, zeros, keep, sizes))
+
+
+def _opened(pack: Path) -> Iterator[Pack]:
+    """The pack by one thread and by all; one of a device on the first that runs it."""
+    manifest = read_manifest(pack)
+    if manifest.placed:
+        yield Pack(pack, device=f"cuda:{ordinal_for(manifest)}")
+        return
+    yield from (Pack(pack, threads) for threads in (1, None))
+
+
+def _whole(model: Chain, given: Mapping[str, Any]) -> dict[str, Any]:
+    return answered_chain(model, given, SEED) if isinstance(model, PlacedChain) else model.run(given, seed=SEED)
+
+
+def _check_part(part: ModelBound, reference: _Reference, sizes: Mapping[str, int]) -> None:
+    values = reference.values
+    if not all(end.name in values for end in (*part.inputs, *part.outputs)):
+        return  # of a side of a branch that was not taken, or of a loop's body: the whole call runs it
+    given = {end.name: values[end.name] for end in part.inputs}
+    answers = answered(part, given) if isinstance(part, PlacedModelBound) else part.run(given)
+    for output, far in _too_far(answers, reference, whole=set(given) <= set(reference.requested)).items():
+        raise PackInvalid(
+            f"model {part.name}, {dict(sizes)}: output {output} is {far:.2g} away from the reference; "
+            "the pack was not published"
+        )
+
+
+def _too_far(answers: Mapping[str, Any], reference: _Reference, *, whole: bool) -> dict[str, float]:
+    """Outputs that are neither near the reference nor, as the ``whole`` answer to the request, near float64's.
+
+    A variance of E[x^2] - E[x]^2 may lose most digits: fp32 sums in the reference's order are then as far off as in another.
+    """
+    far = {name: difference(answer, reference.values[name]) for name, answer in answers.items()}
+    far = {name: distance for name, distance in far.items() if distance > reference.most}
+    exact = reference.in_double(far) if far and whole else {}
+    return {
+        name: distance
+        for name, distance in far.items()
+        if name not in exact or difference(answers[name], exact[name]) > reference.most
+    }
+
+
+def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:
+    """Elements of all tensors that nodes make at a request."""
+    shapes = Counter(graph.types[name].shape for name in {node.output for node in graph.nodes})  # most come many times
+    return float(sum(count * prod(evaluate(one, sizes) for one in shape) for shape, count in shapes.items()))
+
+
+def main(pack: str, file: str, shapes: str) -> int:
+    """Check one pack's model; says what is wrong."""
+    try:
+        place, placed = Path(file), read_manifest(Path(pack)).placed
+
+        def at_sizes(sizes: Mapping[str, int]) -> Graph:
+            found = graph_of(place, shapes, sizes, defaults=not placed)
+            return found if placed else in_singles(found)
+
+        graph = graph_of(place, shapes, defaults=not placed)
+        check_model(Path(pack), name_of(place), graph, spans_of(graph, shapes), at_sizes)
+    except HaotunerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except MemoryError as error:  # of numpy, which makes every tensor of the model
+        told = f"numpy's reference of the smallest requests of {shapes} needs more memory than there is ({error})"
+        print(f"{told}; begin the ranges lower, or tune where there is more", file=sys.stderr)
+        return PackInvalid.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:4]))

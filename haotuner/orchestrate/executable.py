@@ -1,0 +1,286 @@
+"""A model as a pack holds it: its schedule (JSON), its weights, and the C of its groups."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import text
+from haotuner.graph.graph import Graph
+from haotuner.graph.types import dtype_named
+from haotuner.orchestrate.c_loops import loops_of
+from haotuner.orchestrate.c_math import head_of
+from haotuner.orchestrate.collapse import flat
+from haotuner.orchestrate.cuda_loops import PRELUDE as CUDA_PRELUDE
+from haotuner.orchestrate.cuda_loops import device_loops_of
+from haotuner.orchestrate.greedy_fusion import Alias, Loops, Step, Way
+from haotuner.orchestrate.index_bounds import Indexed, indexed
+from haotuner.orchestrate.products import Product, View
+from haotuner.orchestrate.scaled_bytes import scaled_bytes
+from haotuner.orchestrate.segmented_model import chain_document, default_of
+from haotuner.orchestrate.segments import Segment
+from haotuner.orchestrate.shape_constraints import agreements
+from haotuner.orchestrate.size_table import SizeTable
+from haotuner.words.bytecode import SCALED, schedule_words
+from haotuner.words.chunks import chunk_checksums
+from haotuner.words.op import Op
+
+ALIGNED = 64  # bytes; a weight begins at a cache line
+
+
+class Function(NamedTuple):
+    """C of a group: its name and source, places of its loops' extents and of its outputs', and how many tensors it takes.
+
+    Of a device: CUDA C++, and how it is launched (``Group`` of ``c_loops.py``).
+    """
+
+    name: str
+    source: str
+    extents: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]  # of the outputs, which are the last tensors
+    tensors: int
+    points: int = 0
+    lanes: int = 0  # 0: a function of the host
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenModel:
+    """``document``: the schedule; ``weights``: one blob; ``functions``: C of its groups, in order."""
+
+    name: str
+    document: Mapping[str, Any]
+    weights: bytes
+    functions: tuple[Function, ...]
+
+    @property
+    def schedule(self) -> bytes:
+        """The schedule's bytes; the same for the same content."""
+        return (json.dumps(self.document, sort_keys=True, allow_nan=False) + "\n").encode()
+
+    @property
+    def words(self) -> list[int]:
+        """The schedule as the pack's library holds it."""
+        return schedule_words(self.document, len(self.weights))
+
+
+def normal(value: Any) -> Any:
+    """An array of floats with 0 for its subnormal numbers, each of which takes some CPUs 100 cycles.
+
+    A product of it changes by less than 2^-126 times the magnitudes that those numbers met.
+    """
+    array = np.asarray(value)
+    if array.dtype != np.float32:
+        return array
+    return np.where(np.abs(array) < np.finfo(np.float32).tiny, np.float32(0), array)
+
+
+@dataclass(slots=True)
+class _Writer:
+    name: str
+    graph: Graph
+    first_group: int
+    on_device: bool
+    sizes: SizeTable = field(default_factory=SizeTable)
+    tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    weights: bytearray = field(default_factory=bytearray)
+    held: dict[str, dict[str, Any]] = field(default_factory=dict)
+    by_content: dict[tuple[str, str, tuple[int, ...]], str] = field(default_factory=dict)
+    functions: list[Function] = field(default_factory=list)
+    known_groups: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    way: int = 0  # whose steps are written: tensors of the second way and on have names of their own
+
+    def weight(self, value: Any, name: str) -> str:
+        """The name under which an array lies in the blob; equal ones lie there once."""
+        array = np.ascontiguousarray(value)
+        content = (hashlib.sha256(array.tobytes()).hexdigest(), array.dtype.name, array.shape)
+        if content not in self.by_content:
+            self.weights += b"\0" * (-len(self.weights) % ALIGNED)
+            self.held[name] = {"dtype": dtype_named(array.dtype), "shape": list(array.shape), "offset": len(self.weights)}
+            self.weights += array.tobytes()
+            self.by_content[content] = name
+        return self.by_content[content]
+
+    def weight_of_product(self, value: Any, name: str) -> str:
+        """The same of a product's weight; on a host as bytes and one number a row where it is made so."""
+        plain = normal(value)
+        bytes_of = None if self.on_device else scaled_bytes(plain)
+        if bytes_of is None:
+            return self.weight(plain, name)
+        stored, scales = bytes_of
+        told = self.weight(np.frombuffer(stored.tobytes() + b"\0" * (-stored.size % 4) + scales.tobytes(), np.uint8), name)
+        self.held[told] |= {"dtype": SCALED, "shape": list(stored.shape)}
+        return told
+
+    def tensor(self, name: str) -> str:
+        """The tensor's entry: in memory, or a weight. Returns its name in the schedule."""
+        if name in self.graph.constants:
+            return self.weight(self.graph.constants[name], name)
+        called = name
+        if self.way and name not in self.graph.inputs:
+            called = f"{name}@{self.way}"
+            while called in self.graph.types:
+                called += "'"
+        if called not in self.tensors:
+            kind = self.graph.types[name]
+            self.tensors[called] = {"dtype": kind.dtype, "shape": self.sizes.places(kind.shape)}
+        return called
+
+    def end(self, name: str) -> dict[str, Any]:
+        """An input or output."""
+        kind = self.graph.types[name]
+        shape = self.sizes.places(kind.shape)
+        told = {"name": name, "tensor": self.tensor(name), "dtype": kind.dtype, "shape": shape}
+        return told | default_of(self.graph, name)
+
+    def view(self, view: View) -> dict[str, Any]:
+        """A tensor, reshaped and reordered."""
+        return {"of": self.tensor(view.tensor), "shape": self.sizes.places(view.shape), "order": list(view.order)}
+
+    def step(self, step: Step) -> dict[str, Any]:
+        if isinstance(step, Alias):
+            return {"do": "alias", "out": self.tensor(step.tensor), "of": self.tensor(step.of)}
+        if isinstance(step, Loops):
+            return self._loops(step)
+        return self._product(step)
+
+    def _loops(self, step: Loops) -> dict[str, Any]:
+        graph = step.graph if self.on_device else flat(step.graph)
+        group = (device_loops_of if self.on_device else loops_of)(graph, "GROUP", self.sizes.place)
+        extents = tuple(self.sizes.places(group.loops))
+        count = len(graph.outputs)
+        shapes = tuple(tuple(self.sizes.places(step.graph.types[one].shape)) for one in group.tensors[-count:])
+        key = group.source, extents, shapes, group.sizes
+        place = self.known_groups.setdefault(key, self.first_group + len(self.functions))
+        if place == self.first_group + len(self.functions):  # equal groups are one function
+            name, lanes = f"ht_group_{place}", group.lanes if self.on_device else 0
+            source = group.source.replace("GROUP", name)
+            self.functions.append(
+                Function(name, source, extents, shapes, len(group.tensors), group.points, lanes, group.sizes)
+            )
+        found = {"do": "loops", "group": place, "tensors": [self.tensor(one) for one in group.tensors]}
+        return found | ({"outputs": count} if count > 1 else {})
+
+    def _product(self, step: Product) -> dict[str, Any]:
+        found: dict[str, Any] = {"do": step.kind, "op": Op.parse(step.op).name, "out": self.tensor(step.output)}
+        found["passed"] = {name: self.tensor(one) for name, one in step.passed.items()}
+        if step.kind == "online":
+            return found | {"views": {n: self.view(v) for n, v in step.views.items()}, "order": list(step.out_order)}
+        if step.kind == "product":
+            assert step.w is not None
+            found |= {"x": self.view(step.x), "w": self.view(step.w), "order": list(step.out_order)}
+            found["scale"] = float(step.constants["scale"]) if "scale" in step.constants else None
+            return found
+        found |= {"x": self.tensor(step.x.tensor), "weight": self.weight_of_product(step.weight, f"{step.output} weight")}
+        found["constants"] = {name: self.weight(normal(v), f"{step.output} {name}") for name, v in step.constants.items()}
+        if step.rows:
+            found["rows"] = {name: self.tensor(one) for name, one in step.rows.items()}
+        found["x_shape"], found["out_shape"] = self.sizes.places(step.x_shape), self.sizes.places(step.out_shape)
+        return found
+
+
+def written(
+    name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0, *, on_device: bool = False
+) -> WrittenModel:
+    """The model of these steps. ``first_group``: how many groups other models of the pack have."""
+    return written_ways(name, graph, [Way(tuple(steps))], first_group, on_device=on_device)
+
+
+def written_ways(
+    name: str, graph: Graph, ways: Sequence[Way], first_group: int = 0, *, on_device: bool = False
+) -> WrittenModel:
+    """The model of these ways, of which the first that serves a request's sizes is gone; the last serves any."""
+    writer = _Writer(name, graph, first_group, on_device)
+    told = [writer.step(step) for step in ways[0].steps]
+    ends = [[writer.end(one) for one in names] for names in (graph.inputs, graph.outputs)]
+    places = [_way(writer, ways[0], told, 0)]
+    for writer.way, way in enumerate(ways[1:], 1):
+        first = len(told)
+        told += [writer.step(step) for step in way.steps]
+        places.append(_way(writer, way, told, first))
+    lost = [str(one["name"]) for one in ends[1] if one["tensor"] not in writer.tensors]
+    if lost:
+        raise UsageError(f"outputs {', '.join(lost)} do not depend on any input")
+    equal = [writer.sizes.places(pair) for pair in agreements(graph)]
+    asked = [] if on_device else indexed(graph)
+    held = [_indices(writer, one) for one in asked]
+    required = [[writer.sizes.place(one.extent), one.words] for one in graph.required]
+    document = {
+        "equal": equal, **({"required": required} if required else {}), **({"indices": held} if held else {}),
+        "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
+        "weights": writer.held, "steps": told, "inputs": ends[0], "outputs": ends[1],
+        "weights_crc32": chunk_checksums(writer.weights), **({"ways": places} if len(ways) > 1 else {}),
+    }  # fmt: skip
+    return WrittenModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))
+
+
+def _indices(writer: _Writer, one: Indexed) -> list[Any]:
+    """An input, the line of its first index, lines of each axis's extent and stride, the line of the rows, who asks."""
+    axes = [writer.sizes.places(axis) for axis in one.view.axes]
+    first, rows = writer.sizes.places((one.view.first, one.extent))
+    return [writer.graph.inputs.index(one.input), first, axes, rows, one.reader]
+
+
+def _way(writer: _Writer, way: Way, told: Sequence[object], first: int) -> dict[str, Any]:
+    """Which steps of the schedule a way has, what it makes of the outputs, and which requests it serves."""
+    found = {"first": first, "end": len(told), "outputs": [writer.tensor(one) for one in writer.graph.outputs]}
+    if way.extent is None:
+        return found | {"line": None, "most": 0, "where": "any sizes"}
+    place = writer.sizes.place(way.extent)
+    return found | {"line": place, "most": way.most, "where": f"{text(way.extent)} <= {way.most}"}
+
+
+def written_chain(name: str, graph: Graph, segments: Sequence[Segment], parts: Sequence[WrittenModel]) -> WrittenModel:
+    """A model of several segments, which are models of their own; ``functions``: those of all."""
+    functions = tuple(one for part in parts for one in part.functions)
+    document = chain_document(name, graph, segments, iter([one.name for one in parts]))
+    return WrittenModel(name=name, document=document, weights=b"", functions=functions)
+
+
+def device_source_of(models: Sequence[WrittenModel]) -> str:
+    """CUDA C++ of all groups; empty where they are functions of the host."""
+    functions = [one for model in models for one in model.functions if one.lanes]
+    return "\n".join([CUDA_PRELUDE, *(one.source for one in functions)]) + "\n" if functions else ""
+
+
+def source_of(models: Sequence[WrittenModel]) -> str:
+    """C of all groups and schedules, in the tables of loops.h and model/bytecode.h. Chains bring no groups."""
+    functions = [one for model in models if "chain" not in model.document for one in model.functions]
+    models = [one for one in models if "tensors" in one.document]
+    lines = [head_of(one.source for one in functions), '#include "loops.h"', '#include "model/bytecode.h"']
+    lines += [one.source for one in functions if not one.lanes]
+    for one in functions:
+        ranks = tuple(len(shape) for shape in one.shapes)
+        for word, places in (("extents", one.extents), ("ranks", ranks), ("shapes", sum(one.shapes, ()))):
+            lines.append(f"static const int32_t {one.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
+    rows = [
+        f"  {{{'0' if one.lanes else one.name}, {len(one.extents)}, {one.tensors}, {len(one.shapes)}, {one.name}_extents, "
+        f"{one.name}_ranks, {one.name}_shapes}},"
+        for one in functions
+    ]
+    lines += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0, 0},", "};"]
+    lines.append(f"const int ht_group_count = {len(functions)};")
+    for place, model in enumerate(models):
+        words = model.words
+        lines.append(f"static const int64_t words_{place}[] = {{")
+        lines += [", ".join(_literal(one) for one in words[at : at + 16]) + "," for at in range(0, len(words), 16)]
+        lines.append("};")
+    rows = [f"  {{words_{place}, {len(model.words)}}}," for place, model in enumerate(models)]
+    lines += [
+        "const ht_model_source ht_models[] = {",
+        *rows,
+        "  {0, 0},",
+        "};",
+        f"const int ht_model_count = {len(models)};",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _literal(number: int) -> str:
+    return f"{number}LL" if number > -(1 << 63) else "INT64_MIN"

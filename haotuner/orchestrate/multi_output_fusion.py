@@ -1,0 +1,181 @@
+"""Candidates of several outputs: one nest of loops for what several kernels would read, or compute, each for itself.
+
+They are unions of candidates that share a primitive or what they read, or of which one makes what the other reads. Left out
+is
+
+- what another plan is never worse than: a union that is expected to take as long as its parts, and one with an output that
+  nobody else reads;
+- what is not convex, or needs loops that one nest does not have (``elements.py``), or loses a core's loops that are faster
+  than plain ones: blocks of a row's sums, turned squares, rows whose middle asks nothing of pads, woven rows, pieces;
+- outputs behind unlike numbers of products. So along a way from kernel to kernel this number never falls, products raise it,
+  and no circle of kernels leads through a product: windows whose tensors reach each other by loops alone hold every circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from haotuner.graph.graph import Graph
+from haotuner.orchestrate.c_ordered import ORDERED
+from haotuner.orchestrate.costs import Kernel, Prices
+from haotuner.orchestrate.elements import elements_of, lies_beside
+from haotuner.orchestrate.greedy_fusion import looks_up_bytes
+from haotuner.orchestrate.interleave import strands
+from haotuner.orchestrate.loop_partition import inside
+from haotuner.orchestrate.recompute import again_and_again
+from haotuner.orchestrate.split_concat_loops import pieces
+from haotuner.orchestrate.strided_reads import folds_across, turned_loads, wide
+from haotuner.orchestrate.window_ilp import Candidate
+
+MOST_OUTPUTS = 4
+MOST_UNIONS = 400  # of a window's candidates that are looked at; where there are more the window is not called optimal
+MOST_NODES = 32  # of a candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Of each primitive, as bits by their order: what leads to it and what it leads to; how many products lie before it."""
+
+    order: Mapping[str, int]
+    before: Sequence[int]
+    behind: Sequence[int]
+    products: Mapping[str, int]
+
+    @staticmethod
+    def of(graph: Graph, barriers: Collection[str]) -> Ways:
+        """``barriers``: tensors of products, and what is inside of them."""
+        order = {node.output: place for place, node in enumerate(graph.nodes)}
+        before, behind, products = [0] * len(order), [0] * len(order), dict[str, int]()
+        for place, node in enumerate(graph.nodes):
+            made = [order[one] for one in node.inputs if one in order]
+            for one in made:
+                before[place] |= before[one] | 1 << one
+            own = node.output in barriers or node.primitive in ORDERED
+            products[node.output] = max((products[one] for one in node.inputs if one in order), default=0) + own
+        for place in reversed(range(len(order))):
+            for read in graph.nodes[place].inputs:
+                if read in order:
+                    behind[order[read]] |= behind[place] | 1 << place
+        return Ways(order, before, behind, products)
+
+    def convex(self, nodes: Iterable[str]) -> bool:
+        """Whether no way leads out of the set and back into it."""
+        own = [self.order[name] for name in nodes]
+        held, after, ahead = 0, 0, 0
+        for place in own:
+            held |= 1 << place
+            after |= self.behind[place]
+            ahead |= self.before[place]
+        return not after & ahead & ~held
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """What unions are made with. ``required``: tensors in memory; ``readers``: who reads each tensor of the window."""
+
+    graph: Graph
+    ways: Ways
+    prices: Prices
+    required: Collection[str]
+    readers: Mapping[str, Collection[str]]
+    subgraph: Callable[[Sequence[str], Iterable[str]], Graph]
+
+    def unions(self, singles: Sequence[Candidate]) -> tuple[list[Candidate], bool]:
+        """The candidates of several outputs that these of one make, and whether none was left out for their number."""
+        useful = [one for one in singles if self._kept(one.output)]
+        found, seen = list[Candidate](), set[Kernel]()
+        parts = [(one, self._reads(one)) for one in useful]
+        waiting = list(parts)
+        while waiting:
+            one, reads = waiting.pop(0)
+            for other, own in parts:
+                key = tuple(sorted((*one.outputs, other.output))), one.nodes | other.nodes
+                if key in seen or len(key[1]) > MOST_NODES or not self._may(one, reads, other, own):
+                    continue
+                seen.add(key)
+                if len(seen) > MOST_UNIONS:
+                    return found, False
+                made = self._union(*key)
+                if made is not None and np.mean(made.usual_us) < np.mean(one.usual_us) + np.mean(other.usual_us):
+                    found.append(made)
+                    if len(made.outputs) < MOST_OUTPUTS:
+                        waiting.append((made, self._reads(made)))
+        return found, True
+
+    def _kept(self, tensor: str) -> bool:
+        """Whether a tensor may be worth memory beside another one."""
+        return tensor in self.required or len(self.readers.get(tensor, ())) > 1
+
+    def _reads(self, one: Candidate) -> frozenset[str]:
+        return frozenset(self.subgraph(one.outputs, one.nodes).inputs)
+
+    def _may(self, one: Candidate, reads: frozenset[str], other: Candidate, own: frozenset[str]) -> bool:
+        """What can be said before loops are written."""
+        if other.output in one.outputs or self.ways.products[one.output] != self.ways.products[other.output]:
+            return False
+        if not (one.nodes & other.nodes or reads & own or other.output in reads or own & set(one.outputs)):
+            return False
+        shapes = sorted((self.graph.types[name].shape for name in (one.output, other.output)), key=_width, reverse=True)
+        return lies_beside(shapes[1], shapes[0]) is not None and self.ways.convex(one.nodes | other.nodes)
+
+    def _union(self, outputs: tuple[str, ...], nodes: frozenset[str]) -> Candidate | None:
+        """The candidate, its reads left open; None where it is none."""
+        for name in outputs:  # each is read elsewhere
+            if name not in self.required and not set(self.readers.get(name, ())) - nodes:
+                return None
+        first, *others = sorted(outputs, key=lambda one: (-_width(self.graph.types[one].shape), -self.ways.order[one]))
+        graph = self.subgraph((first, *sorted(others, key=self.ways.order.__getitem__)), nodes)
+        if not plain(graph, cores=self.prices.rates.kept) or again_and_again(graph) is not None:
+            return None
+        usual = self.prices.usual_us(graph)
+        us = self.prices.price_of((graph.outputs, nodes), usual)
+        return Candidate(graph.outputs, nodes, frozenset(), us, usual)
+
+
+def _width(shape: Sequence[object]) -> int:
+    """Axes that are more than one point: rows have fewer than what lies along them."""
+    return sum(extent != 1 for extent in shape)
+
+
+def plain(graph: Graph, *, cores: bool = True) -> bool:
+    """Whether one nest writes all outputs of a graph, and, on ``cores``, none of them has faster loops of its own."""
+    if any(node.primitive in ORDERED or looks_up_bytes(graph, node) for node in graph.nodes):
+        return False
+    shape = graph.types[graph.outputs[0]].shape
+    if any(lies_beside(graph.types[one].shape, shape) is None for one in graph.outputs[1:]):
+        return False
+    found = elements_of(graph)
+    for value in found.values if cores else ():
+        if wide(shape[-1]) and folds_across(value, found.variables):
+            return False
+        if len(graph.outputs) > 1 and turned_loads(graph, found.variables, value) is not None:
+            return False
+        last = found.variables[-1]
+        if inside(value, last, shape[-1]) is not None or strands(value, last) is not None or pieces(value, last, shape[-1]):
+            return False
+    return True
+
+
+def joined(parts: Iterable[Iterable[str]]) -> Iterator[frozenset[str]]:
+    """The union of all that have something in common, directly or through others."""
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for part in map(list, parts):
+        for one in part[:1]:
+            root(one)
+        for one, other in pairwise(part):
+            parent[root(one)] = root(other)
+    found: dict[str, set[str]] = {}
+    for name in list(parent):
+        found.setdefault(root(name), set()).add(name)
+    yield from map(frozenset, found.values())

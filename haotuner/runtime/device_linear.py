@@ -1,0 +1,263 @@
+"""A dense op of a pack on a device: the weight stays where its owner has it, calls are queued on the caller's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.op import PackOp
+from haotuner.runtime.call_errors import REFUSED
+from haotuner.runtime.linear import Closed
+from haotuner.runtime.linear_op import LinearOp
+from haotuner.runtime.on_device import check_lazy, empty_like, exchange_of, explained, stream_for
+from haotuner.runtime.reprs import described_op
+from haotuner.runtime.streams import kind_of, still
+from haotuner.words.composition import Composition
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+ALIGNMENT = 128  # of what the library works out once for a weight (native/ht.h, HT_BOUND_ALIGNMENT)
+
+
+class PlacedOp(LinearOp):
+    """One op of a pack that was opened for a device."""
+
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> PlacedLinear:
+        """Serve a weight (n, k) ((k, n) for weight=kn) and a bias (n,) that lie on the pack's device; nothing is copied.
+
+        ``channels``: what else the epilogue reads with one value a column, ``scale``, ``low`` and ``high``. Later changes to
+        them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
+        """
+        if threads is not None:
+            raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
+        kind = PlacedFused if any(one.role == "input" for one in self._op.extra) else PlacedLinear
+        linear = kind(PlacedBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels), keep=True))
+        self._pack.own(linear)
+        return linear
+
+    def composition(self, m: Any, threads: int | None = None) -> Composition:
+        """How m rows are served, from the library's own look-up; its share is k4 where k is summed in four parts."""
+        parts, splits = self._look_up(0, m)
+        return Composition(parts, f"k{splits}" if splits > 1 else "serial")
+
+
+class PlacedLinear:
+    """``y = linear(x)`` or ``linear(x, out=y)``; x is ``(…, k)`` of the op's dtype, inner stride 1, rows evenly spaced.
+
+    Takes torch, CuPy and other DLPack tensors of the pack's device and returns without waiting. The call is queued on the
+    current stream of x's framework, or on ``stream``. Safe while that stream is captured: nothing is loaded, allocated or
+    waited for (without ``out`` the framework gives the memory). A graph replays the weight: it is kept as long as this
+    linear, also when the pack is closed or handed over.
+    """
+
+    __slots__ = ("__weakref__", "_bound", "_n", "_state", "owner")
+    owner: Pack  # the pack that serves it now; set by ``Pack.own``
+
+    def __init__(self, bound: PlacedBound) -> None:
+        self.serve(bound)
+
+    def __call__(self, x: Any, out: Any = None, stream: int | None = None) -> Any:
+        """The product; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do."""
+        call, record, setting = self._state
+        kind = kind_of(type(x))
+        if stream is None:
+            stream = stream_for(self.name, x)
+        if kind.lazy:
+            check_lazy(self.name, "x", x)
+        if out is not None:
+            check_lazy(self.name, "out", out)
+        try:
+            if out is None:
+                if kind.gives:
+                    return call(x, record, None, setting, stream)
+                out = self._empty(x)
+            if kind.plain and (type(out) is type(x) or kind_of(type(out)).plain):  # the usual call says nothing twice
+                call(x, record, out, setting, stream)
+            else:
+                call(still(x, stream), record, still(out, stream), setting, stream)
+        except REFUSED as error:
+            raise explained(self.name, error, {"x": x, "out": out}) from error
+        return out
+
+    def __repr__(self) -> str:
+        return described_op(self)
+
+    @property
+    def name(self) -> str:
+        """Canonical name of the op."""
+        return self._bound.op.name
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory of the device that binding took beside the weight: of a convolution the weight turned, or none."""
+        return self._bound.kept_bytes
+
+    @property
+    def bound(self) -> PlacedBound:
+        """What serves this linear now."""
+        return self._bound
+
+    def prepare(self, stream: int | None = None) -> None:
+        """Have memory ready for calls on a stream (None: that of the weight's framework), so that they may split k.
+
+        Not needed with torch, which gives it to each call. Not while a stream is captured.
+        """
+        bound = self._bound
+        bound.prepare(self.owner, stream_for(self.name, bound.weight) if stream is None else stream)
+
+    def warm(self) -> None:
+        """What ``Pack.warmup`` does: code was loaded with the pack, what is left is memory for the current stream."""
+        if exchange_of(self._bound.weight) is None:
+            self.prepare()
+
+    def serve(self, bound: PlacedBound) -> None:
+        """Serve later calls from ``bound``; calls that run now finish as they began."""
+        self._bound, self._n = bound, bound.op.n
+        self._state = bound.call, bound.record, bound.setting  # one tuple: a call sees all old or all new
+
+    def rebind(self, weight: Any, bias: Any = None, **channels: Any) -> None:
+        """Serve another weight and bias from the next call on. Graphs captured before replay the old ones: keep those."""
+        op = self._bound.op
+        self.serve(PlacedBound.of(self.owner, op, weight, in_order(op, bias, channels), keep=True))
+
+    def twin(self) -> PlacedLinear:
+        """Another linear with the same weight; ``rebind`` of one leaves the other as it is."""
+        twin = type(self)(self._bound)
+        self.owner.own(twin)
+        return twin
+
+    def close(self) -> None:
+        """Let go of the library; later calls raise PackClosed. The weight stays, for graphs may replay it."""
+        self.serve(self._bound.closed())
+
+    def _empty(self, x: Any) -> Any:
+        shape = getattr(x, "shape", None)
+        if shape is None or len(shape) == 0:
+            op = self._bound.op
+            raise TypeError(f"{op.name}: x must be a tensor (..., {op.k}) of the pack's device, got {type(x).__name__}")
+        size = (*(int(extent) for extent in shape[:-1]), self._n)
+        return empty_like(self.name, x, size, DTYPES[self._bound.op.output.dtype].numpy)
+
+
+class PlacedFused(PlacedLinear):
+    """``y = linear(x, residual=r)`` or ``linear(x, residual=r, out=y)`` of an op whose epilogue adds a residual.
+
+    The residual has the shape of the result, and rows as far apart as those of ``out``. It may be ``out`` itself.
+    """
+
+    __slots__ = ()
+
+    def __call__(  # type: ignore[override]  # rows come with what is added to them
+        self, x: Any, residual: Any = None, out: Any = None, stream: int | None = None
+    ) -> Any:
+        """The product and its epilogue; TypeError, ValueError or RuntimeError as of a ``PlacedLinear``."""
+        if residual is None:
+            raise TypeError(f"{self.name}: pass residual=, a tensor like the result, which the epilogue adds")
+        call, record, setting = self._state
+        kind = kind_of(type(x))
+        if stream is None:
+            stream = stream_for(self.name, x)
+        if kind.lazy:
+            check_lazy(self.name, "x", x)
+            check_lazy(self.name, "residual", residual)
+        if out is not None:
+            check_lazy(self.name, "out", out)
+        try:
+            if out is None:
+                if kind.gives:
+                    return call(x, record, None, setting, stream, still(residual, stream))
+                out = self._empty(x)
+            call(still(x, stream), record, still(out, stream), setting, stream, still(residual, stream))
+        except REFUSED as error:
+            raise explained(self.name, error, {"x": x, "out": out, "residual": residual}) from error
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedBound:
+    """A weight on a device, what the library worked out for it, and the native call that takes both."""
+
+    op: PackOp
+    call: Callable[..., Any]
+    setting: int  # plan, and whether it was made for this device: see ``Pack.entry``
+    record: Any  # tvm_ffi tensor: bytes on the host that the library filled
+    weight: Any  # the caller's own
+    channels: tuple[Any, ...]  # what has one value a channel, in the op's order
+    kept_bytes: int = 0  # of the device
+
+    @staticmethod
+    def of(pack: Pack, op: PackOp, weight: Any, channels: tuple[Any, ...], *, keep: bool = False) -> PlacedBound:
+        """Check and register a weight; ValueError or TypeError say what is wrong, RuntimeError what the driver said.
+
+        ``keep``: the weight is not to change any more, so that what calls would lay out of it is laid out once. It is freed
+        with the record, unless a graph may read it.
+        """
+        call, setting = pack.entry(op)
+        place = pack.place(op)
+        memory, record = _record(pack.library().function("ht_bound_bytes")(place))
+        first, *more = [_kept(op, "bias", one) for one in channels or (None,)]
+        try:
+            pack.library().function("ht_bind")(place, _kept(op, "weight", weight), first, record, *more)
+            kept = pack.library().function("ht_keep")(place, record) if keep else 0
+        except REFUSED as error:
+            raise error if str(error).startswith(op.name) else type(error)(f"{op.name}: {error}") from error
+        if kept:  # calls that run when this is forgotten hold the record
+            finalize(memory, pack.library().function("ht_let_go"), kept).atexit = False
+        taken = pack.library().function("ht_kept_bytes")(kept) if kept else 0
+        return PlacedBound(
+            op=op, call=call, setting=setting, record=record, weight=weight, channels=channels, kept_bytes=taken
+        )
+
+    def moved(self, pack: Pack, op: PackOp) -> PlacedBound:
+        """The same weight for the same op of another pack."""
+        if self.record is None:
+            self.call()
+        return PlacedBound.of(pack, op, self.weight, self.channels, keep=True)
+
+    def prepare(self, pack: Pack, stream: int | None) -> None:
+        """Memory for calls on a stream."""
+        pack.library().function("ht_prepare")(pack.place(self.op), self.record, stream or 0)
+
+    def closed(self) -> PlacedBound:
+        """Nothing left but the refusal, and the weight that graphs may replay."""
+        return replace(self, call=Closed(self.op.name), setting=0, record=None, kept_bytes=0)
+
+
+def in_order(op: PackOp, bias: Any, channels: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What has one value a channel, in the op's order; TypeError for a name that its epilogue does not read."""
+    wanted = [one.name for one in op.extra if one.role == "constant"]
+    if unknown := [name for name in channels if name not in wanted]:
+        raise TypeError(
+            f"{op.name}: bind takes {', '.join(('weight', *wanted)) if wanted else 'a weight'}; got {', '.join(unknown)}"
+        )
+    given = {"bias": bias, **channels}
+    beside = () if "bias" in wanted or bias is None else (bias,)
+    return (*(given.get(name) for name in wanted), *beside)
+
+
+def _record(size: int) -> tuple[Any, Any]:
+    """Memory that lives as long as what is made of it, and a tensor of its aligned part."""
+    import tvm_ffi
+
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    offset = -memory.ctypes.data % ALIGNMENT
+    return memory, tvm_ffi.from_dlpack(memory[offset : offset + size])
+
+
+def _kept(op: PackOp, name: str, value: Any) -> Any:
+    """A weight or bias as the library takes it, without copying or waiting."""
+    if value is None and name != "weight":
+        return None
+    detach = getattr(value, "detach", None)
+    if detach is not None:
+        return detach()
+    if not hasattr(value, "__dlpack__") and exchange_of(value) is None:
+        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
+    return value

@@ -1,0 +1,113 @@
+"""PlacedModel: a whole model on a GPU. A call queues its steps on the caller's stream (native/cuda/model.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.runtime.model import Model
+from haotuner.runtime.model_bound import ModelBound
+from haotuner.runtime.model_files import OpenModel
+from haotuner.runtime.native_library import Mapped, NativeModel
+from haotuner.runtime.on_device import called, check_inputs, empty_like, stream_told
+from haotuner.runtime.streams import still
+
+
+class PlacedModelBound(ModelBound):
+    """What a ``PlacedModel`` calls until its pack is handed over."""
+
+    def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
+        gpu = self.pack.gpu
+        assert gpu is not None
+        plans = 1 if gpu.is_planned_for(self.pack.manifest) else 2
+        return NativeModel(mapped, index, files.weights, plans, device=gpu.ordinal, check=self.pack.check_weights)
+
+    @cached_property
+    def _queue(self) -> Callable[..., Any]:
+        return self.pack.library().function("ht_model_queue")
+
+    @cached_property
+    def _shaping(self) -> Callable[..., Any]:
+        return self.pack.library().function("ht_model_shapes")
+
+    def run(
+        self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, stream: int | None = None
+    ) -> dict[str, Any]:
+        """Outputs by name; ``out``: tensors for them. UsageError names the tensor, what was expected and what was found."""
+        given = self._tensors(inputs)
+        stream = stream_told(self.name, given[0], stream)
+        handed = [still(one, stream) for one in given]
+        shapes = self._known(tuple([tuple(map(int, getattr(one, "shape", ()))) for one in given]), handed)
+        found = self._results(shapes, out or {}, given[0])
+        called(self.name, self._queue, self._native.address, stream, *handed, *(still(one, stream) for one in found))
+        return {end.name: one for end, one in zip(self._outputs, found, strict=True)}
+
+    def shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Shapes of the outputs that these tensors make. UsageError as of ``run``."""
+        found = self._shapes_of(self._tensors(inputs))
+        return {end.name: shape for end, shape in zip(self._outputs, found, strict=True)}
+
+    def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
+        """UsageError: the steps of a call on a GPU are not timed one by one."""
+        raise UsageError(
+            f"{self.name}: steps are timed on CPUs; use a profiler of the GPU, which shows each kernel by its name"
+        )
+
+    def _tensors(self, inputs: Mapping[str, Any]) -> list[Any]:
+        if inputs.keys() != {end.name for end in self._inputs}:
+            raise self._other_names(inputs)
+        given = [inputs[end.name] for end in self._inputs]
+        check_inputs(self.name, {end.name: one for end, one in zip(self._inputs, given, strict=True)})
+        return given
+
+    def _results(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any], like: Any) -> list[Any]:
+        self._check_names(out)
+        found = []
+        for end, shape in zip(self._outputs, shapes, strict=True):
+            given = out.get(end.name)
+            if given is None:
+                try:
+                    given = empty_like(self.name, like, shape, end.dtype.name)
+                except ValueError as error:
+                    raise UsageError(f"{error}: {end.name}") from error
+            found.append(given)
+        return found
+
+    def _shapes_of(self, given: list[Any]) -> list[tuple[int, ...]]:
+        found = np.zeros(max(1, sum(end.rank for end in self._outputs)), np.int64)
+        called(self.name, self._shaping, self._native.address, found, *given)
+        shapes, rest = [], found.tolist()
+        for end in self._outputs:
+            shapes.append(tuple(rest[: end.rank]))
+            rest = rest[end.rank :]
+        return shapes
+
+
+class PlacedModel(Model):
+    """``model.run({"x": tensor})`` gives tensors of the first input's framework, on its current or the given stream.
+
+    A call allocates and waits for nothing once its stream has had one of such sizes; the first one of a stream, or of
+    larger sizes, gets working memory. It may then be captured into a graph. Graphs captured on one stream share working
+    memory: replay them one after the other. Memory goes by the stream's handle: destroy a stream, or end the thread whose
+    default stream it is, once its calls are done. What graphs replay stays on the device as long as the
+    process. ``trim`` waits for the device: not while a stream is captured.
+    """
+
+    def run(
+        self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, stream: int | None = None
+    ) -> dict[str, Any]:
+        """Outputs by name; ``out``: tensors for them. UsageError names the tensor, what was expected and what was found."""
+        return self._placed().run(inputs, out, stream)
+
+    def shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Shapes of the outputs that these tensors make. UsageError as of ``run``."""
+        return self._placed().shapes(inputs)
+
+    def _placed(self) -> PlacedModelBound:
+        bound = self.current()
+        assert isinstance(bound, PlacedModelBound)  # a pack on a device opens no others
+        return bound

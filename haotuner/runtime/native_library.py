@@ -1,0 +1,354 @@
+"""A pack's library as ctypes maps it: whole models are called without tvm-ffi, which imports torch where there is one."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import importlib
+import weakref
+from array import array
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
+from haotuner.runtime.dlpack_cache import NAMES, Handed, address
+from haotuner.runtime.reprs import described_end
+
+_VERSION = 1  # of runtime/native/model/model_api.h
+_LARGEST_EXTENT = 1 << 40  # as runtime/native/model/model.h
+_VERSION_AT, _COMPARED = 8, 3  # bytes into a schedule, and the first version that has checksums of weights
+_AXES = 16
+_TEXT = 320
+_NAME_AT = 5 * 8  # bytes into a schedule's words
+_P, _I = ctypes.c_void_p, ctypes.c_int
+_SAID = (_P, _P, ctypes.c_size_t)  # kind, text, room
+PLACE = ctypes.CFUNCTYPE(_P, _P, _I, _P)  # of model/model_api.h: where an output is to lie
+_MEMBERS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "words": (_P, (_I, _P)),
+    "open": (_I, (_I, _I, _I, _P, *_SAID)),
+    "close": (None, (_P,)),
+    "name": (ctypes.c_char_p, (_P,)),
+    "dim": (ctypes.c_char_p, (_P, _I)),
+    "end": (None, (_P, _I, _I, _P)),
+    "memory": (_I, (_P, _P, _P, *_SAID)),
+    "shapes": (_I, (_P, _P, _P, *_SAID)),
+    "run": (_I, (_P, _P, _P, *_SAID)),
+    "held": (None, (_P, _P)),
+    "trim": (None, (_P,)),
+}
+
+
+class _Door(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_int32),
+        ("count", ctypes.c_int32),
+        *((name, ctypes.CFUNCTYPE(result, *given)) for name, (result, given) in _MEMBERS.items()),
+    ]
+
+
+class _Facts(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("code", ctypes.c_int32), ("bits", ctypes.c_int32), ("rank", ctypes.c_int32),
+        ("extents", ctypes.c_int64 * _AXES), ("dims", ctypes.c_char_p * _AXES),
+    ]  # fmt: skip
+
+
+class Mapped:
+    """A library, mapped as long as this lives or one of its models is open."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise PackInvalid(f"{path} cannot be loaded: {error}; tune again or restore the pack") from error
+        weakref.finalize(self, _ctypes.dlclose, library._handle).atexit = False
+        try:
+            enter = library.ht_pack_models
+        except AttributeError as error:
+            raise PackInvalid(f"{path} serves no whole models, as its manifest says; tune again") from error
+        enter.restype = ctypes.POINTER(_Door)
+        self.door: Any = enter().contents
+        self.open_on: Any = getattr(library, "ht_pack_model_open_on", None)  # packs made before it serve CPUs
+        if self.open_on is not None:
+            self.open_on.argtypes, self.open_on.restype = (_I, _I, _I, _I, _P, *_SAID), _I
+        self.open_unchecked: Any = getattr(
+            library, "ht_pack_model_open_unchecked", None
+        )  # packs made before it check nothing
+        if self.open_unchecked is not None:
+            self.open_unchecked.argtypes, self.open_unchecked.restype = (_I, _I, _I, _I, _P, *_SAID), _I
+        self.times: Any = getattr(library, "ht_pack_model_times", None)  # packs made before it have none
+        if self.times is not None:
+            self.times.argtypes, self.times.restype = (_P, _P, _P, _P, *_SAID), _I
+        self.placed: Any = getattr(
+            library, "ht_pack_model_run_placed", None
+        )  # packs made before it serve no chains by one call
+        if self.placed is not None:
+            self.segment: Any = library.ht_pack_model_segment
+            self.placed.argtypes, self.placed.restype = (_P, _P, _P, PLACE, _P, _P, *_SAID), _I
+            self.segment.argtypes, self.segment.restype = (_P, _I, _P), ctypes.c_char_p
+        self.default: Any = getattr(library, "ht_pack_model_default", None)  # packs made before it have none
+        if self.default is not None:
+            self.default.argtypes, self.default.restype = (_P, _I, _P), _P
+        self.limit: Any = getattr(library, "ht_pack_model_limit", None)  # packs made before it bound no request
+        if self.limit is not None:
+            self.limit.argtypes, self.limit.restype = (_P, ctypes.c_int64), None
+        if self.door.version != _VERSION:
+            raise PackInvalid(
+                f"{path} speaks version {self.door.version} of models, this haotuner {_VERSION}; tune again with it"
+            )
+
+    def names(self) -> list[str]:
+        """Names of the models that the library knows."""
+        every = (self.door.words(index, ctypes.byref(ctypes.c_int64())) for index in range(self.door.count))
+        return [ctypes.string_at(at + _NAME_AT).decode() for at in every]
+
+    def find(self, name: str) -> int:
+        """The place of a model among those of the library; PackInvalid where it holds none of that name."""
+        names = self.names()
+        if name in names:
+            return names.index(name)
+        raise PackInvalid(f"the pack's library holds no model {name!r}, as its manifest says; tune again")
+
+    def chain(self, name: str, threads: int, device: int | None = None) -> NativeModel | None:
+        """A chain of the library; None where it knows its segments alone, as packs made before did. As ``NativeModel``."""
+        known = self.placed is not None and name in self.names()
+        return NativeModel(self, self.find(name), -1, threads, device) if known else None
+
+    def compares_weights(self, name: str) -> bool:
+        """Whether opening a model compares its weights with checksums that the library holds; chains have no weights."""
+        if name not in self.names():
+            return True
+        at = self.door.words(self.find(name), ctypes.byref(ctypes.c_int64()))
+        return ctypes.c_int64.from_address(at + _VERSION_AT).value >= _COMPARED
+
+    def words(self, index: int) -> list[int]:
+        """The schedule of a model as the library holds it."""
+        count = ctypes.c_int64()
+        at = self.door.words(index, ctypes.byref(count))
+        return list((ctypes.c_int64 * count.value).from_address(at))
+
+
+class NativeEnd:
+    """An input or output: ``shape`` has a number, the name of a dimension, or None for what follows from others.
+
+    ``default``: what a call without this input computes with; None where it must be there.
+    """
+
+    default: Any = None
+
+    def __init__(self, facts: _Facts) -> None:
+        self.name = facts.name.decode()
+        self.dtype = _numpy(NAMES[facts.code, facts.bits], self.name)
+        self.rank: int = facts.rank
+        self.shape: tuple[int | str | None, ...] = tuple(
+            facts.extents[a] if facts.extents[a] >= 0 else facts.dims[a].decode() if facts.dims[a] else None
+            for a in range(facts.rank)
+        )
+
+    def __repr__(self) -> str:
+        return f"<{described_end(self)}>"
+
+
+class _Said:
+    """Where the library says what was wrong with a call."""
+
+    def __init__(self) -> None:
+        self.kind, self.text = ctypes.c_char_p(), ctypes.create_string_buffer(_TEXT)
+        self.at = ctypes.addressof(self.kind), ctypes.addressof(self.text)
+
+
+class NativeModel:
+    """An open model. Calls may come from any thread; each has memory of its own."""
+
+    def __init__(
+        self, mapped: Mapped, index: int, weights: int, threads: int, device: int | None = None, *, check: bool = True
+    ) -> None:
+        """``weights``: an open file, which may be closed afterwards. PackInvalid where the schedule or it is not sound.
+
+        ``device``: the number of the GPU that it runs on, ``threads`` then 1, or 2 by plans for another kind of GPU.
+        ``check``: whether the weights are compared with their checksums.
+        """
+        self._mapped, door, said = mapped, mapped.door, _Said()
+        handle = _P()
+        told = ctypes.addressof(handle), *said.at, _TEXT
+        if not check and mapped.open_unchecked is not None:
+            failed = mapped.open_unchecked(index, weights, device or 0, threads, *told)
+        elif device is None:
+            failed = door.open(index, weights, threads, *told)
+        else:
+            failed = mapped.open_on(index, weights, device, threads, *told)
+        if failed:
+            words = said.text.value.decode(errors="replace")
+            known = said.kind.value == b"RuntimeError"
+            raise HaotunerError(words) if device is not None and not known else PackInvalid(words)
+        self._handle, self._said = handle, [said]
+        self._run, self._shapes = door.run, door.shapes  # which ctypes makes anew each time
+        weakref.finalize(self, _close, mapped, handle).atexit = False
+        self.name: str = door.name(handle).decode()
+        self.dims = tuple(one.decode() for one in _until_none(lambda i: door.dim(handle, i)))
+        self.inputs, self.outputs = ([NativeEnd(one) for one in _until_none(self._facts(kind))] for kind in (0, 1))
+        for place, end in enumerate(self.inputs):
+            end.default = self._default(place, end)
+        self._given, self._made = (Handed([end.dtype for end in ends]) for ends in (self.inputs, self.outputs))
+
+    @property
+    def address(self) -> int:
+        """By which the library knows it."""
+        return int(self._handle.value or 0)
+
+    def _facts(self, output: int) -> Callable[[int], _Facts | None]:
+        def facts(index: int) -> _Facts | None:
+            found = _Facts()
+            self._mapped.door.end(self._handle, output, index, ctypes.addressof(found))
+            return found if found.name is not None else None
+
+        return facts
+
+    def _default(self, place: int, end: NativeEnd) -> Any:
+        """A copy of the input's default; None where it has none."""
+        shape = ctypes.POINTER(ctypes.c_int64)()
+        default = self._mapped.default
+        at = None if default is None else default(self._handle, place, ctypes.addressof(shape))
+        if at is None:
+            return None
+        extents = tuple(shape[: end.rank])
+        raw = ctypes.string_at(at, int(np.prod(extents, dtype=np.int64)) * end.dtype.itemsize)
+        return np.frombuffer(raw, end.dtype).reshape(extents).copy()
+
+    def _call(self, function: Callable[..., int], first: int | bytes, second: int | bytes) -> None:
+        try:
+            said = self._said.pop()
+        except IndexError:  # as many as there were calls at once
+            said = _Said()
+        try:
+            if function(self._handle, first, second, *said.at, _TEXT):
+                words = said.text.value.decode(errors="replace")
+                raise HaotunerError(words) if said.kind.value == b"RuntimeError" else UsageError(words)
+        finally:
+            self._said.append(said)
+
+    def memory(self, dims: list[int]) -> int:
+        """Bytes of working memory of a call with these dimensions. UsageError where one is no size of a tensor."""
+        for name, size in zip(self.dims, dims, strict=True):
+            if not 0 <= size <= _LARGEST_EXTENT:
+                raise UsageError(f"{self.name}: {name}={size} is no size of a tensor; 0 to {_LARGEST_EXTENT} are")
+        given, found = np.array(dims, np.int64), np.zeros(1, np.int64)
+        self._call(self._mapped.door.memory, address(given), address(found))
+        return int(found[0])
+
+    def shapes(self, inputs: list[Any]) -> list[tuple[int, ...]]:
+        """Shapes of the outputs that these inputs make."""
+        found, given = array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs])))), self._given.of(inputs)
+        self._call(self._shapes, given.packed(inputs), found.buffer_info()[0])
+        shapes, rest = [], found.tolist()
+        for end in self.outputs:
+            shapes.append(tuple(rest[: end.rank]))
+            rest = rest[end.rank :]
+        return shapes
+
+    def run(self, inputs: list[Any], outputs: list[Any]) -> None:
+        """All steps; the arrays are contiguous, in the model's order. UsageError in the library's words."""
+        given, made = self._given.of(inputs), self._made.of(outputs)
+        self._call(self._run, given.packed(inputs), made.packed(outputs))
+
+    def times_us(self, inputs: list[Any], outputs: list[Any], steps: int) -> list[float]:
+        """As ``run``: the microseconds of every step of the schedule."""
+        if self._mapped.times is None:
+            raise UsageError(f"the pack of {self.name} was made before steps were timed; tune again with this haotuner")
+        given, made, taken = self._given.of(inputs), self._made.of(outputs), np.zeros(max(1, steps), np.int64)
+
+        def timed(*call: Any) -> int:
+            handle, first, second, *said = call
+            return int(self._mapped.times(handle, first, second, address(taken), *said))
+
+        self._call(timed, given.packed(inputs), made.packed(outputs))
+        return [float(one) / 1e3 for one in taken.tolist()[:steps]]
+
+    def segments(self) -> list[str]:
+        """Names of a chain's segments, in the order they run; of other models none."""
+        return [one.decode() for one in _until_none(lambda i: self._mapped.segment(self._handle, i, None))]
+
+    def link(self, place: int, segment: NativeModel) -> None:
+        """Have a chain call this open model, which must outlive it."""
+        self._mapped.segment(self._handle, place, segment.address)
+
+    def run_placed(self, inputs: list[Any], seed: int | None, made: Callable[[int, tuple[int, ...]], Any]) -> list[int]:
+        """All of a chain in one call; ``made``: an array for an output of this place and shape. Returns all dimensions.
+
+        UsageError in the library's words, or what ``made`` raised.
+        """
+        given, dims = self._given.of(inputs), np.zeros(max(1, len(self.dims)), np.int64)
+        seeds = None if seed is None else np.array([seed % (1 << 64)], np.uint64)
+        raised: list[BaseException] = []
+
+        def place(_: int | None, output: int, wanted: int) -> int | None:
+            try:
+                return address(made(output, shape_at(wanted, self.outputs[output].rank)))
+            except BaseException as error:  # nothing may be raised through C
+                raised.append(error)
+                return None
+
+        def placed(*call: Any) -> int:
+            handle, first, _, *said = call
+            at = None if seeds is None else address(seeds)
+            return int(self._mapped.placed(handle, first, at, PLACE(place), None, address(dims), *said))
+
+        try:
+            self._call(placed, given.packed(inputs), 0)
+        except HaotunerError:
+            if raised:
+                raise raised[0] from None
+            raise
+        return [int(one) for one in dims[: len(self.dims)]]
+
+    def held(self) -> dict[str, int]:
+        """What it counted and what it holds."""
+        found = np.zeros(5, np.int64)
+        self._mapped.door.held(self._handle, address(found))
+        return dict(zip(("calls", "plans", "contexts", "arena_bytes", "packed_bytes"), found.tolist(), strict=True))
+
+    def limit(self, most_bytes: int) -> None:
+        """Refuse later requests whose working memory and outputs take more bytes. UsageError of packs made before."""
+        if self._mapped.limit is None:
+            raise UsageError(
+                f"the pack of {self.name} was made before requests could be bounded; tune again with this haotuner, or load "
+                "it without max_request_bytes"
+            )
+        self._mapped.limit(self._handle, most_bytes)
+
+    def trim(self) -> None:
+        """Give back the working memory that no call uses."""
+        self._mapped.door.trim(self._handle)
+
+
+_SHAPE_AT = 24  # bytes into a DLTensor
+
+
+def shape_at(tensor: int, rank: int) -> tuple[int, ...]:
+    """The shape of the DLTensor at an address."""
+    return tuple(ctypes.cast(tensor + _SHAPE_AT, ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))).contents[:rank])
+
+
+def _numpy(name: str, tensor: str) -> np.dtype[Any]:
+    if not hasattr(np, name):
+        with suppress(ImportError):
+            importlib.import_module("ml_dtypes")  # tells numpy of bf16
+    try:
+        return np.dtype(name)
+    except TypeError as error:
+        raise EnvironmentMissing(f"{tensor} is {name}, which numpy alone has not; pip install ml_dtypes") from error
+
+
+def _until_none(found: Callable[[int], Any]) -> list[Any]:
+    every: list[Any] = []
+    while (one := found(len(every))) is not None:
+        every.append(one)
+    return every
+
+
+def _close(mapped: Mapped, handle: Any) -> None:
+    mapped.door.close(handle)

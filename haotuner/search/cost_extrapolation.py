@@ -1,0 +1,94 @@
+"""What is expected of kernels at any shape: times are carried from shape to shape by it (decision 456).
+
+A plan that rests on predictions alone asks them in every cell (decision 554).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.cost.families import demand
+from haotuner.cost.machine import machine
+from haotuner.cost.model import CostModel
+from haotuner.cost.roofline import expected_us
+from haotuner.microkernels.index import family_of
+from haotuner.ops.convolution import is_convolution
+from haotuner.plan.cells import Carried
+from haotuner.search.compared import of_a_call
+from haotuner.search.cross_family_cost import expected_by_family
+from haotuner.search.task import Task
+from haotuner.words.composition import Composition
+from haotuner.words.device import Device
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.shape import Shape
+
+# Cells of a plan that is predicted cell by cell, each of which costs a count of every kept program: of up to two axes, and
+# of more, where 144 would be five an axis and the middle of one says little of its ends.
+PREDICTED_CELLS, PREDICTED_CELLS_OF_MANY = 144, 512
+# Of such a wide cell the middle alone may be where a kernel's last wave is all but empty. Beyond three axes it begins again.
+PLACES_OF_MANY = ((0.25, 0.25, 0.25), (0.25, 0.75, 0.5), (0.75, 0.25, 0.5), (0.75, 0.75, 0.75), (0.9, 0.9, 0.9))
+
+
+def analysis_us(task: Task, pairs: Sequence[tuple[MicroKernel, Shape]], device: Device) -> NDArray[np.float64]:
+    """Microseconds of each pair on one thread: tiles, full or not, and traffic."""
+    one, found = of_a_call(device), np.zeros(len(pairs))
+    for name in {kernel.family for kernel, _ in pairs}:
+        own = [place for place, (kernel, _) in enumerate(pairs) if kernel.family == name]
+        some = [pairs[place] for place in own]
+        family = family_of(some[0][0], task.op)
+        found[own] = expected_us(one, demand(one, family, task.op, some, weights=task.cache))
+    return found
+
+
+def carried(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> Carried | None:
+    """What plans carry times by: predictions where nothing is timed, the analysis of convolutions on CPUs, else nothing."""
+    if predicts_cells(task, device):
+        return _predicted(task, device, families, model)
+    if is_convolution(task.op.kind) and not machine(device).waves_hide_latency:
+        return _analysed(task, device)
+    return None
+
+
+def predicts_cells(task: Task, device: Device) -> bool:
+    """Whether nothing is timed and cells are told apart by what is expected in each: on GPUs, whose kernels are alike."""
+    return task.budget_s == 0 and machine(device).waves_hide_latency
+
+
+def _analysed(task: Task, device: Device) -> Carried:
+    """What the analysis says, where it was held against times."""
+
+    def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
+        kernels = [MicroKernel.parse(one.parts[0].kernel) for one in compositions]
+        pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
+        return analysis_us(task, pairs, device).reshape(len(kernels), len(shapes))
+
+    return Carried(_ranges(task), expected)
+
+
+def _predicted(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> Carried:
+    """What plans of predictions ask in each cell: the same as at the shapes of the race."""
+
+    def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
+        kernels = [MicroKernel.parse(one.parts[0].kernel) for one in compositions]
+        places = [[at for at, kernel in enumerate(kernels) if kernel.family == family.name] for family in families]
+        each = [[kernels[at] for at in own] for own in places]
+        found = np.empty((len(kernels), len(shapes)))
+        found[[at for own in places for at in own]] = np.concatenate(
+            expected_by_family(task, device, families, each, model, shapes)
+        )
+        return found
+
+    axes = len(task.op.dynamic)
+    if axes < 3:
+        return Carried(_ranges(task), expected, PREDICTED_CELLS)
+    places = [[place[at % len(place)] for at in range(axes)] for place in PLACES_OF_MANY]
+    return Carried(_ranges(task), expected, PREDICTED_CELLS_OF_MANY, places)
+
+
+def _ranges(task: Task) -> dict[str, tuple[int, int]]:
+    every = task.traffic.shapes()
+    return {axis: (min(s[axis] for s in every), max(s[axis] for s in every)) for axis in task.op.dynamic}

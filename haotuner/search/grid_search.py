@@ -1,0 +1,387 @@
+"""The search for ops of any dynamic axes: micro-kernels race at shapes spread over the traffic, then each cell gets one.
+
+A race in rounds (successive halving: Jamieson & Talwalkar, AISTATS 2016). All candidates are timed at a few shapes, the
+better half at more of them, until those that are left have been timed at all. An integer program keeps a few
+(``plan/assign.py``), which are timed in every way in which threads may share a call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.backends.index import backend_for
+from haotuner.cost.model import CostModel
+from haotuner.cost.roofline import roofline_us
+from haotuner.errors import HaotunerError, NothingLegal, UsageError
+from haotuner.generate.kinds import has_graph
+from haotuner.measure.measurer import Laboratory
+from haotuner.plan.assign import assign_within
+from haotuner.plan.cells import CellTable, Sharing, cell_table
+from haotuner.plan.cover import MAX_KEPT
+from haotuner.search.clock import Clock, now
+from haotuner.search.compared import compared, of_a_call
+from haotuner.search.cost_extrapolation import carried, predicts_cells
+from haotuner.search.cross_family_cost import expected_by_family, has_first_programs, predicted_by_each
+from haotuner.search.cross_family_cost import predicted_us as predicted_us
+from haotuner.search.explore import Explorable, explored
+from haotuner.search.pruner import ALWAYS, Us, hope, lost
+from haotuner.search.stages import Sharers
+from haotuner.search.task import Task, Tuned, Watch
+from haotuner.select.funnel import Funnel, joined, select
+from haotuner.words.composition import SERIAL, Composition
+from haotuner.words.demand import Expectation
+from haotuner.words.device import Device
+from haotuner.words.family import Family, weight_form
+from haotuner.words.kernel import MicroKernel, shares_terms
+from haotuner.words.op import Op
+from haotuner.words.record import Record, Timed, Trial
+from haotuner.words.shape import Shape
+
+NAME = "cells"
+FIRST_SHAPES, SHAPES = 3, 16  # at which the race begins, and at which those that are left have been timed
+PREDICTED_FIRST, PREDICTED_SHAPES = 8, 32  # the same where nothing is timed, as on a GPU that is not there
+LEAVERS = 2  # one of so many candidates stays after a round
+TURN = 4  # candidates that are timed at one shape after the other before the next ones are
+UNTIMED = 1.02  # times the best time of a shape, at least, what was not timed there is taken for: ties go to times
+EXPLORED = 4  # shapes at which a policy's programs are timed
+BUILDING = 0.5  # of the time left at a round, for building what it times; a short turn must time something, too
+EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
+
+
+def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
+    """Any op of the family that leaves something to know at run time."""
+    return bool(op.dynamic) and families[0].serves(op)
+
+
+def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
+    """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
+    begin, effort, family = now(), task.effort, families[0]
+    families = [one for one in families if one is family or beside(one, task)]
+    clock = Clock(begin + task.budget_s * EXPLORING * effort.confirm_share, watch)
+    found = _explored(task, lab, family, clock) if task.search else []
+    sharers = Sharers.of(task, lab.device, family, found)
+    found = sharers.without(found)
+    funnel = joined(list(_funnels(task, lab.device, families, model, found)))
+    clock.move(begin + task.budget_s * effort.confirm_share)
+    race = Race(task, lab, families, [c.kernel for c in funnel.kept], model, clock)
+    stopped = race.run()
+    kept, regret = race.keep()
+    clock = clock.next_phase(begin + task.budget_s * effort.measure_share, "plan")
+    race.beside(sharers, clock)
+    tables = tuple(race.table(kept, threads, clock) for threads in task.threads)
+    kept += [kernel for kernel in sharers.kernels if any(sharers.composition(kernel) in table.entries for table in tables)]
+    return Tuned(
+        task=task,
+        family=family,
+        strategy=NAME,
+        funnel=funnel,
+        kernels=tuple(kept),
+        tables=tables,
+        measured=len({composition.parts for us in race.every() for composition, found in us.items() if found}),
+        timings=sum(len(found) for us in race.every() for found in us.values()),
+        seconds=now() - begin,
+        stopped="signal" if clock.given_up else "budget" if clock.expired else stopped,
+        regret=regret,
+    )
+
+
+def _explored(task: Task, lab: Laboratory, family: Family, clock: Clock) -> list[MicroKernel]:
+    """What a policy found; UsageError of a family that has no space of schedules."""
+    if not isinstance(family, Explorable):
+        raise UsageError(
+            f"--search {task.search}: {family.name} has no space of schedules; leave the option out for {task.op.name}"
+        )
+    return explored(task, lab, family, compared(task, lab.device, EXPLORED), clock)
+
+
+def expectation(task: Task, family: Family, device: Device, model: CostModel | None) -> Expectation:
+    """The score of kernels for selection: the share of the roofline expected at a few shapes, a column for each."""
+    shapes = compared(task, device, PREDICTED_FIRST if predicts_cells(task, device) else FIRST_SHAPES)
+
+    def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
+        expected = predicted_by_each(task, family, device, model, kernels, shapes)
+        roof = np.asarray(roofline_us(of_a_call(device), task.op, shapes), np.float64)
+        found = np.asarray(roof / expected, np.float64)
+        return found if len(found) > 1 else np.asarray(found[0], np.float64)
+
+    return score
+
+
+class Race:
+    """Candidates of one op, what they took, and the shapes at which they are compared."""
+
+    def __init__(
+        self,
+        task: Task,
+        lab: Laboratory,
+        families: Sequence[Family],
+        candidates: Sequence[MicroKernel],
+        model: CostModel | None,
+        clock: Clock,
+    ) -> None:
+        self.task, self.lab, self.clock = task, lab, clock
+        self._families = {family.name: family for family in families}
+        self._layout = families[0].layout  # of the only family where bits may not depend on what serves
+        self._shared = bool(getattr(families[0], "shares_programs", False))
+        self._carried = carried(task, lab.device, families, model)
+        self.shapes = compared(task, lab.device, PREDICTED_SHAPES if predicts_cells(task, lab.device) else SHAPES)
+        self.shares = self._shares()
+        candidates = [one for family in families for one in candidates if one.family == family.name]
+        each = [[one for one in candidates if one.family == family.name] for family in families]
+        expected_of = expected_by_family(task, lab.device, families, each, model, self.shapes)
+        expected, hopeful = np.concatenate(expected_of), np.concatenate([hope(one) for one in expected_of])
+        turns = [place for some in each for place in range(len(some))]  # families take turns: time may run out
+        order = sorted(range(len(candidates)), key=lambda at: turns[at])
+        tried = [(candidates[at], at) for at in order if hopeful[at].any()]
+        self.candidates = {Composition.of(kernel.name, share=SERIAL): kernel for kernel, _ in tried}
+        self._expected = {Composition.of(kernel.name, share=SERIAL): expected[at] for kernel, at in tried}
+        self._hopeless = {
+            (Composition.of(kernel.name, share=SERIAL), shape)
+            for kernel, at in tried
+            for shape, some in zip(self.shapes, hopeful[at].tolist(), strict=True)
+            if not some
+        }
+        self.us: Us = {composition: {} for composition in self.candidates}
+        self.failed: set[str] = set()
+        self._of_many: dict[int, Us] = {}  # by threads
+        self._staged: Mapping[Composition, Mapping[Shape, float]] = {}  # on all threads
+
+    def _shares(self) -> dict[Shape, float]:
+        """Share of the traffic that each shape of the race stands for: that of the shapes nearest to it."""
+        every = self.task.traffic.shapes()
+        own = np.log([[extent for _, extent in shape.axes] for shape in self.shapes])
+        places = np.log([[extent for _, extent in shape.axes] for shape in every])
+        nearest = np.linalg.norm(places[:, None] - own, axis=2).argmin(axis=1)
+        found = dict.fromkeys(self.shapes, 0.0)
+        for place, (_, share) in zip(nearest.tolist(), self.task.traffic, strict=True):
+            found[self.shapes[place]] += share
+        return found
+
+    def run(self) -> str:
+        """Race until those that are left have been timed at every shape; "converged" or "budget"."""
+        foreseen, count = self._foreseen(), FIRST_SHAPES
+        left = list(dict.fromkeys([*foreseen, *self.candidates]))
+        first = left[: self.task.effort.least_kernels]
+        ready = left if self._shared else first  # what is shared is compiled once, for however many
+        self.lab.prepare(self._to_build(ready if first else (), self.shapes[:1]), self.clock.goes_on)
+        self._time(first, self.shapes[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
+        self.lab.prepare(self._to_build(dict.fromkeys(foreseen), self.shapes), self.clock.within(BUILDING))
+        for one, shape in zip(foreseen, self.shapes, strict=True):
+            self._time([one], [shape], 1)
+        while True:
+            self.lab.prepare(self._to_build(left, self.shapes[:count]), self.clock.within(BUILDING))
+            self._time(left, self.shapes[:count], 1)
+            if self.clock.expired or self.clock.given_up:
+                return "budget"
+            left = [one for one in left if self._kernel(one) not in self.failed]
+            if count >= len(self.shapes):
+                return "converged"
+            left = self._stay(left, self.shapes[:count])
+            count *= 2
+
+    def _foreseen(self) -> list[Composition]:
+        """What a plan without measurements serves at each shape of the race: timed first, it is not lost for less."""
+        every = list(self.candidates)
+        expected = np.array([self._expected[one] for one in every])
+        kept = self._assigned(every, expected)
+        return [every[kept[at]] for at in expected[kept].argmin(axis=0).tolist()]
+
+    def _assigned(self, of: Sequence[Composition], us: NDArray[np.float64]) -> list[int]:
+        """Places of the few to keep. ``us``: of shape ``(compositions, shapes)``."""
+        kernels, shares = [self.candidates[one] for one in of], np.array([self.shares[shape] for shape in self.shapes])
+        layouts = [self._layout(one) if self.task.one_order else () for one in kernels]
+        forms = [weight_form(self._families[one.family], one, self.task.op) for one in kernels]
+        return assign_within(layouts, us, shares, _most(self.task), forms)
+
+    def _to_build(self, compositions: Iterable[Composition], shapes: Sequence[Shape]) -> list[str]:
+        """Kernels whose times at these shapes are not all on record: a run that is taken up again builds little."""
+        return [
+            self._kernel(one) for one in compositions if any(self.lab.known(self._trial(one, s)) is None for s in shapes)
+        ]
+
+    def every(self) -> list[Us]:
+        """All times, those of one thread first."""
+        return [self.us, *self._of_many.values()]
+
+    def _times(self, threads: int) -> Us:
+        """What was timed on so many threads."""
+        return self.us if threads == 1 else self._of_many.setdefault(threads, {})
+
+    def _trial(self, one: Composition, shape: Shape, threads: int = 1) -> Trial:
+        return Trial.of(self.task.op.name, one, shape, threads=threads, cache=self.task.cache)
+
+    def _stay(self, left: Sequence[Composition], shapes: Sequence[Shape]) -> list[Composition]:
+        """The better part by the mean slow-down, and whoever is the best somewhere."""
+        us = np.array([[self.us[one].get(shape, np.inf) for shape in shapes] for one in left])
+        if not len(us):
+            return []
+        if not np.isfinite(us).any():  # nothing is measured, as without a device
+            return list(left)
+        slower = np.log(us / us.min(axis=0)).mean(axis=1)
+        most = max(ALWAYS, len(left) // LEAVERS)
+        stays = set(np.argsort(slower, kind="stable")[:most].tolist()) | set(us.argmin(axis=0).tolist())
+        return [one for place, one in enumerate(left) if place in stays]
+
+    def _kernel(self, composition: Composition) -> str:
+        return composition.parts[0].kernel
+
+    def _time(
+        self, compositions: Iterable[Composition], shapes: Sequence[Shape], threads: int, *, whatever: bool = False
+    ) -> None:
+        """Time what has no time yet, a few at every shape and then the next.
+
+        ``whatever``: whatever is expected of them, and the first one even when the time is up.
+        """
+        every, us = list(compositions), self._times(threads)
+        turns = [every[at : at + TURN] for at in range(0, len(every), TURN)]
+        for one, shape in ((one, shape) for turn in turns for shape in shapes for one in turn):
+            if shape in us.get(one, {}) or self._kernel(one) in self.failed:
+                continue
+            if not whatever and ((one, shape) in self._hopeless or lost(one, every, us)):
+                continue
+            goes_on = self.clock.not_given_up if whatever and one == every[0] else self.clock.goes_on
+            self._note(one, self.lab.measure([self._trial(one, shape, threads)], goes_on), us)
+            if self.clock.given_up or (self.clock.expired and not whatever):
+                return
+
+    def _note(self, composition: Composition, records: Sequence[Record], us: Us) -> None:
+        for record in records:
+            if isinstance(record.outcome, Timed):
+                us.setdefault(composition, {})[record.trial.shape] = record.outcome.median_us
+            else:
+                self.failed.add(self._kernel(composition))
+
+    def _filled(self, compositions: Sequence[Composition]) -> NDArray[np.float64]:
+        """Times at every shape of the race, of shape ``(compositions, shapes)``; what was not timed is a guess.
+
+        A guess is what is expected, at the level of what was timed: the candidate's own as far as it has times, else that of
+        all. What has no time at all is never expected to beat what was timed at a shape, nor is anything once the time is
+        up: no guess will be checked any more.
+        """
+        logs = {one: self._off(one) for one in self.us if one in self._expected}
+        usual = float(np.median(found)) if (found := [off for own in logs.values() for off in own]) else 0.0
+        least = self._least()
+        rows = []
+        for one in compositions:
+            own, known = logs[one], self.us[one]
+            level = float(np.exp((len(own) * np.median(own) + usual) / (len(own) + 1) if own else usual))
+            hopes = own and not (self.clock.expired or self.clock.given_up)
+            guesses = np.maximum(level * self._expected[one], 0.0 if hopes else UNTIMED * least).tolist()
+            rows.append([known.get(shape, guess) for shape, guess in zip(self.shapes, guesses, strict=True)])
+        return np.array(rows, np.float64)
+
+    def _off(self, one: Composition) -> list[float]:
+        """Logarithms of time by expectation, of each shape at which a candidate was timed."""
+        expected, known = self._expected[one].tolist(), self.us[one]
+        return [float(np.log(known[s] / e)) for s, e in zip(self.shapes, expected, strict=True) if s in known]
+
+    def _untimed(
+        self, found: Mapping[Composition, float], ways: Sequence[str], shape: Shape, threads: int
+    ) -> dict[Composition, float]:
+        """What calls are expected to take that threads share, from times of one thread."""
+        expect, op = backend_for(self.lab.device).untimed_us, self.task.op
+        every = ((one, Composition.of(one.parts[0].kernel, share=way), us) for one, us in found.items() for way in ways)
+        guessed = {to: expect(us, self.candidates[one], to, shape, op, threads) for one, to, us in every if to != one}
+        return {composition: us for composition, us in guessed.items() if us < float("inf")}
+
+    def _least(self) -> NDArray[np.float64]:
+        """The best time of one thread at each shape; 0 where nothing was timed."""
+        times = [min((self.us[one][s] for one in self.candidates if s in self.us[one]), default=0.0) for s in self.shapes]
+        return np.array(times, np.float64)
+
+    def keep(self) -> tuple[list[MicroKernel], float]:
+        """The micro-kernels to keep, and the share of time lost against all of them. HaotunerError if all failed."""
+        sound = [one for one in self.candidates if self._kernel(one) not in self.failed]
+        if not sound:
+            seen = ", ".join(f"{count} {reason}" for reason, count in sorted(self.lab.failures.items()))
+            raise HaotunerError(
+                f"{self.task.op.name}: every candidate failed ({seen}); look at them with `haotuner records check`, "
+                "or at the toolchain with `haotuner doctor`"
+            )
+        bare = not self._least().all()  # some shape rests on expectations: then all have a say that are expected to be fast
+        timed = sound if bare else [one for one in sound if self.us[one]]
+        us, shares = self._filled(timed), np.array([self.shares[shape] for shape in self.shapes])
+        kept = self._assigned(timed, us)
+        lost = float(shares @ (us[kept].min(axis=0) / us.min(axis=0)) / shares.sum() - 1)
+        return [self.candidates[timed[place]] for place in kept], lost
+
+    def beside(self, sharers: Sharers, clock: Clock) -> None:
+        """Choose and time what all threads share in stages, beside the race of single threads."""
+        self.clock, most = clock, max(self.task.threads)
+        if sharers.kernels and clock.goes_on():
+            self.lab.prepare([kernel.name for kernel in sharers.kernels], clock.within(BUILDING))
+            time = partial(self._time, threads=most)
+            self._staged = sharers.timed(self.shapes, self.task.op, time, self._times(most))
+
+    def table(self, kept: Sequence[MicroKernel], threads: int, clock: Clock) -> CellTable:
+        """The plan of one thread count, from times where there was time for them, else from one thread's."""
+        self.clock = clock
+        ways = backend_for(self.lab.device).ways(self.task.op, threads, one_order=self.task.one_order)
+        if threads > 1 and clock.goes_on():
+            self.lab.gather([kernel.name for kernel in kept])
+        alone = {kernel: Composition.of(kernel.name, share=SERIAL) for kernel in kept}
+        self._time(alone.values(), self.shapes, 1)  # a plan compares what was timed with no guess, as far as there is time
+        filled = dict(zip(alone, self._filled(list(alone.values())), strict=True))
+        times: dict[Shape, dict[Composition, float]] = {}
+        us, staged = self._times(threads), self._staged if threads == max(self.task.threads) else {}
+        for at, shape in enumerate(self.shapes):
+            asked = {way: [Composition.of(kernel.name, share=way) for kernel in kept] for way in ways}
+            for compositions in (asked[way] for way in ways if way != SERIAL):
+                self._time(compositions, [shape], threads)
+            found = {alone[kernel]: float(filled[kernel][at]) for kernel in kept} if SERIAL in ways else {}
+            shared = [c for way in ways if way != SERIAL for c in asked[way]]
+            if shared and all(shape in us.get(c, {}) for c in shared):
+                found |= {c: us[c][shape] for c in shared}
+            times[shape] = found
+        if not any(composition.share != SERIAL for found in times.values() for composition in found):
+            # Nothing was timed with threads: all of them on one would leave the others idle.
+            for shape, found in times.items():
+                found |= self._untimed(found, ways, shape, threads)
+        times = _comparable(times)
+        for shape, found in times.items() if staged and ways != (SERIAL,) else ():
+            found |= {c: own[shape] for c, own in staged.items() if shape in own and len(found) > len(kept)}
+        sharing = Sharing(threads, [way for way in ways if way in self.task.op.dynamic], staged) if staged else None
+        table = cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, self._carried)
+        timed = {(shape, one) for every in (self.us, us, staged) for one, found in every.items() for shape in found}
+        return replace(table, guessed=frozenset((shape, one) for shape in times for one in times[shape]) - timed)
+
+
+def beside(family: Family, task: Task) -> bool:
+    """Whether a second family takes part: where times decide or a model of its own does, and bits may depend on what serves.
+
+    By analysis alone one family is not held against another: where a convolution has few channels, it thinks too well of
+    minimal filtering. One that has the first one's programs is (``search/cross_family_cost.py``).
+    """
+    known = family.name in task.others or has_first_programs(family)
+    return (task.budget_s > 0 or known) and not task.one_order and not task.search
+
+
+def _funnels(
+    task: Task, device: Device, families: Sequence[Family], model: CostModel | None, among: Sequence[MicroKernel]
+) -> Iterator[Funnel]:
+    """Candidates of each family; of one beside the first perhaps none."""
+    if task.one_order:
+        among = [one for one in among or families[0].points(task.op, device) if not shares_terms(one)]
+    models = [model, *(task.others.get(one.name) for one in families[1:])]
+    for place, (one, own) in enumerate(zip(families, models, strict=True)):
+        of = () if place else among
+        score = expectation(task, one, device, own)
+        with contextlib.suppress(NothingLegal) if place else contextlib.nullcontext():
+            yield task.selected(one, of, partial(select, task.op, one, device, task.traffic, score, among=of))
+
+
+def _most(task: Task) -> int:
+    """Kernels that a plan may have: one where bits may not depend on the cell, and kernels differ in the order of terms."""
+    return 1 if task.one_order and has_graph(task.op.meaning) else MAX_KEPT
+
+
+def _comparable(times: Mapping[Shape, dict[Composition, float]]) -> dict[Shape, dict[Composition, float]]:
+    """Only shapes at which as much was timed as anywhere: the best of a few is not the best."""
+    most = max((len(found) for found in times.values()), default=0)
+    return {shape: found for shape, found in times.items() if len(found) == most and found}

@@ -1,0 +1,208 @@
+"""What is timed for a plan: curves of the kept kernels with every way to share the work, and compositions that contend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from haotuner.backends.backend import Backend
+from haotuner.backends.index import backend_for
+from haotuner.measure.measurer import GoesOn, Laboratory
+from haotuner.plan.compose import alternatives
+from haotuner.plan.curves import Curve
+from haotuner.search.probes import DENSE_ROWS, probe
+from haotuner.search.task import Task
+from haotuner.words.composition import SERIAL, Composition
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.record import Timed, Trial
+from haotuner.words.shape import Shape
+
+TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats
+EVERY_UP_TO = 64  # every smaller m of the traffic is timed: there a tile more or less is the whole difference
+SAMPLES = 32  # larger shapes at which compositions are timed for each thread count
+CONTENDERS = 4  # compositions that one thread may have, and those of several threads for each way to share, the best first
+SHARED = 6  # of those of several threads, of all ways, that are timed at a shape...
+FEWER, FEWER_BEYOND = 3, 256  # ...and at shapes with more rows, where they take most of the time and differ least
+# A longer call is always shared when a plan may share: waking a thread costs under 10 us, so only another process on the
+# other cores can make one thread look faster, and its load passes while the plan stays. (At 200, a plan of 78 us calls was
+# kept on one thread: two took 42; at 40, one of 39 us calls, n=k=1024 m=1 hot: m=3 took 25 on two.)
+ALONE_US = 20.0
+# Compositions this close to the best of a small shape are timed once more, in another process: the same code differs
+# by up to a third there (n=1000 k=600 m=7: a plan's kernel, the best in its process, was 33 % slower in nine others).
+CLOSE = 1.15
+REPEATS = 2  # the second and third time
+
+Times = Mapping[int, Mapping[Composition, float]]  # extent -> composition -> us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """What was timed of one op with one thread count."""
+
+    task: Task
+    threads: int
+    rows: Mapping[str, int]  # ways to share the work -> rows up to which each is one
+    curves: Mapping[str, Sequence[Curve]]  # by the same ways
+    limit: int  # rows of the table
+    measured: Times
+
+
+def curves(lab: Laboratory, task: Task, family: Family, kept: Sequence[Curve], goes_on: GoesOn) -> list[Timings]:
+    """Measure dense curves of the kept kernels, and say what they are for every thread count; compositions come later."""
+    if task.threads and goes_on(None):
+        lab.gather([curve.kernel for curve in kept])
+    axis = task.op.dynamic[0]
+    limit = min(max(shape[axis] for shape in task.traffic.shapes()), TABLE_LIMIT)
+    alone = [_dense(lab, task, family, curve, limit, goes_on) for curve in kept] if task.threads else []
+    backend = backend_for(lab.device)
+    return [_timings(backend, task, count, alone, limit) for count in task.threads]
+
+
+def _timings(backend: Backend, task: Task, threads: int, alone: Sequence[Curve], limit: int) -> Timings:
+    """Of one thread count, before any composition was timed."""
+    ways = backend.ways(task.op, threads, one_order=task.one_order)
+    rows = {way: backend.rows_of(way, task.op, threads, limit) for way in ways}
+    rows = {way: most for way, most in rows.items() if most > 0}
+    return Timings(
+        task=task,
+        threads=threads,
+        rows=rows,
+        curves={way: [backend.shared(curve, way, task.op, threads) for curve in alone] for way in rows},
+        limit=limit,
+        measured={},
+    )
+
+
+def contend(
+    lab: Laboratory, timings: Sequence[Timings], goes_on: GoesOn, given_up: Callable[[], bool] = lambda: False
+) -> list[Timings]:
+    """Time compositions at sampled shapes where they were not timed yet, in an order that may stop anywhere.
+
+    Returns the timings with these times. Shapes at which not all of them could be timed are left out: the best of a few is
+    not the best. ``given_up``: whether to end at once, without what an earlier run recorded.
+    """
+    measured = [dict(t.measured) for t in timings]
+    for m in _spread(_samples(timings[0].task, min(t.limit for t in timings)) if timings else []):
+        for t, found in zip(timings, measured, strict=True):
+            if m in found or given_up():
+                continue
+            seen = _contend(lab, t, m, goes_on)
+            if seen:
+                found[m] = seen
+    return [replace(t, measured=dict(sorted(found.items()))) for t, found in zip(timings, measured, strict=True)]
+
+
+def again(lab: Laboratory, timings: Sequence[Timings], goes_on: GoesOn) -> list[Timings]:
+    """Time the compositions of small shapes that are close to the best there in two more processes.
+
+    Returns the timings with geometric means. What has fallen behind after one process is not timed in the next (a race, as
+    Maron & Moore, NIPS 1993). One new process times what all thread counts ask for.
+    """
+    times = [{m: {one: [us] for one, us in found.items()} for m, found in t.measured.items()} for t in timings]
+    for repeat in range(1, REPEATS + 1):
+        trials = {
+            (place, m, one): _trial(t, one, m, repeat)
+            for place, t in enumerate(timings)
+            for m, found in times[place].items()
+            for one in _close({one: _mean(us) for one, us in found.items()}, t.threads)
+            if m <= EVERY_UP_TO
+        }
+        if any(lab.known(trial) is None for trial in trials.values()) and goes_on(None):
+            lab.renew()
+        for (place, m, one), record in zip(trials, lab.measure(trials.values(), goes_on), strict=False):
+            if isinstance(record.outcome, Timed):
+                times[place][m][one].append(record.outcome.median_us)
+    means = [{m: {one: _mean(us) for one, us in found.items()} for m, found in by.items()} for by in times]
+    return [replace(t, measured=found) for t, found in zip(timings, means, strict=True)]
+
+
+def _dense(lab: Laboratory, task: Task, family: Family, curve: Curve, limit: int, goes_on: GoesOn) -> Curve:
+    """A kernel's curve on one thread through more points."""
+    kernel = MicroKernel.parse(curve.kernel)
+    # A flat tile in bulk is never a plan, and costs the most time to look at.
+    rows = tuple(r for r in DENSE_ROWS if curve.rows >= 4 or r <= 32 * curve.rows)
+    wanted = probe(kernel, task.op, family, lab.device, limit, cache=task.cache, rows=rows)
+    points = dict(curve.lead_us)
+    records = lab.measure([t for _, t in wanted.lead], goes_on)
+    for (tiles, _), record in zip(wanted.lead, records, strict=False):
+        if isinstance(record.outcome, Timed):
+            points[tiles] = record.outcome.median_us
+    return Curve.of(curve.kernel, curve.rows, points, curve.follow_us)
+
+
+def _samples(task: Task, limit: int) -> list[int]:
+    """Extents of the traffic at which compositions are timed: every small one, and some of the others."""
+    axis = task.op.dynamic[0]
+    rows = sorted({min(shape[axis], limit) for shape in task.traffic.shapes()})
+    small = [m for m in rows if m <= EVERY_UP_TO]
+    large = rows[len(small) :]
+    picks = np.unique(np.round(np.linspace(0, len(large) - 1, min(SAMPLES, len(large)))).astype(int))
+    return small + [large[i] for i in picks.tolist()]
+
+
+def _spread(shapes: Sequence[int]) -> list[int]:
+    """Every shape once; the first so many of them lie evenly in between the others (van der Corput, 1935)."""
+    bits = max(len(shapes) - 1, 0).bit_length()
+    order = sorted(range(len(shapes)), key=lambda at: f"{at:0{bits}b}"[::-1])
+    return [shapes[at] for at in order]
+
+
+def foretold(curves: Mapping[str, Sequence[Curve]], m: int) -> dict[Composition, float]:
+    """What the curves say of each way's best compositions."""
+    return {c.composition: c.us for way, found in curves.items() for c in alternatives(found, m, CONTENDERS, way)}
+
+
+def _asked(timings: Timings, m: int) -> list[Composition]:
+    """The compositions to time: the best of every way to share, then the next best of all.
+
+    Those of one thread beside them only where a call may be one thread's at all, which is told from twice the limit on.
+    """
+    said = foretold({way: found for way, found in timings.curves.items() if m <= timings.rows[way]}, m)
+    ranked = sorted(said, key=lambda one: (said[one], one))
+    alone = [one for one in ranked if one.share == SERIAL]
+    together = [one for one in ranked if one.share != SERIAL]
+    if not together:
+        return alone[: CONTENDERS if m <= FEWER_BEYOND else FEWER]
+    if alone and said[alone[0]] > 2 * ALONE_US:
+        alone = []
+    first = {one.share: one for one in reversed(together)}.values()
+    most = max(SHARED if m <= FEWER_BEYOND else FEWER, len(first))
+    return alone + list(dict.fromkeys([*first, *together]))[:most]
+
+
+def _contend(lab: Laboratory, timings: Timings, m: int, goes_on: GoesOn) -> dict[Composition, float]:
+    """Times of the best few compositions; none if time ran out before the last."""
+    asked = _asked(timings, m)
+    records = lab.measure([_trial(timings, one, m) for one in asked], goes_on)
+    if len(records) < len(asked):
+        return {}
+    return {
+        one: record.outcome.median_us
+        for one, record in zip(asked, records, strict=True)
+        if isinstance(record.outcome, Timed)
+    }
+
+
+def _trial(timings: Timings, composition: Composition, m: int, repeat: int = 0) -> Trial:
+    task = timings.task
+    shape = Shape.of({task.op.dynamic[0]: m})
+    return Trial.of(task.op.name, composition, shape, threads=timings.threads, cache=task.cache, repeat=repeat)
+
+
+def _close(times: Mapping[Composition, float], threads: int) -> list[Composition]:
+    """Compositions within ``CLOSE`` of the best of those that may be chosen."""
+    near = times if threads == 1 else worth_sharing(times)
+    return [one for one, us in near.items() if us <= min(near.values()) * CLOSE]
+
+
+def worth_sharing(times: Mapping[Composition, float]) -> dict[Composition, float]:
+    """Without what one thread alone takes longer than ``ALONE_US`` for, unless nothing else was timed."""
+    shared = {one: us for one, us in times.items() if us <= ALONE_US or one.share != SERIAL}
+    return shared or dict(times)
+
+
+def _mean(us: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(us))))
