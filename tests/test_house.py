@@ -36,7 +36,7 @@ FLOORS = {
 SERVING = ("runtime", "pack", "judge")  # what a server loads
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc", "lib", "core"}
 ENV_READERS = ("haotuner/cli/", "haotuner/entry.py", "haotuner/producing.py", "haotuner/bundle/")  # the doors
-LINE_LIMIT, MEDIAN_LIMIT = 400, 150
+LINE_LIMIT, MEDIAN_LIMIT = 500, 150
 IMPORT_NAMES = {
     "nvidia-cuda-nvrtc": "libnvrtc",
     "apache-tvm": "tvm",
