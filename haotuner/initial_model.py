@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from haotuner.cost.model import CostModel, Opinionated
+from haotuner.cost.model import CostModel, HasEnsemble
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, starting_models
 from haotuner.transfer.saved_model import Transferred, load_model
@@ -90,7 +90,7 @@ class Starts:
 
 def _start(model: Started, words: str, document: Mapping[str, Any], sources: int, said: str = "") -> Start:
     """A start from some sources; if they share what is measured first, that is said."""
-    if isinstance(model, Opinionated):
+    if isinstance(model, HasEnsemble):
         words += f"; its {sources} sources share what is measured first"
         document = {**document, "opinions_of": sources}
     return Start(model=model, words=words + said, document=document)

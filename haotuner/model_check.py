@@ -20,7 +20,7 @@ import numpy as np
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
 from haotuner.graph.extents import dimensions, evaluate
-from haotuner.graph.fp16_to_fp32 import in_singles
+from haotuner.graph.fp16_to_fp32 import fp16_to_fp32
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
 from haotuner.graph.tolerance import SEED, difference, in_double, tolerance_of
@@ -31,7 +31,7 @@ from haotuner.isolate import command
 from haotuner.isolate.answers import TimedOut
 from haotuner.isolate.group import how_it_ended
 from haotuner.orchestrate.dim_ranges import ranges_of, requests, spans_of
-from haotuner.orchestrate.index_bounds import indexed
+from haotuner.orchestrate.index_bounds import index_bounds
 from haotuner.orchestrate.index_sources import index_sources
 from haotuner.orchestrate.segments import cut
 from haotuner.orchestrate.shape_constraints import demands, unmet
@@ -39,15 +39,15 @@ from haotuner.pack.device_models import answered, answered_chain
 from haotuner.pack.device_numbers import ordinal_for
 from haotuner.pack.manifest import read_manifest
 from haotuner.runtime.chain import Chain
-from haotuner.runtime.device_chain import PlacedChain
-from haotuner.runtime.device_model import PlacedModelBound
+from haotuner.runtime.device_chain import DeviceChain
+from haotuner.runtime.device_model import DeviceModelBound
 from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.pack import Pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Span
 
 if TYPE_CHECKING:
-    from haotuner.orchestrate.tasks import AskedModel
+    from haotuner.orchestrate.tasks import ModelTask
 
 CHECKED_ELEMENTS = 3e6  # of all tensors of a checked request: numpy then takes seconds
 CHECKS = 3
@@ -62,16 +62,16 @@ def model_of(
     first_group: int = 0,
     measure_s: float = 0.0,
     serves: Callable[[Op], bool] | None = None,
-) -> AskedModel:
+) -> ModelTask:
     """The model of an ONNX file, or of one that torch.export saved (.pt2), ready to be tuned; errors as of the readers.
 
     ``serves``: of a device, as of ``asked_model``.
     """
-    from haotuner.orchestrate.tasks import asked_model  # with solvers and more, which a check can do without
+    from haotuner.orchestrate.tasks import model_task  # with solvers and more, which a check can do without
 
     place = Path(path)
     graph = graph_of(place, shapes, defaults=serves is None)
-    graph = in_singles(graph) if serves is None else graph
+    graph = fp16_to_fp32(graph) if serves is None else graph
     every, pairs = requests(spans_of(graph, shapes)), demands(graph)
     told = [unmet(pairs, sizes) for sizes in every]
     if told and all(told[:2]):  # the smallest and the largest
@@ -80,7 +80,7 @@ def model_of(
             "which must be equal. Give sizes at which they are, multiples of a number with a step (h=32..512:32). "
             "Where a number of the file stands for a dimension, export the model with that dimension dynamic"
         )
-    return asked_model(name_of(place), graph, shapes, place, first_group, measure_s, serves)
+    return model_task(name_of(place), graph, shapes, place, first_group, measure_s, serves)
 
 
 def name_of(file: Path) -> str:
@@ -117,7 +117,7 @@ def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, s
 def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
     """Inputs of a request: defaults, else normal numbers; whole ones are 0 or 1, and 0 where they choose from one row."""
     draw = np.random.default_rng(seed)
-    rows = [(one.input, one.extent) for one in indexed(graph)]
+    rows = [(one.input, one.extent) for one in index_bounds(graph)]
     rows += [(name, extent) for name, extents in index_sources(graph).items() for extent in extents]
     alone = {name for name, extent in rows if dimensions(extent) <= sizes.keys() and evaluate(extent, sizes) < 2}
     found: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def check_model(
     Of a model with branches both sides are computed, each where its sizes allow. ``at_sizes``: the graph of the file at one
     request, whose sizes are numbers from the first node on; ``graph`` is held against it.
     """
-    graph = graph if read_manifest(pack).placed else in_singles(graph)
+    graph = graph if read_manifest(pack).placed else fp16_to_fp32(graph)
     pairs = demands(graph)
     agreed = [one for one in requests(spans) if not unmet(pairs, one)]
     guards = dict.fromkeys(one.guard for one in cut(graph))
@@ -289,7 +289,7 @@ def _opened(pack: Path) -> Iterator[Pack]:
 
 
 def _whole(model: Chain, given: Mapping[str, Any]) -> dict[str, Any]:
-    return answered_chain(model, given, SEED) if isinstance(model, PlacedChain) else model.run(given, seed=SEED)
+    return answered_chain(model, given, SEED) if isinstance(model, DeviceChain) else model.run(given, seed=SEED)
 
 
 def _check_part(part: ModelBound, reference: _Reference, sizes: Mapping[str, int]) -> None:
@@ -297,7 +297,7 @@ def _check_part(part: ModelBound, reference: _Reference, sizes: Mapping[str, int
     if not all(end.name in values for end in (*part.inputs, *part.outputs)):
         return  # of a side of a branch that was not taken, or of a loop's body: the whole call runs it
     given = {end.name: values[end.name] for end in part.inputs}
-    answers = answered(part, given) if isinstance(part, PlacedModelBound) else part.run(given)
+    answers = answered(part, given) if isinstance(part, DeviceModelBound) else part.run(given)
     for output, far in _too_far(answers, reference, whole=set(given) <= set(reference.requested)).items():
         raise PackInvalid(
             f"model {part.name}, {dict(sizes)}: output {output} is {far:.2g} away from the reference; "
@@ -333,7 +333,7 @@ def main(pack: str, file: str, shapes: str) -> int:
 
         def at_sizes(sizes: Mapping[str, int]) -> Graph:
             found = graph_of(place, shapes, sizes, defaults=not placed)
-            return found if placed else in_singles(found)
+            return found if placed else fp16_to_fp32(found)
 
         graph = graph_of(place, shapes, defaults=not placed)
         check_model(Path(pack), name_of(place), graph, spans_of(graph, shapes), at_sizes)

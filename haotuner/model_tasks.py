@@ -14,13 +14,13 @@ from dataclasses import replace
 
 from haotuner.cost.model import CostModel
 from haotuner.errors import PackInvalid
-from haotuner.measure.device_measurer import Lab
+from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every, tune_one
 from haotuner.orchestrate.cost_estimate import predicted_us
 from haotuner.orchestrate.group_records import GroupRecords
-from haotuner.orchestrate.profiled_costs import Measured
-from haotuner.orchestrate.tasks import AskedModel, priced, shared_tasks
+from haotuner.orchestrate.profiled_costs import ProfiledPrices
+from haotuner.orchestrate.tasks import ModelTask, priced, shared_tasks
 from haotuner.publishing import Publisher
 from haotuner.request import Request
 from haotuner.search.scheduler_rounds import shared
@@ -38,10 +38,10 @@ Model = Callable[[str], CostModel | None]
 
 
 def tune_models(
-    request: Request, lab: Lab, threads: tuple[int, ...], model: Model, watch: Watch, publisher: Publisher
+    request: Request, lab: DeviceMeasurer, threads: tuple[int, ...], model: Model, watch: Watch, publisher: Publisher
 ) -> Whole:
     """What came of the request's models. The budget is for measuring: reading, packs and checks are not charged to it."""
-    guesses = _Guesses(request, lab, threads, model, watch)
+    guesses = _PredictedTimes(request, lab, threads, model, watch)
     if request.seconds >= EARLY_FROM_S and not publisher.holds(request.models):
         try:
             publisher.publish(guesses.every(), request.models, unverified=True, stopped="budget", what="a first pack")
@@ -85,7 +85,7 @@ def _first(request: Request) -> str:
     return (request.ops[0] if request.ops else request.models[0].written).name
 
 
-def _expected(models: Sequence[AskedModel], tuned: Sequence[Tuned], device: Device, threads: int) -> str:
+def _expected(models: Sequence[ModelTask], tuned: Sequence[Tuned], device: Device, threads: int) -> str:
     """What each model is expected to take, the mean over the requests it is planned for; empty where nobody knows."""
     if not tuned:
         return ""
@@ -95,7 +95,7 @@ def _expected(models: Sequence[AskedModel], tuned: Sequence[Tuned], device: Devi
     return "a request takes " + " + ".join(f"{sum(us) / len(us) / 1e3:.2f}" for us in every) + " ms as expected"
 
 
-def _timed(request: Request, lab: Lab, watch: Watch, until: float) -> tuple[Sequence[AskedModel], int]:
+def _timed(request: Request, lab: DeviceMeasurer, watch: Watch, until: float) -> tuple[Sequence[ModelTask], int]:
     """The models in groups by measured prices, and how many measurements of an earlier run count in them."""
     late = until <= time.monotonic() and not request.resume  # groups by other prices would be another pack to build
     if not request.times_groups or late:
@@ -105,19 +105,19 @@ def _timed(request: Request, lab: Lab, watch: Watch, until: float) -> tuple[Sequ
     end, left = time.monotonic() + seconds, len(request.models)
     name = _first(request)
 
-    def prices(requests: Sequence[Mapping[str, int]]) -> Measured:
+    def prices(requests: Sequence[Mapping[str, int]]) -> ProfiledPrices:
         nonlocal left
         own = max(0.0, end - time.monotonic()) / left  # time that a model saves is the next one's
         left -= 1
-        return Measured(requests, own, records, lambda: watch(name, "timing generated groups", None))
+        return ProfiledPrices(requests, own, records, lambda: watch(name, "timing generated groups", None))
 
     return priced(request.models, prices), records.reused
 
 
-class _Guesses:
+class _PredictedTimes:
     """What tasks are served with before they had a turn: kernels and plans from predictions, made once and when wanted."""
 
-    def __init__(self, request: Request, lab: Lab, threads: tuple[int, ...], model: Model, watch: Watch) -> None:
+    def __init__(self, request: Request, lab: DeviceMeasurer, threads: tuple[int, ...], model: Model, watch: Watch) -> None:
         self._asked = replace(request, zero_measure=True, resume=False, search="")
         self._lab, self._threads, self._model, self._watch = lab, threads, model, watch
         self._made: dict[int, Tuned] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from haotuner.cost.model import CostModel
-from haotuner.measure.measurer import Laboratory
+from haotuner.measure.measurer import Measurer
 from haotuner.request import Request
 from haotuner.search.scheduler_rounds import Turn
 from haotuner.search.selections import Selections
@@ -21,7 +21,7 @@ from haotuner.words.op import Op
 from haotuner.words.record import Record
 
 if TYPE_CHECKING:
-    from haotuner.orchestrate.tasks import AskedModel
+    from haotuner.orchestrate.tasks import ModelTask
 
 SIGNAL = "signal"  # why a run stopped that was told to
 ZERO_MEASURE = "zero-measure"  # why a run stopped that was told to measure nothing
@@ -37,7 +37,7 @@ class Whole:
     """
 
     tuned: Sequence[Tuned]
-    models: Sequence[AskedModel] = ()
+    models: Sequence[ModelTask] = ()
     turns: Sequence[Turn] = ()
     stopped: str = ""
     reused: int = 0
@@ -45,7 +45,7 @@ class Whole:
 
 def tune_one(
     request: Request,
-    lab: Laboratory,
+    lab: Measurer,
     threads: tuple[int, ...],
     model: Callable[[str], CostModel | None],
     watch: Watch,
@@ -81,7 +81,7 @@ def tune_one(
 
 def tune_every(
     request: Request,
-    lab: Laboratory,
+    lab: Measurer,
     threads: tuple[int, ...],
     model: Callable[[str], CostModel | None],
     watch: Watch,

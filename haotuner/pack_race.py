@@ -34,7 +34,7 @@ SAID_MOST = 1500  # letters of what a process said
 OLD, NEW, BOTH = "old", "new", "both"
 
 
-class Stays(Exception):  # noqa: N818  # nothing is wrong
+class KeepPublishedPack(Exception):  # noqa: N818  # nothing is wrong
     """The pack in its place stays, and why."""
 
 
@@ -48,13 +48,15 @@ def check_not_slower(old: Path, new: Path, environment: Mapping[str, str]) -> st
     found = raced_apart(old, new, environment)
     if found.ratio is not None:
         if found.ratio > SLOWER:
-            raise Stays(f"the pack that lies there answers faster ({found.ratio:.2f} of its time is what the new one takes)")
+            raise KeepPublishedPack(
+                f"the pack that lies there answers faster ({found.ratio:.2f} of its time is what the new one takes)"
+            )
         return ""
     if found.failed == OLD:
         return f"the pack that lay there does not run any more and is replaced: {found.said}"
     if found.failed == NEW:
         raise PackInvalid(f"the new pack failed beside the one that lies there and was not published: {found.said}")
-    raise Stays(
+    raise KeepPublishedPack(
         f"the race with the pack that lies there came to nothing ({found.said}), so nobody knows which is faster; "
         "run the same command with --resume, or remove that pack"
     )

@@ -14,8 +14,8 @@ from haotuner.backends.backend import CACHE_WORD, DEVICE_CODE, DEVICE_WORD, OBJE
 from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import UsageError
 from haotuner.initial_model import NOTHING, Starts
-from haotuner.measure.device_measurer import Lab
-from haotuner.measure.measurer import Laboratory
+from haotuner.measure.device_measurer import DeviceMeasurer
+from haotuner.measure.measurer import Measurer
 from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every
 from haotuner.publishing import OBJECTS, Publisher, row_of
@@ -28,7 +28,7 @@ from haotuner.words.device import Device
 from haotuner.words.op import Op
 
 if TYPE_CHECKING:
-    from haotuner.orchestrate.tasks import AskedModel
+    from haotuner.orchestrate.tasks import ModelTask
 
 FEW_BUILDERS, MOST_BUILDERS = 2, 14  # a process holds some 0.5 GB
 SHORT_S = 10.0  # a run of less has one process that compiles
@@ -42,7 +42,7 @@ class Report:
     device: Device
     threads: tuple[int, ...]  # counts that the pack has plans for
     tuned: tuple[Tuned, ...]
-    models: tuple[AskedModel, ...]  # as the pack holds them
+    models: tuple[ModelTask, ...]  # as the pack holds them
     seconds: float
     stopped: str
     document: Mapping[str, Any]
@@ -130,7 +130,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     start = starts.of(backend.searched(request.ops[0], device)[0].name) if request.ops else NOTHING
     with _laboratory(request, backend, device) as lab:
         publisher = Publisher(request, device, lab, start, watch, begin)
-        if request.models and isinstance(lab, Lab):
+        if request.models and isinstance(lab, DeviceMeasurer):
             from haotuner.model_tasks import tune_models
 
             whole = tune_models(request, lab, threads, starts.model, watch, publisher)
@@ -170,7 +170,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
 
 
 @contextmanager
-def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[Laboratory]:
+def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[Measurer]:
     """What measures and compiles, closed at the end; with --zero-measure it only compiles and there are no records."""
     environment = {**request.environment, DEVICE_WORD: request.device}
     if request.cache is not None:
@@ -182,7 +182,7 @@ def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[
         return
     with closing(open_store(request.records)) as store:
         what = f"{' '.join(op.name for op in request.ops)} {request.shapes}"
-        lab = Lab(
+        lab = DeviceMeasurer(
             device, store, environment=environment, resume=request.resume, seed=request.seed, what=what,
             builders=builders_for(request.budget_s, device, usable_cores()),
         )  # fmt: skip

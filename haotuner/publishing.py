@@ -22,12 +22,12 @@ from haotuner.initial_model import Start
 from haotuner.isolate import command
 from haotuner.isolate.answers import TimedOut
 from haotuner.isolate.group import how_it_ended
-from haotuner.measure.measurer import Laboratory
+from haotuner.measure.measurer import Measurer
 from haotuner.op_tasks import SIGNAL, Watch
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
-from haotuner.pack_race import Stays, check_not_slower
+from haotuner.pack_race import KeepPublishedPack, check_not_slower
 from haotuner.plan_facts import plan_facts
 from haotuner.request import Request
 from haotuner.runtime.host import missing_flags
@@ -36,7 +36,7 @@ from haotuner.tuning import Tuned
 from haotuner.words.device import Device
 
 if TYPE_CHECKING:
-    from haotuner.orchestrate.tasks import AskedModel
+    from haotuner.orchestrate.tasks import ModelTask
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
@@ -55,18 +55,18 @@ class Publisher:
     ``seconds``: what the next one is expected to take by the last one, 0 before the first; ``when``: the end of that one.
     """
 
-    def __init__(self, request: Request, device: Device, lab: Laboratory, start: Start, watch: Watch, begin: float) -> None:
+    def __init__(self, request: Request, device: Device, lab: Measurer, start: Start, watch: Watch, begin: float) -> None:
         self._request, self._device, self._lab, self._start, self._watch = request, device, lab, start, watch
         self._begin = self.when = begin
         self.seconds = 0.0
         self.kept = ""  # why the pack that lay in its place stays, where it answers faster than the last one, or may
         self._told_of_cache = False
-        self._last: tuple[list[Tuned], list[AskedModel], Mapping[str, Any]] | None = None
+        self._last: tuple[list[Tuned], list[ModelTask], Mapping[str, Any]] | None = None
 
     def publish(
         self,
         tuned: Sequence[Tuned],
-        models: Sequence[AskedModel],
+        models: Sequence[ModelTask],
         *,
         unverified: bool,
         stopped: str,
@@ -117,11 +117,11 @@ class Publisher:
     def _better_stays(self) -> Iterator[None]:
         try:
             yield
-        except Stays as why:
+        except KeepPublishedPack as why:
             self.kept = str(why)
             self._watch("", f"not published: {why}", None)
 
-    def holds(self, models: Sequence[AskedModel]) -> bool:
+    def holds(self, models: Sequence[ModelTask]) -> bool:
         """Whether a pack of these models' weights lies in its place already, from this run or an earlier one."""
         try:
             held = read_manifest(self._request.out).models
@@ -142,7 +142,7 @@ class Publisher:
         return None if why else folder
 
     def _document(
-        self, tuned: Sequence[Tuned], models: Sequence[AskedModel], lacking: str, *, unverified: bool, stopped: str
+        self, tuned: Sequence[Tuned], models: Sequence[ModelTask], lacking: str, *, unverified: bool, stopped: str
     ) -> dict[str, Any]:
         request, device, lab = self._request, self._device, self._lab
         dtype = DTYPES[request.ops[0].dtype if request.ops else "fp32"]
@@ -208,7 +208,7 @@ def _building(request: Request) -> Iterator[None]:
         ) from error
 
 
-def _groups_of(models: Sequence[AskedModel], cache: Path | None) -> GroupSources | None:
+def _groups_of(models: Sequence[ModelTask], cache: Path | None) -> GroupSources | None:
     """Code of the models' groups; None without any models."""
     if not models:
         return None
@@ -224,7 +224,7 @@ def _groups_of(models: Sequence[AskedModel], cache: Path | None) -> GroupSources
 
 
 def _check_of(
-    lacking: str, request: Request, models: Sequence[AskedModel], watch: Watch, *, hurried: bool
+    lacking: str, request: Request, models: Sequence[ModelTask], watch: Watch, *, hurried: bool
 ) -> Callable[[Path], None]:
     """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
     if lacking:
@@ -269,7 +269,7 @@ def _read(aside: Path) -> None:
 def _lacking(backend: Backend, device: Device) -> str:
     """Why this host cannot run the device's code; empty if it can."""
     flags = missing_flags(device.arch)
-    return backend.lacking(device) if flags is None else " ".join(flags)
+    return backend.missing_requirement(device) if flags is None else " ".join(flags)
 
 
 def _choice(tuned: Tuned) -> Choice:
@@ -284,7 +284,7 @@ def _choice(tuned: Tuned) -> Choice:
     )
 
 
-def _plan_of(model: AskedModel, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
+def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
     """How a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
     from haotuner.orchestrate.cost_estimate import predicted_us
 
@@ -299,7 +299,7 @@ def _plan_of(model: AskedModel, tuned: Sequence[Tuned], device: Device, threads:
     }
 
 
-def _ranges_of(models: Sequence[AskedModel]) -> dict[str, dict[str, list[int]]]:
+def _ranges_of(models: Sequence[ModelTask]) -> dict[str, dict[str, list[int]]]:
     """Of each model and segment the first and last size that every dimension was tuned for; branches are none."""
     return {
         part.name: {
@@ -310,7 +310,7 @@ def _ranges_of(models: Sequence[AskedModel]) -> dict[str, dict[str, list[int]]]:
     }
 
 
-def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
+def _op_document(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
     plans = {str(table.threads): plan_facts(table) for table in tuned.tables}
     return lab.backend.packed(_choice(tuned), lab.device).entry({**row_of(tuned, lab), "plans": plans})
 
@@ -322,7 +322,7 @@ def _unchecked(lacking: str, *, hurried: bool) -> str:
     return f"the run was told to stop: calls of more than {HURRIED_FLOPS:g} FLOP were not checked" if hurried else ""
 
 
-def row_of(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
+def row_of(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
     """What a report says of an op."""
     # A regret is a loss against times: without any there is none to tell.
     cover = 1 + tuned.regret if tuned.measured else None

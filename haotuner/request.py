@@ -25,7 +25,7 @@ from haotuner.words.traffic import Traffic
 from haotuner.workloads import DEFAULT, workload
 
 if TYPE_CHECKING:
-    from haotuner.orchestrate.tasks import AskedModel
+    from haotuner.orchestrate.tasks import ModelTask
 
 BUDGET_PER_OP_S = 50.0  # four ops, the report and a fresh environment then end within five minutes on two busy cores
 BUDGET_OF_MODELS_S = 600.0  # at most, whatever models have ops
@@ -86,7 +86,7 @@ class Request:
     zero_measure: bool = False  # measure nothing: the pack's plans are predictions, and it says so
     cache: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # of the measuring processes
-    models: tuple[AskedModel, ...] = ()  # whole models that the pack serves with these ops
+    models: tuple[ModelTask, ...] = ()  # whole models that the pack serves with these ops
     objective: str = "sum"  # what their budget is spent for (search/task_objectives.py)
     strategy: str = GRADIENT  # how it is shared among their tasks
     early_stopping: int = 0  # turns without a better time, after which a task gets no more; 0: never

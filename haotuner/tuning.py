@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from haotuner.cost.model import CostModel
 from haotuner.errors import UsageError
-from haotuner.measure.measurer import Laboratory
+from haotuner.measure.measurer import Measurer
 from haotuner.search import grid_search, row_cover_search, wave_search
 from haotuner.search.task import Effort, Task, Tuned, Watch
 from haotuner.words.device import Device
@@ -27,7 +27,7 @@ class Strategy:
     name: str
     suits: Callable[[Op, Families, Device], bool]
     words: str
-    tune: Callable[[Task, Laboratory, Families, Watch, CostModel | None], Tuned]
+    tune: Callable[[Task, Measurer, Families, Watch, CostModel | None], Tuned]
 
 
 # The first that suits an op tunes it.
@@ -42,7 +42,7 @@ STRATEGIES = (
 
 def tune(
     task: Task,
-    lab: Laboratory,
+    lab: Measurer,
     family: Family | Families,
     watch: Watch = lambda *_: True,
     model: CostModel | None = None,

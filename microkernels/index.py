@@ -8,7 +8,7 @@ from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
 from haotuner.microkernels.cpu.conv_lines import CpuConvLines
-from haotuner.microkernels.cpu.conv_pixel_major import CpuConvTurned
+from haotuner.microkernels.cpu.conv_pixel_major import CpuConvPixelMajor
 from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.generated import CpuGenerated
@@ -38,7 +38,7 @@ FAMILIES: tuple[Family, ...] = (
     CpuConvDirect(),
     CpuConv(),
     CpuConvLines(),
-    CpuConvTurned(),
+    CpuConvPixelMajor(),
     CpuConvWinograd(),
     *TYPED_CONV_FAMILIES,
     *CUDA_FAMILIES,

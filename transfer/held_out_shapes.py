@@ -61,7 +61,7 @@ def evaluate_held_out(
         found[name] = {
             "shapes": len(shapes),
             "tasks": len(shares[TABLE]),
-            "rankings": {way: _told(np.array(values)) for way, values in shares.items()},
+            "rankings": {way: _summary(np.array(values)) for way, values in shares.items()},
         }
         tell(f"held-out shapes of {name}: {found[name]['rankings'][LEARNED]['mean']:.3f}")
     if not found:
@@ -97,5 +97,5 @@ def _share(table: DeviceTable, task: _Task, chosen: int) -> float:
     return float(np.exp(labels[chosen] - labels.max()))
 
 
-def _told(shares: NDArray[np.float64]) -> dict[str, float]:
+def _summary(shares: NDArray[np.float64]) -> dict[str, float]:
     return {"mean": float(shares.mean()), "p10": float(np.quantile(shares, 0.1)), "least": float(shares.min())}

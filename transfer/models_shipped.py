@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from haotuner.cost.columns import told, why_outdated
+from haotuner.cost.columns import recorded_versions, why_outdated
 from haotuner.microkernels.cpu.amx import has_tiles
 from haotuner.transfer.similarity import FARTHEST, start_distance
 from haotuner.words.device import Device
@@ -60,7 +60,7 @@ def _shipped_model(path: Path) -> ShippedModel:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         device, family, model = Device(**facts["device"]), str(facts["family"]), path.with_name(facts["model"])
-        told(facts)  # without it the model would be passed over as one of other columns
+        recorded_versions(facts)  # without it the model would be passed over as one of other columns
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} does not say what the model beside it was learnt on ({type(error).__name__}: {error}); copy it again"
@@ -78,7 +78,7 @@ def near(device: Device, family: str, place: Path | None = None) -> ShippedModel
         ShippedModel(name=s.name, path=s.path, device=s.device, family=family, facts=s.facts,
                 distance=start_distance(s.device, device))
         for s in every.models
-        if s.family == family and not why_outdated(told(s.facts)) and _alike(s.device, device, family)
+        if s.family == family and not why_outdated(recorded_versions(s.facts)) and _alike(s.device, device, family)
     ]  # fmt: skip
     sound = sorted((s for s in known if s.distance <= FARTHEST), key=lambda s: (s.distance, s.name))
     return replace(every, models=tuple(sound))

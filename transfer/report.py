@@ -56,7 +56,7 @@ class SeedsOfTarget:
         """Text that tells the job from every other, with all that its answer depends on but the records and the code."""
         asked = self.evaluation
         counts, seeds = (",".join(map(str, numbers)) for numbers in (asked.counts, self.seeds))
-        shares = _told(asked.shares or SHARES)
+        shares = _share_text(asked.shares or SHARES)
         return f"simulate {self.family} {asked.target} {asked.split} counts {counts} seeds {seeds} shares {shares}"
 
 
@@ -71,10 +71,10 @@ class CurveOfTarget:
     @property
     def key(self) -> str:
         """As of ``SeedsOfTarget``."""
-        return f"learning curve {self.family} {self.target} shares {_told(self.shares)}"
+        return f"learning curve {self.family} {self.target} shares {_share_text(self.shares)}"
 
 
-def _told(shares: Shares) -> str:
+def _share_text(shares: Shares) -> str:
     return ",".join(f"{value:g}" for value in asdict(shares).values())
 
 

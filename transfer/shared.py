@@ -27,7 +27,7 @@ FEWEST = 2  # sources, below which there is nobody to disagree
 
 
 class Shared(Started):
-    """An ``Unsure`` and ``Opinionated`` cost model: ``Started``, and the opinions that its start is made of."""
+    """An ``HasSpread`` and ``HasEnsemble`` cost model: ``Started``, and the opinions that its start is made of."""
 
     def __init__(self, start: Ranks, opinions: Opinions, *, shares: Shares = SHARES, seed: int = 0) -> None:
         super().__init__(start, seed)
@@ -40,7 +40,7 @@ class Shared(Started):
     def head(
         self, frame: pd.DataFrame, tasks: NDArray[np.int64], count: int, measured: NDArray[np.int64], labels: ArrayLike
     ) -> NDArray[np.int64]:
-        """At most ``count`` rows to measure next, by a portfolio that knows what was measured; see ``Opinionated``."""
+        """At most ``count`` rows to measure next, by a portfolio that knows what was measured; see ``HasEnsemble``."""
         portfolio = Portfolio(
             self._opinions(frame),
             program_units(frame),

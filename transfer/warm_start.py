@@ -104,7 +104,7 @@ class Remembered:
 
 
 class Started:
-    """An ``Unsure`` cost model over a fitted one: the start alone before ``fit``, corrected by measured rows after it."""
+    """An ``HasSpread`` cost model over a fitted one: the start alone before ``fit``, corrected by measured rows after it."""
 
     def __init__(self, start: Ranks, seed: int = 0) -> None:
         self.start = Remembered(start)  # copies of this model, one a round of a search, share it

@@ -31,7 +31,7 @@ CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LibrarySlot:
     """Where a built micro-kernel lies: a library that times, and the kernel's index in it."""
 
     library: str
@@ -116,12 +116,12 @@ class Timer(Protocol):
         """Go on at the pace of an earlier session, which the facts of its records tell."""
         ...
 
-    def verify(self, op: Op, kernel: MicroKernel, place: Place) -> float | Failed:
+    def verify(self, op: Op, kernel: MicroKernel, place: LibrarySlot) -> float | Failed:
         """The largest error of a kernel on boundary shapes, as a share of the tolerance; checked once a kernel and depth."""
         ...
 
     def time(
-        self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place], max_error: float
+        self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, LibrarySlot], max_error: float
     ) -> Failed | tuple[Timed, Facts]:
         """Samples of a composition, as a server would run it, and what is known of the machine meanwhile."""
         ...
@@ -153,7 +153,7 @@ class Backend(Protocol):
         """UsageError unless packs can be made for the device, and, if it ``measures``, this host has it."""
         ...
 
-    def lacking(self, device: Device) -> str:
+    def missing_requirement(self, device: Device) -> str:
         """What this host lacks beside instructions of its CPU to run the device's code, in words; empty if it can."""
         ...
 

@@ -20,9 +20,9 @@ def contender(told: Mapping[str, Any]) -> Program:
     try:
         loaded = load(told["spec"], Setting(**told["setting"]))
     except ImportError as error:
-        raise Refusal("load", MISSING, _said(error)) from error
+        raise Refusal("load", MISSING, _error_text(error)) from error
     except Exception as error:  # whatever a library raises while it loads is a row
-        raise Refusal("load", "error", _said(error)) from error
+        raise Refusal("load", "error", _error_text(error)) from error
     gc.disable()  # a collection inside a batch would be counted as the library's time
     stage = Stage(loaded)
     verbs = {
@@ -107,10 +107,10 @@ def _verb(method: Callable[..., Job], stage: str) -> Verb:
         except (Refusal, MemoryError):
             raise
         except Exception as error:  # whatever a library raises is a row
-            raise Refusal(stage, "error", _said(error)) from error
+            raise Refusal(stage, "error", _error_text(error)) from error
 
     return verb
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return described(error)[:DETAIL_LIMIT]

@@ -87,7 +87,7 @@ def facts_of(pack: Path, device: Device | None, ordinal: int | None = None) -> F
 
 def finish(contest: Contest, facts: Facts, watch: Watch | None = None) -> Json:
     """Run a contest and put its document together."""
-    listen = None if watch is None else _told(watch, facts)
+    listen = None if watch is None else _progress(watch, facts)
     return document(run(contest, listen), list(contest.peers), facts)
 
 
@@ -129,7 +129,7 @@ def compare(
     return finish(contest, facts_of(pack, device), watch)
 
 
-def _told(watch: Watch, facts: Facts) -> Callable[[Row, int, int], None]:
+def _progress(watch: Watch, facts: Facts) -> Callable[[Row, int, int], None]:
     return lambda row, done, all_rows: watch(row_json(judge(row), facts), done, all_rows)
 
 

@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 from haotuner.bench.contender import OURS
 from haotuner.errors import HaotunerError
-from haotuner.isolate.answers import Job, Unanswered
+from haotuner.isolate.answers import ChildNotResponding, Job
 from haotuner.isolate.child import Child
 
 LIMIT_S = 900.0  # of one answer, loading among them
 Watch = Callable[[str], None]  # is told of peers that are left out, and why
 
 
-class Answering(Protocol):
+class Responder(Protocol):
     """A contender as a race sees it: `haotuner.isolate.child.Child`."""
 
     def begin(self, request: Mapping[str, Any]) -> None:
@@ -33,15 +33,15 @@ def greetings(children: Mapping[str, Child], watch: Watch) -> dict[str, Job]:
         child.launch()
         try:
             found[name] = child.greeting(LIMIT_S)
-        except Unanswered as error:
+        except ChildNotResponding as error:
             _left_out(name, error, watch)
     return found
 
 
-class Turns:
+class ExclusiveRunner:
     """Rounds of questions. A peer that fails is asked no more; HaotunerError where ours does."""
 
-    def __init__(self, contenders: Mapping[str, Answering], watch: Watch) -> None:
+    def __init__(self, contenders: Mapping[str, Responder], watch: Watch) -> None:
         self._left, self._watch = dict(contenders), watch
 
     def round(self, number: int, request: Mapping[str, Any]) -> dict[str, Job]:
@@ -52,13 +52,13 @@ class Turns:
             try:
                 self._left[name].begin(request)  # not `ask`: a fresh process would not be the one that was asked before
                 found[name] = self._left[name].finish(LIMIT_S)
-            except Unanswered as error:
+            except ChildNotResponding as error:
                 _left_out(name, error, self._watch)
                 del self._left[name]
         return found
 
 
-def _left_out(name: str, error: Unanswered, watch: Watch) -> None:
+def _left_out(name: str, error: ChildNotResponding, watch: Watch) -> None:
     """A peer may fail: the race goes on without it. Ours may not."""
     if name == OURS:
         raise HaotunerError(f"the pack's model failed: {error}") from error

@@ -54,7 +54,7 @@ def output_shape(op: Op, x: Array) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ConvAttributes:
     """A convolution in the words of other libraries; images are channels first for all of them."""
 
     flat: bool
@@ -67,10 +67,10 @@ class Told:
     more: tuple[int, ...] = ()  # of a transposed one: elements added behind the output of each axis
 
     @staticmethod
-    def of(op: Op) -> Told:
+    def of(op: Op) -> ConvAttributes:
         """The words for an op."""
         sides = tuple(windows(op.kind, dict(op.static), op.all_options()).values())
-        return Told(
+        return ConvAttributes(
             flat="h" not in op.axes,
             last=op.option("layout") in ("nhwc", "nwc"),
             stride=tuple(side.stride for side in sides),
@@ -100,7 +100,7 @@ def error_share(op: Op, x: Array, weight: Array, y: Array) -> float:
     shape = Shape.of({axis: extents[axis] for axis in op.dynamic})
     if y.shape != op.operand_shape(op.meaning.output, shape) or not np.isfinite(y).all():
         return math.inf
-    told, sides = Told.of(op), windows(op.kind, dict(op.static), op.all_options())
+    told, sides = ConvAttributes.of(op), windows(op.kind, dict(op.static), op.all_options())
     flat = told.flat
     image = told.first(x)[:, :, None] if flat else told.first(x)
     result = told.first(y)[:, :, None] if flat else told.first(y)

@@ -18,9 +18,9 @@ import numpy as np
 from haotuner.bench.contender import OURS, Setting
 from haotuner.bench.contention import CONTENDED_CORES, foreign_cores, read
 from haotuner.bench.environment import child_environment
-from haotuner.bench.exclusive_runner import Answering, Turns, greetings
+from haotuner.bench.exclusive_runner import ExclusiveRunner, Responder, greetings
 from haotuner.bench.model_child import PROGRAM, RANGE
-from haotuner.bench.shape_constraints import Agreed
+from haotuner.bench.shape_constraints import ShapeConstraints
 from haotuner.errors import UsageError
 from haotuner.files import open_regular
 from haotuner.isolate.child import Child
@@ -38,7 +38,7 @@ NUMBER = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?")
 
 
 def requests_of(
-    text: str, dims: Sequence[str], seed: int = 0, data: Sequence[str] = (), agreed: Agreed | None = None
+    text: str, dims: Sequence[str], seed: int = 0, data: Sequence[str] = (), agreed: ShapeConstraints | None = None
 ) -> list[dict[str, int]]:
     """Requests of ``--shapes``: rows of a trace with a column for each dimension, or drawn of ranges, log-uniformly.
 
@@ -57,10 +57,10 @@ def requests_of(
     if set(spans) != set(dims):
         has = f"the dimensions {', '.join(dims)}" if dims else "no dimensions"
         raise UsageError(f"--shapes {text!r} gives {', '.join(spans) or 'nothing'}; the model has {has}")
-    return _drawn({name: span for name in dims if (span := spans[name]) is not None}, seed, agreed or Agreed())
+    return _drawn({name: span for name in dims if (span := spans[name]) is not None}, seed, agreed or ShapeConstraints())
 
 
-def _drawn(spans: Mapping[str, Span], seed: int, agreed: Agreed) -> list[dict[str, int]]:
+def _drawn(spans: Mapping[str, Span], seed: int, agreed: ShapeConstraints) -> list[dict[str, int]]:
     """Requests of ranges, in the order of these; all of them where they are few."""
     samples = {name: list(span.sample(24)) for name, span in spans.items() if name not in agreed.alike}
     for name, first in agreed.alike.items():
@@ -91,7 +91,7 @@ def _drawn(spans: Mapping[str, Span], seed: int, agreed: Agreed) -> list[dict[st
     return chosen
 
 
-def given_of(text: str, inputs: Sequence[str], dims: Sequence[str]) -> dict[str, list[str]]:
+def parse_inputs(text: str, inputs: Sequence[str], dims: Sequence[str]) -> dict[str, list[str]]:
     """What ``--given`` says of inputs whose elements matter: ``scales=0,1,0;lengths=seq;ids=0..30521``.
 
     Numbers, dimensions, or the range that each element is drawn from, both ends in it.
@@ -221,7 +221,7 @@ def race(
 
 
 def in_turns(
-    contenders: Mapping[str, Answering], count: int, seconds: float, watch: Callable[[str], None] = lambda _: None
+    contenders: Mapping[str, Responder], count: int, seconds: float, watch: Callable[[str], None] = lambda _: None
 ) -> dict[str, dict[str, Any]]:
     """First and steady microseconds of requests ``0 .. count-1`` by each contender; one runs, the others wait.
 
@@ -230,7 +230,7 @@ def in_turns(
     ``turns_us``: the median of each turn, for each request; ``steady_us``: the median of those; ``contended``: whether other
     programs were busy meanwhile. A peer that fails is left out; HaotunerError where ours does.
     """
-    turns = Turns(contenders, watch)
+    turns = ExclusiveRunner(contenders, watch)
     pids = [pid for one in contenders.values() if (pid := getattr(one, "pid", None)) is not None]
     contended: list[bool] = []
     first: dict[str, list[float]] = {name: [] for name in contenders}

@@ -10,7 +10,7 @@ from typing import Any
 from haotuner.bench.child import PROGRAM
 from haotuner.bench.contender import Setting
 from haotuner.bench.environment import child_environment
-from haotuner.isolate.answers import MISSING, Unanswered
+from haotuner.isolate.answers import MISSING, ChildNotResponding
 from haotuner.isolate.child import Child
 from haotuner.words.record import Failed
 
@@ -60,7 +60,7 @@ class Processes:
         for name in waiting:
             try:
                 hello = self._children[name].greeting(HELLO_LIMIT_S)
-            except Unanswered as error:
+            except ChildNotResponding as error:
                 if error.reason == MISSING:
                     self._children.pop(name)
                     self.missing[name] = str(error)
@@ -85,12 +85,12 @@ class Processes:
                 try:
                     self._children[name].begin(requests[name])
                     begun.append(name)
-                except Unanswered as error:
+                except ChildNotResponding as error:
                     failed[name] = self._fault(name, error)
             for name in begun:
                 try:
                     answers[name] = self._children[name].finish(limit_s)
-                except Unanswered as error:
+                except ChildNotResponding as error:
                     failed[name] = self._fault(name, error)
         return answers, failed
 
@@ -99,7 +99,7 @@ class Processes:
         try:
             self._children[name].begin(request)  # not `ask`: a fresh process would not have prepared
             return self._children[name].finish(limit_s)
-        except Unanswered as error:
+        except ChildNotResponding as error:
             self._fault(name, error)
             raise
 
@@ -107,7 +107,7 @@ class Processes:
         """Who runs, in the order given."""
         return [name for name in self._specs if name in self._children]
 
-    def _fault(self, name: str, error: Unanswered) -> Failed:
+    def _fault(self, name: str, error: ChildNotResponding) -> Failed:
         failed = error.failed("run")
         if not error.alive:
             self._children.pop(name).close()

@@ -13,11 +13,11 @@ from haotuner.bench.budget import Budget
 from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, Setting
 from haotuner.bench.contest import MOST_ROUNDS, Contest
 from haotuner.bench.processes import Processes
-from haotuner.bench.retry_contended import RetryCrowded
+from haotuner.bench.retry_contended import RetryContended
 from haotuner.bench.rotation import HOT, Rotation
 from haotuner.bench.scattered_pages import ScatteredPages
 from haotuner.bench.throttling import Throttling
-from haotuner.isolate.answers import Unanswered
+from haotuner.isolate.answers import ChildNotResponding
 from haotuner.words.op import Op
 from haotuner.words.record import Failed
 from haotuner.words.shape import Shape
@@ -68,7 +68,7 @@ class Outcome:
     seconds: float = 0.0
 
 
-Retry = RetryCrowded | Throttling
+Retry = RetryContended | Throttling
 Listen = Callable[[Row, int, int], None]  # row, rows done, rows in all
 
 
@@ -106,7 +106,7 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
     # What a GPU reads is not in this machine's memory.
     scattered = ScatteredPages() if contest.ordinal is None else contextlib.nullcontext()
     with scattered, Processes(specs, setting, contest.environment, packs) as processes:
-        retry: Retry = Throttling(contest.ordinal) if contest.ordinal is not None else RetryCrowded(processes, threads)
+        retry: Retry = Throttling(contest.ordinal) if contest.ordinal is not None else RetryContended(processes, threads)
         outcome.watched = retry.watched
         for op in contest.ops:
             ready: set[str] = set()
@@ -161,7 +161,7 @@ def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, s
                 continue
             try:
                 seen, shared = retry.block(partial(processes.ask, name, timed, contest.hang_limit_s + 20 * expected_s[name]))
-            except Unanswered as error:
+            except ChildNotResponding as error:
                 failed[name] = error.failed("run")
                 continue
             blocks[name].append(float(seen["us"]))
@@ -193,6 +193,6 @@ def _overhead_ns(processes: Processes) -> float | None:
         return None
     try:
         found = processes.ask(OURS, {"do": "overhead", "seconds": OVERHEAD_S}, OVERHEAD_LIMIT_S)["overhead_ns"]
-    except Unanswered:
+    except ChildNotResponding:
         return None
     return None if found is None else float(found)

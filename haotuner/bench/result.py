@@ -164,7 +164,7 @@ def summarise(judged: Sequence[Judged], rows: Sequence[Json], peers: Sequence[st
         "interval_vs_best": None if best is None else [best.low, best.high],
         "interval_vs": {name: [ratio.low, ratio.high] for name, ratio in against.items() if ratio is not None},
         "lost": [
-            _place(one) for one in raced if one.best is not None and one.best.high is not None and one.best.high < LOSS
+            _row_summary(one) for one in raced if one.best is not None and one.best.high is not None and one.best.high < LOSS
         ],
         "noise_floor": float(np.exp(np.mean(noise)) - 1) if noise else None,
         "peak_ratio": _geomean_of(row["peak_ratio"] for _, row in counted if row["shape"].get("m", LARGE_M) >= LARGE_M),
@@ -197,10 +197,10 @@ def _over_rows(judged: Sequence[Judged], peer: str | None) -> Ratio | None:
 
 def _worst(judged: Sequence[Judged]) -> Json | None:
     lowest = min(judged, key=lambda one: one.best.value if one.best is not None else math.inf, default=None)
-    return None if lowest is None else _place(lowest)
+    return None if lowest is None else _row_summary(lowest)
 
 
-def _place(one: Judged) -> Json:
+def _row_summary(one: Judged) -> Json:
     assert one.best is not None
     return {"op": one.row.op.name, "shape": one.row.shape.as_dict(), "threads": one.row.threads, "weights": one.row.weights,
             "peer": one.best_peer, "ratio": one.best.value}  # fmt: skip

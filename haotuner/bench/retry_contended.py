@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from haotuner.backends.cpu.contention import CROWDED, Patience
+from haotuner.backends.cpu.contention import CROWDED, RetryPolicy
 from haotuner.bench.contender import MACHINE
 from haotuner.bench.processes import Processes
-from haotuner.isolate.answers import Unanswered
+from haotuner.isolate.answers import ChildNotResponding
 
 LOOK_LIMIT_S = 20.0
 Block = Mapping[str, Any]
 
 
-class RetryCrowded:
+class RetryContended:
     """Has the machine look before and after every block of several threads. Without the machine in the race it takes all."""
 
     watched = "cores shared by threads"
 
     def __init__(self, processes: Processes, threads: int) -> None:
-        self._processes, self._watched, self._patience = processes, threads > 1, Patience()
+        self._processes, self._watched, self._patience = processes, threads > 1, RetryPolicy()
 
     def block(self, time_once: Callable[[], Block]) -> tuple[Block, bool]:
         """A block, the least crowded one; and whether it was crowded all the same. Unanswered as ``time_once`` raises it."""
@@ -38,5 +38,5 @@ class RetryCrowded:
             return 1.0
         try:
             return float(self._processes.ask(MACHINE, {"do": "crowding"}, LOOK_LIMIT_S)["crowding"])
-        except Unanswered:
+        except ChildNotResponding:
             return 1.0

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from haotuner.errors import UsageError
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
-from haotuner.runtime.schedule import Schedule
+from haotuner.runtime.schedule import ExecutionPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class ShapeConstraints:
     """``alike``: dimensions that are drawn as another one, which comes first; ``schedules``: of parts that always run."""
 
     alike: Mapping[str, str] = field(default_factory=dict)
-    schedules: Sequence[Schedule] = ()
+    schedules: Sequence[ExecutionPlan] = ()
 
     def refused(self, sizes: Mapping[str, int]) -> str:
         """Why the model takes no such request, as far as sizes tell; empty where it does."""
@@ -29,7 +29,7 @@ class Agreed:
         return ""
 
 
-def agreed_of(model: Model | Chain, dims: Sequence[str]) -> Agreed:
+def shape_constraints_of(model: Model | Chain, dims: Sequence[str]) -> ShapeConstraints:
     """Of the dimensions that a request decides. What one side of a branch joins is drawn alike, and refuses nothing."""
     if isinstance(model, Chain):
         always = set(model.always)
@@ -44,7 +44,9 @@ def agreed_of(model: Model | Chain, dims: Sequence[str]) -> Agreed:
                 one, other = sorted((_first(alike, str(line[1])) for line in lines), key=list(dims).index)
                 if one != other:
                     alike[other] = one
-    return Agreed({name: _first(alike, name) for name in alike}, [one for name, one in every.items() if name in always])
+    return ShapeConstraints(
+        {name: _first(alike, name) for name in alike}, [one for name, one in every.items() if name in always]
+    )
 
 
 def _first(alike: Mapping[str, str], name: str) -> str:

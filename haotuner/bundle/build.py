@@ -51,12 +51,12 @@ def assemble(
         (place / "unit.cubin").write_bytes((compiler or find_compiler(arch)).compile(source, arch).cubin)
     cache = root / "cache" / "haotuner" / "device-code"
     for arch in archs if kernels else ():
-        found = _wanted(arch, suite, kernels)
+        found = _kernels_to_compile(arch, suite, kernels)
         say(f"{arch}: {len(found)} kernels")
         compile_all(found, arch, cache, jobs=jobs, say=say, compiler=compiler)
 
 
-def _wanted(arch: str, suite: Suite, kernels: int) -> list[Choice]:
+def _kernels_to_compile(arch: str, suite: Suite, kernels: int) -> list[Choice]:
     """What correctness checks and a tuner tries first on an architecture, each kernel once."""
     device = profile_of(arch)
     checked = choose(device, suite.kernels)

@@ -15,13 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Backend, Place, Timer
+from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Backend, LibrarySlot, Timer
 from haotuner.backends.index import backend_for
 from haotuner.backends.policy import Policy
 from haotuner.bundle.candidates import Choice, choose
 from haotuner.errors import HaotunerError
 from haotuner.hw_profiles.find import find_device
-from haotuner.isolate.answers import Unanswered
+from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child
 from haotuner.scratch import scratch_folder
 from haotuner.words.device import Device
@@ -87,9 +87,9 @@ def _verified(
 ) -> float | Failed:
     try:
         builder.ask(backend.build_request([choice.kernel], device, str(library)), BUILD_LIMIT_S)
-    except Unanswered as error:
+    except ChildNotResponding as error:
         return error.failed("build")
-    return timer.verify(op_of(choice), choice.kernel, Place(library=str(library), index=0))
+    return timer.verify(op_of(choice), choice.kernel, LibrarySlot(library=str(library), index=0))
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ def take(device: str) -> dict[str, Any]:
     """Everything that can be said about the machine; what cannot is an ``error`` in its place."""
     with ThreadPoolExecutor() as pool:  # a child process each: asked together they take as long as the slowest
         packages = {name: pool.submit(_package, script) for name, script in PACKAGES.items()}
-        tools = {name: pool.submit(_said, words) for name, words in COMMANDS.items()}
+        tools = {name: pool.submit(_tool_output, words) for name, words in COMMANDS.items()}
     return {
         "when": time.time(),
         "system": {"python": platform.python_version(), "kernel": platform.release(), "libc": " ".join(platform.libc_ver()),
@@ -72,7 +72,7 @@ def _package(script: str) -> Any:
         return {"error": f"exit {done.code}: {done.errors.strip()[-300:]}"}
 
 
-def _said(words: list[str]) -> str:
+def _tool_output(words: list[str]) -> str:
     found = tool(words[0])
     if found is None:
         return ""

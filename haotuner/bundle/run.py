@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from haotuner.bundle import report, running
-from haotuner.bundle.stages import LIMIT_MINUTES, SHARES, STAGES, Place, Task, commanded, folders, tasks_of
+from haotuner.bundle.stages import LIMIT_MINUTES, SHARES, STAGES, RunContext, Task, commanded, folders, tasks_of
 from haotuner.bundle.state import BEGUN, DONE, FAILED, SKIPPED, State
 from haotuner.bundle.suites import SUITES, Suite
 from haotuner.errors import HaotunerError, UsageError
@@ -25,7 +25,7 @@ DONE_CODE, FAILED_CODE, MORE_CODE, NO_DEVICE_CODE = 0, 1, 3, 4
 class Run:
     """One run of ``gpu_run.py``."""
 
-    def __init__(self, place: Place, suite: Suite, *, minutes: float, limits: dict[str, float]) -> None:
+    def __init__(self, place: RunContext, suite: Suite, *, minutes: float, limits: dict[str, float]) -> None:
         self._place, self._suite, self._limits = place, suite, limits
         self._end = time.monotonic() + 60 * minutes
         self._state = State(place.out)
@@ -116,7 +116,7 @@ def main(root: Path, arguments: Sequence[str]) -> int:
         out = wanted.out.resolve()
         for name in folders(SUITES[wanted.suite]):
             (out / name).mkdir(parents=True, exist_ok=True)
-        place = Place(root=root, out=out, device=wanted.device, driver=wanted.driver, against=wanted.against)
+        place = RunContext(root=root, out=out, device=wanted.device, driver=wanted.driver, against=wanted.against)
         run = Run(place, SUITES[wanted.suite], minutes=wanted.minutes, limits=limits)
     except HaotunerError as error:
         print(f"gpu_run: {error}", file=sys.stderr)

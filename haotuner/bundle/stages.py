@@ -44,7 +44,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RunContext:
     """Where a run works: the unpacked bundle, the results, the device, the driver (real, or a stand-in's mode)."""
 
     root: Path
@@ -54,7 +54,7 @@ class Place:
     against: str
 
 
-def tasks_of(stage: str, suite: Suite, place: Place, inventory: dict[str, Any]) -> list[Task]:
+def tasks_of(stage: str, suite: Suite, place: RunContext, inventory: dict[str, Any]) -> list[Task]:
     """The tasks of a stage, as the machine is known after the first one."""
     if stage == "inventory":
         return [_task(stage, "machine", "haotuner.bundle.inventory", place.device, out="inventory.json")]
@@ -83,7 +83,7 @@ def tasks_of(stage: str, suite: Suite, place: Place, inventory: dict[str, Any]) 
     return [_export(place, name) for name in stores]
 
 
-def commanded(task: Task, suite: Suite, place: Place, left_s: float, tasks_left: int) -> tuple[tuple[str, ...], float]:
+def commanded(task: Task, suite: Suite, place: RunContext, left_s: float, tasks_left: int) -> tuple[tuple[str, ...], float]:
     """A task's command and time limit, with so much time left for it and those of its stage behind it."""
     if task.stage not in ("tune", "race", "subsets"):
         return task.command, left_s
@@ -125,7 +125,7 @@ def _haotuner(stage: str, name: str, **more: Any) -> Task:
     return _task(stage, name, "haotuner", **more)
 
 
-def _contract(place: Place, arch: str) -> Task:
+def _contract(place: RunContext, arch: str) -> Task:
     folder = place.root / "driver"
     archs = {path.name.partition("-")[2]: path for path in sorted(folder.glob("driver_kernels-*"))}
     right = archs.get(arch) or archs.get(arch.rstrip("af"))
@@ -138,13 +138,13 @@ def _contract(place: Place, arch: str) -> Task:
     return _task("contract", "driver", "tests.contract.driver_process", place.driver, *cubins, out="contract.jsonl")
 
 
-def _correctness(place: Place, kernels: int) -> Task:
+def _correctness(place: RunContext, kernels: int) -> Task:
     words = ("--device", place.device, "--kernels", str(kernels), "--out", str(place.out / "correctness.jsonl"),
              "--cache", str(code_cache(place)))  # fmt: skip
     return _task("correctness", "kernels", "haotuner.bundle.correctness", *words, right=(0, 1), makes="correctness.jsonl")
 
 
-def _serve(place: Place, pack: Path, inventory: dict[str, Any]) -> Task:
+def _serve(place: RunContext, pack: Path, inventory: dict[str, Any]) -> Task:
     torch = inventory.get("torch")
     if not isinstance(torch, list) or not torch[-1]:
         return Task(stage="serve", name=pack.name, why_not="torch is not there, or sees no GPU")
@@ -153,7 +153,7 @@ def _serve(place: Place, pack: Path, inventory: dict[str, Any]) -> Task:
     return _task("serve", pack.name, "haotuner.bundle.served", *words, right=(0, 1), makes=f"serve/{pack.name}.jsonl")
 
 
-def _sanitize(place: Place, name: str) -> Task:
+def _sanitize(place: RunContext, name: str) -> Task:
     found = tool(SANITIZER)
     if found is None:
         return Task(stage="sanitize", name=name, why_not=f"{SANITIZER} is not installed")
@@ -164,7 +164,7 @@ def _sanitize(place: Place, name: str) -> Task:
     return Task(stage="sanitize", name=name, command=command, out=f"sanitize/{name}.txt", least_s=30.0)
 
 
-def _export(place: Place, name: str) -> Task:
+def _export(place: RunContext, name: str) -> Task:
     store = f"sqlite:///{place.out / 'packs' / name}.records.db"
     to = place.out / "records" / f"{name}.jsonl"
     return _task(
@@ -172,7 +172,7 @@ def _export(place: Place, name: str) -> Task:
     )
 
 
-def code_cache(place: Place) -> Path:
+def code_cache(place: RunContext) -> Path:
     """The folder of compiled code that the bundle brings and that tuners keep theirs in."""
     return place.root / "cache" / "haotuner" / "device-code"
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from haotuner.bench.models import MODEL_PEERS, PROGRAMS, dims_of, files_of, given_of, race, requests_of
-from haotuner.bench.shape_constraints import agreed_of
+from haotuner.bench.models import MODEL_PEERS, PROGRAMS, dims_of, files_of, parse_inputs, race, requests_of
+from haotuner.bench.shape_constraints import shape_constraints_of
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
 from haotuner.errors import UsageError
@@ -49,8 +49,8 @@ def bench_model(
             text = shapes or str(opened.manifest.tuning["shapes"])
             dims = dims_of(model)
             of_data = [one for one in model.dims if one not in dims]
-            requests = requests_of(text, dims, data=of_data, agreed=agreed_of(model, dims))
-            drawn = given_of(given, [end.name for end in model.inputs], dims)
+            requests = requests_of(text, dims, data=of_data, agreed=shape_constraints_of(model, dims))
+            drawn = parse_inputs(given, [end.name for end in model.inputs], dims)
             found.append(
                 race(
                     model, files, requests, peers, threads=count, seconds=seconds, environment=environment, given=drawn,

@@ -81,7 +81,7 @@ def explain(
         told = model_document(manifest, only, region)
         say(json.dumps(told, indent=1)) if json_output else print_model(told, every=bool(region))
         return
-    name, shape = _asked(pack, op, shape, manifest)
+    name, shape = _op_and_shape(pack, op, shape, manifest)
     if manifest.placed:
         entry = next((o for o in manifest.ops if o.name == name), None)
         if entry is None:
@@ -143,7 +143,7 @@ def explain(
         _print_times(facts)
 
 
-def _asked(pack: Path, op: str, shape: str | None, manifest: Manifest) -> tuple[str, str]:
+def _op_and_shape(pack: Path, op: str, shape: str | None, manifest: Manifest) -> tuple[str, str]:
     """The op that is asked for, by name, and its shape; a pack's only one needs no ``--op``."""
     names = [entry.name for entry in manifest.ops]
     if not shape or not (op or len(names) == 1):

@@ -49,7 +49,9 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
     for way in document.get("ways", []):
         say(f"plan for {way['where']}: {way['us']:,.0f} us of its {len(way['requests'])} requests, by the one plan "
             f"{way['one_plan_us']:,.0f}; {way['own_kernels']} kernels of its own")  # fmt: skip
-    apart = [one for one in document["regions"] if every or _said(one["chosen"]) != _said(one["greedy"])]
+    apart = [
+        one for one in document["regions"] if every or _kernel_summaries(one["chosen"]) != _kernel_summaries(one["greedy"])
+    ]
     for one in apart:
         rows = [(who, _makes(one_group), f"{one_group['us']:.1f}", _short(one_group["primitives"]))
                 for who in ("chosen", "greedy") for one_group in one[who]]  # fmt: skip
@@ -69,7 +71,7 @@ def _makes(group: dict[str, Any]) -> str:
     return ", ".join((group["output"], *group.get("beside", ())))
 
 
-def _said(kernels: list[dict[str, Any]]) -> list[Any]:
+def _kernel_summaries(kernels: list[dict[str, Any]]) -> list[Any]:
     return sorted((_makes(one_group), len(one_group["primitives"])) for one_group in kernels)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from haotuner.bench.model_child import feeds_of
-from haotuner.bench.models import dims_of, drawn_ends, given_of, requests_of
+from haotuner.bench.models import dims_of, drawn_ends, parse_inputs, requests_of
 from haotuner.cli.call_time import MOST_S
 from haotuner.cli.devices import columns
 from haotuner.cli.output import counted, say
@@ -63,14 +63,14 @@ def _plan(model: Model | Chain, sizes: Mapping[str, int]) -> str:
         return f"{counted(len(model.segments), 'segment')}, some of which run"
     way = model.schedule.way_of(sizes)
     steps = [step for step in model.schedule.steps[way.first : way.end] if step["do"] != "alias"]
-    kinds = Counter("generated groups" if step["do"] == "loops" else str(_said(step)["what"]) for step in steps)
+    kinds = Counter("generated groups" if step["do"] == "loops" else str(_step_summary(step)["what"]) for step in steps)
     return f"{counted(len(steps), 'step')}: " + ", ".join(f"{count} {what}" for what, count in kinds.most_common(12))
 
 
 def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> StepTimes:
     """Times of a request's steps. After ``MOST_S`` no call is begun but the first."""
     dims = dims_of(model)
-    drawn = given_of(given, [end.name for end in model.inputs], dims)
+    drawn = parse_inputs(given, [end.name for end in model.inputs], dims)
     feeds = feeds_of(drawn_ends(model, drawn), sizes, 0, drawn)
     rows: list[dict[str, Any]] = []
     seed: dict[str, Any] = {"seed": 0} if isinstance(model, Chain) else {}
@@ -85,13 +85,13 @@ def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> S
         for part in model.step_times(feeds, seed=0):
             for step, us in zip(part.steps, part.us, strict=True):
                 if call == 0:
-                    rows.append({"segment": part.model.name, "sizes": part.where, "us": us, **_said(step)})
+                    rows.append({"segment": part.model.name, "sizes": part.where, "us": us, **_step_summary(step)})
                 rows[place]["us"] = min(us, rows[place]["us"])
                 place += 1
     return StepTimes([row for row in rows if row["do"] != "alias"], whole, calls)
 
 
-def _said(step: Mapping[str, Any]) -> dict[str, Any]:
+def _step_summary(step: Mapping[str, Any]) -> dict[str, Any]:
     """What a step is, by its words in the schedule."""
     makes = ", ".join(step["tensors"][: -step.get("outputs", 1) - 1 : -1]) if step["do"] == "loops" else step["out"]
     return {"do": step["do"], "what": step.get("op") or f"group {step.get('group', '')}".strip(), "makes": makes}

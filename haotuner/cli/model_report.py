@@ -14,16 +14,16 @@ from haotuner.trace import Arrivals
 from haotuner.words.op import Op
 
 if TYPE_CHECKING:
-    from haotuner.orchestrate.ilp_partition import Told
-    from haotuner.orchestrate.tasks import AskedModel
+    from haotuner.orchestrate.ilp_partition import PartitionReport
+    from haotuner.orchestrate.tasks import ModelTask
     from haotuner.producing import Report
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ModelReport:
     """Models with the ops to tune for them and their traffic."""
 
-    models: tuple[AskedModel, ...]
+    models: tuple[ModelTask, ...]
     ops: tuple[Op, ...]
     arrivals: Arrivals
 
@@ -47,7 +47,7 @@ class Asked:
         return {"model": every[0], "models": every}
 
 
-def _table(model: AskedModel) -> str:
+def _table(model: ModelTask) -> str:
     steps, groups = _steps(model), len(model.written.functions)
     loops = "launches of generated kernels" if model.on_device else "plain loops"
     return (
@@ -57,7 +57,7 @@ def _table(model: AskedModel) -> str:
     )
 
 
-def _expected(model: AskedModel, report: Report) -> str:
+def _expected(model: ModelTask, report: Report) -> str:
     """A line for each thread count: the shortest and the longest of some requests; none where products have no times."""
     from haotuner.orchestrate.cost_estimate import predicted_us
 
@@ -75,7 +75,7 @@ def _ms(us: float) -> str:
     return f"{us / 1e3:.3g}" if us < 1e5 else f"{us / 1e3:,.0f}"
 
 
-def _document(model: AskedModel, ops: Sequence[Op], report: Report) -> dict[str, Any]:
+def _document(model: ModelTask, ops: Sequence[Op], report: Report) -> dict[str, Any]:
     graph, uses, steps, told = model.graph, model.uses, _steps(model), model.told
     seconds = {row["name"]: row["seconds"] for row in report.document["ops"]}
     return {
@@ -104,11 +104,11 @@ def _document(model: AskedModel, ops: Sequence[Op], report: Report) -> dict[str,
     }
 
 
-def _cuts(model: AskedModel) -> str:
+def _cuts(model: ModelTask) -> str:
     return f"; {len(model.parts)} segments, cut where sizes depend on data" if len(model.parts) > 1 else ""
 
 
-def _orchestration(model: AskedModel) -> str:
+def _orchestration(model: ModelTask) -> str:
     """How the groups were chosen."""
     told = model.told
     return (
@@ -118,12 +118,12 @@ def _orchestration(model: AskedModel) -> str:
     )
 
 
-def _ways(told: Told) -> str:
+def _ways(told: PartitionReport) -> str:
     """Plans by region of sizes, where there are several."""
     return f"; {len(told.ways)} plans: {', '.join(str(way['where']) for way in told.ways)}" if told.ways else ""
 
 
-def _steps(model: AskedModel) -> Counter[str]:
+def _steps(model: ModelTask) -> Counter[str]:
     """Steps by kind; a tensor that is another one in memory is no step."""
     found = Counter(type(one).__name__ for one in model.steps)
     del found["Alias"]
@@ -132,7 +132,7 @@ def _steps(model: AskedModel) -> Counter[str]:
 
 def read_models(
     files: Sequence[Path], shapes: Sequence[str], serves: Callable[[Op], bool] | None = None, *, quiet: bool
-) -> Asked:
+) -> ModelReport:
     """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
 
     ``serves``: of a device, whether it has kernels for an op.
@@ -144,7 +144,7 @@ def read_models(
     from haotuner.model_check import model_of
     from haotuner.orchestrate.tasks import arrivals_of_models, ops_of
 
-    found: list[AskedModel] = []
+    found: list[ModelTask] = []
     for file, said in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
         model = model_of(file, said, sum(len(one.written.functions) for one in found), serves=serves)
         found.append(model)
@@ -154,4 +154,4 @@ def read_models(
                 f"{file.name}: {len(model.graph.nodes)} primitives, {steps['Product']} products in {len(model.uses)} ops, "
                 f"{steps['Loops']} groups of the rest"
             )
-    return Asked(tuple(found), ops_of(found), arrivals_of_models(found, "; ".join(shapes)))
+    return ModelReport(tuple(found), ops_of(found), arrivals_of_models(found, "; ".join(shapes)))

@@ -16,7 +16,7 @@ from haotuner.request import Request
 from haotuner.runtime.pack import Pack
 
 if TYPE_CHECKING:
-    from haotuner.orchestrate.tasks import AskedModel
+    from haotuner.orchestrate.tasks import ModelTask
     from haotuner.producing import Report
 
 READ_ONNX = ("onnxruntime", "openvino")
@@ -85,7 +85,7 @@ def race_models(request: Request, report: Report, against: Sequence[str] | None,
     return ModelSpeed(rows, hints)
 
 
-def _cannot(model: AskedModel, peers: Sequence[str]) -> str:
+def _cannot(model: ModelTask, peers: Sequence[str]) -> str:
     """Why no peer can run a model; empty where some can."""
     if model.file.suffix == PROGRAMS:
         return "it is a file of torch.export, which torch compiles for minutes"

@@ -8,7 +8,7 @@ from pathlib import Path
 from haotuner.errors import UsageError
 
 
-def check_place(path: Path, option: str = "--out") -> None:
+def check_output_path(path: Path, option: str = "--out") -> None:
     """UsageError unless a file can be written at ``path``; nothing is left there, and what is there stays as it is."""
     if not path.name:
         raise UsageError(f"{option} {str(path)!r} names no file; name the file to write")

@@ -98,7 +98,7 @@ def import_(
         if isinstance(one, _Refused):
             failures.append(one)
         elif not (quiet or json_output):
-            say(_told(one, None if verbose else _SHOWN))
+            say(_summary(one, None if verbose else _SHOWN))
     if json_output:
         say(json.dumps({"files": outcomes}, indent=1))
     if failures:
@@ -120,7 +120,7 @@ def export_(
 ) -> None:
     """Write records to a file: jsonl (complete), parquet (for data frames), t4 (for other tuners' tools)."""
     with _store(db, write=False) as store:
-        wanted = store.records(op=op, device_id=_held(store, device) if device is not None else None, session=session)
+        wanted = store.records(op=op, device_id=_device_id(store, device) if device is not None else None, session=session)
         written = export(wanted, out, form, replace=force)
     if json_output:
         say(json.dumps({"path": str(out), "format": form, "records": written}))
@@ -277,7 +277,7 @@ def _together(failures: Sequence[_Refused], files: int) -> HaotunerError:
     return type(first)(f"{len(failures)} of {files} files were not imported, what is sound in the others was:\n{lines}")
 
 
-def _held(store: RecordStore, asked: str) -> str:
+def _device_id(store: RecordStore, asked: str) -> str:
     """The id of a device that a user names as `import` understands it; ids that only the store knows are names too."""
     if next(store.records(device_id=asked), None) is not None:
         return asked
@@ -293,7 +293,7 @@ def _absent_too(name: str) -> Device:
     return find_device(name, measure=False)
 
 
-def _told(one: Imported, most: int | None) -> str:
+def _summary(one: Imported, most: int | None) -> str:
     text = (
         f"{one.path}: {one.rows} rows of {one.op} on {one.device_id}: {one.timed} timed, {one.failed} failed, {one.new} new"
     )

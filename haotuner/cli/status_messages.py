@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from haotuner.cli.output import tell
-from haotuner.cli.output_path import check_place
+from haotuner.cli.output_path import check_output_path
 from haotuner.errors import UsageError
 from haotuner.files import read_regular
 
@@ -23,7 +23,7 @@ _LINE_EVERY_S = 10.0  # without a terminal: often enough to see life, seldom eno
 
 
 @contextlib.contextmanager
-def telling(*, quiet: bool, verbose: bool) -> Iterator[Any]:
+def status_messages(*, quiet: bool, verbose: bool) -> Iterator[Any]:
     """A function that is told what goes on: a bar on a terminal, a line now and then elsewhere.
 
     All of it a line each with --verbose, nothing with --quiet.
@@ -54,12 +54,12 @@ def telling(*, quiet: bool, verbose: bool) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def keeping(path: Path | None) -> Iterator[tuple[dict[str, Any], Callable[[str, Any], None]]]:
+def keep_partial_results(path: Path | None) -> Iterator[tuple[dict[str, Any], Callable[[str, Any], None]]]:
     """What an earlier run left in a file of JSON Lines, and a function that adds to it; without a file nothing is kept."""
     if path is None:
         yield {}, lambda _key, _answer: None
         return
-    check_place(path, "--numbers")
+    check_output_path(path, "--numbers")
     kept = {}
     try:
         for line in read_regular(path, MOST_FIGURES).decode().splitlines() if path.exists() else ():

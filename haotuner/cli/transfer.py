@@ -12,8 +12,8 @@ import typer
 from haotuner.cli.devices import columns
 from haotuner.cli.option_values import Json, Quiet, Verbose
 from haotuner.cli.output import say, tell
-from haotuner.cli.output_path import check_place
-from haotuner.cli.status_messages import keeping, telling
+from haotuner.cli.output_path import check_output_path
+from haotuner.cli.status_messages import keep_partial_results, status_messages
 from haotuner.cli.transfer_input import caches_in, counts_of, device_tables, known_device, known_families, read_store
 from haotuner.cli.transfer_shapes import shapes
 from haotuner.cli.transfer_solvers import solvers
@@ -47,10 +47,10 @@ def fit(
     from haotuner.transfer.fit import fit_model
     from haotuner.transfer.saved_model import save_model
 
-    check_place(out)
+    check_output_path(out)
     device, read = known_device(target), read_store(db, quiet=quiet, verbose=verbose)
     known_families(read, None if family is None else [family])
-    with telling(quiet=quiet, verbose=verbose) as told:
+    with status_messages(quiet=quiet, verbose=verbose) as told:
         fitted = fit_model(read, device, family=family, seed=seed, tell=told)
     save_model(fitted.model, out)
     if json_output:
@@ -107,7 +107,7 @@ def evaluate(
     )
     read = read_store(db, quiet=quiet, verbose=verbose)
     known_families(read, family)
-    with telling(quiet=quiet, verbose=verbose) as tell:
+    with status_messages(quiet=quiet, verbose=verbose) as tell:
         report = evaluate(read, asked, tell)
     if json_output:
         say(json.dumps(report, indent=1))
@@ -158,11 +158,11 @@ def report(
     if unknown := sorted({*(split or ())} - {*SPLITS}):
         raise UsageError(f"--split {unknown[0]} is none of {', '.join(SPLITS)}")
     if out is not None:
-        check_place(out)
+        check_output_path(out)
     counts = counts_of("--samples", samples)
     others = others_in(data, quiet=quiet, verbose=verbose) if data is not None and data.is_dir() and not family else None
     if others and data is not None and db is None and not caches_in(data):  # nothing to make records of
-        with telling(quiet=quiet, verbose=verbose) as told:
+        with status_messages(quiet=quiet, verbose=verbose) as told:
             document = others.judged(problems, told)
         lines = "\n".join(sections(document, devices=out is not None))
         if out is not None:
@@ -171,7 +171,7 @@ def report(
         return
     read = device_tables(db, None if others and db is not None else data, quiet=quiet, verbose=verbose)
     known_families(read, family)
-    with telling(quiet=quiet, verbose=verbose) as told, keeping(numbers) as (kept, keep):
+    with status_messages(quiet=quiet, verbose=verbose) as told, keep_partial_results(numbers) as (kept, keep):
         document = reports.report(
             read,
             families=family or (),

@@ -10,7 +10,7 @@ import typer
 
 from haotuner.cli.markdown import markdown_table
 from haotuner.cli.option_values import Json, Quiet, Verbose
-from haotuner.cli.status_messages import telling
+from haotuner.cli.status_messages import status_messages
 from haotuner.cli.transfer_input import device_tables, known_families
 from haotuner.cli.transfer_tables import show
 
@@ -31,7 +31,7 @@ def shapes(
 
     read = device_tables(db, data, quiet=quiet, verbose=verbose)
     names = known_families(read, family)
-    with telling(quiet=quiet, verbose=verbose) as progress:
+    with status_messages(quiet=quiet, verbose=verbose) as progress:
         document = evaluate_held_out([t for name in names for t in read.of(name)], seed=seed, tell=progress)
     show(document, section, json_output=json_output)
 

@@ -11,7 +11,7 @@ import typer
 from haotuner.cli.markdown import markdown_table
 from haotuner.cli.option_values import Json, Quiet, Verbose
 from haotuner.cli.output import tell
-from haotuner.cli.status_messages import telling
+from haotuner.cli.status_messages import status_messages
 from haotuner.cli.transfer_tables import show, tables_in
 from haotuner.errors import UsageError
 
@@ -35,7 +35,7 @@ def solvers(
     tables = find_databases(data, quiet=quiet, verbose=verbose)
     if not tables:
         raise UsageError(f"--data {data} holds no find database of MIOpen (*.fdb.txt, *.fdb.txt.bz2) that can be used")
-    with telling(quiet=quiet, verbose=verbose) as say_progress:
+    with status_messages(quiet=quiet, verbose=verbose) as say_progress:
         document = judged(tables, tuple(target or ()), shapes, problems, seed, say_progress)
     show(document, section, json_output=json_output)
 

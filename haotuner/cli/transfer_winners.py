@@ -11,7 +11,7 @@ import typer
 from haotuner.cli.markdown import markdown_table
 from haotuner.cli.option_values import Json, Quiet, Verbose
 from haotuner.cli.output import tell
-from haotuner.cli.status_messages import telling
+from haotuner.cli.status_messages import status_messages
 from haotuner.cli.transfer_tables import show, tables_in
 from haotuner.errors import UsageError
 
@@ -32,7 +32,7 @@ def winners(
     found = winner_tables(data, quiet=quiet, verbose=verbose)
     if found is None:
         raise UsageError(f"--data {data} holds no table of best-known parameters (JSON: kernel, parameters, rows) to use")
-    with telling(quiet=quiet, verbose=verbose) as progress:
+    with status_messages(quiet=quiet, verbose=verbose) as progress:
         document = evaluate_winners(found, seed=seed, tell=progress)
     show(document, section, json_output=json_output)
 

@@ -18,7 +18,7 @@ def versions(names: Iterable[str]) -> dict[str, int]:
     return {name: _VERSIONS[name] for name in names}
 
 
-def told(facts: Mapping[str, Any]) -> dict[str, int]:
+def recorded_versions(facts: Mapping[str, Any]) -> dict[str, int]:
     """Version by name of the columns that a model uses, from its header or from the provenance beside it.
 
     Before columns had versions of their own a header listed all columns and one version; every column of

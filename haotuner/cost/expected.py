@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from haotuner.cost.families import demand
 from haotuner.cost.features import features
-from haotuner.cost.model import CostModel, every_opinion
+from haotuner.cost.model import CostModel, ensemble_predictions
 from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.plan.grids import Grid
@@ -54,7 +54,8 @@ def over_traffic(
             return expected_us(device, demand(device, family, problem, pairs, weights=weights))[np.newaxis]
         least = np.asarray(roofline_us(device, problem, [shape for _, shape in pairs]), np.float64)
         return np.asarray(
-            least / np.exp(every_opinion(model, features(device, family, problem, pairs, weights=weights))), np.float64
+            least / np.exp(ensemble_predictions(model, features(device, family, problem, pairs, weights=weights))),
+            np.float64,
         )
 
     def some(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:

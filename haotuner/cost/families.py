@@ -10,7 +10,7 @@ from haotuner.microkernels.imported.dedispersion import dedispersion
 from haotuner.microkernels.imported.xgemm import xgemm
 from haotuner.microkernels.index import FAMILIES
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.demand import Demand, DemandOf, Problem, asked
+from haotuner.words.demand import Demand, DemandOf, Problem, demand_query
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape
@@ -49,4 +49,4 @@ def demand(
     strays = {kernel.family for kernel, _ in pairs} - {family.name}
     if strays:
         raise ValueError(f"asked for family {family.name}, found micro-kernels of {', '.join(sorted(strays))}")
-    return of(asked(device, problem, pairs, element_bytes=DTYPE_BYTES[problem.dtype], cold=weights == "cold"))
+    return of(demand_query(device, problem, pairs, element_bytes=DTYPE_BYTES[problem.dtype], cold=weights == "cold"))

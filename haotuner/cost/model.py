@@ -30,7 +30,7 @@ class CostModel(Protocol):
 
 
 @runtime_checkable
-class Unsure(CostModel, Protocol):
+class HasSpread(CostModel, Protocol):
     """A cost model that knows how far off it may be."""
 
     def spread(self, frame: pd.DataFrame) -> Scores:
@@ -39,7 +39,7 @@ class Unsure(CostModel, Protocol):
 
 
 @runtime_checkable
-class Opinionated(CostModel, Protocol):
+class HasEnsemble(CostModel, Protocol):
     """A cost model that rests on several opinions, which may disagree about what is best."""
 
     def opinions(self, frame: pd.DataFrame) -> Scores:
@@ -74,10 +74,10 @@ class Analytic:
         return np.asarray(frame["expected_log"], dtype=np.float64)
 
 
-def every_opinion(model: CostModel, frame: pd.DataFrame) -> Scores:
+def ensemble_predictions(model: CostModel, frame: pd.DataFrame) -> Scores:
     """What a model says, and after it each of the opinions that it rests on; ``(1 + opinions, rows)``."""
     said = model.predict(frame)[np.newaxis]
-    return np.concatenate([said, model.opinions(frame)]) if isinstance(model, Opinionated) else said
+    return np.concatenate([said, model.opinions(frame)]) if isinstance(model, HasEnsemble) else said
 
 
 def check_columns(frame: pd.DataFrame, used: Sequence[str] = NAMES) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from haotuner.cost.columns import told, versions, why_outdated
+from haotuner.cost.columns import recorded_versions, versions, why_outdated
 from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.tree_text import check_trees
@@ -91,7 +91,7 @@ def read(path: Path) -> Saved:
     head, _, rest = body.partition(b"\n")
     header = _header(path, head, _KEYS if magic == _MAGIC else _OLD_KEYS)
     _check_types(path, header)
-    columns = told(header)
+    columns = recorded_versions(header)
     if why := why_outdated(columns):
         raise UsageError(f"the model {path} {why}; train it again with: haotuner transfer fit")
     return Saved(

@@ -23,7 +23,7 @@ from haotuner.generate.expressions import (
     index,
     sized,
 )
-from haotuner.generate.mixed_radix import Digits, apart, divisor_of
+from haotuner.generate.mixed_radix import MixedRadix, apart, divisor_of
 from haotuner.graph.extents import Extent, canonical, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.ops.functions import COMPARISONS
@@ -39,7 +39,7 @@ class Accesses:
     graph: Graph
     stored: Mapping[str, str] = field(default_factory=dict)  # tensors that lie in another one's memory, at the same indices
     _known: dict[tuple[str, Indices, tuple[Extent, ...]], Expression] = field(default_factory=dict)
-    _digits: Digits = field(default_factory=Digits)
+    _digits: MixedRadix = field(default_factory=MixedRadix)
     _variables: int = 0
     _held: tuple[Extent, ...] = ()  # where one of these is 0, nothing may be read
 

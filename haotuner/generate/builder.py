@@ -22,7 +22,7 @@ class Cell(Protocol):
         ...
 
 
-class Machine(Protocol):
+class Builder(Protocol):
     """What programs are made of. ``lanes`` is 1 for scalars; ``mask``: the lanes that exist, None for all."""
 
     def number(self, value: float, dtype: str) -> Value: ...  # noqa: D102

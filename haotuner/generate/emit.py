@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from haotuner.generate.builder import Cell, Machine, Value
+from haotuner.generate.builder import Builder, Cell, Value
 from haotuner.generate.expressions import (
     INDEX,
     Apply,
@@ -26,35 +26,35 @@ from haotuner.generate.expressions import (
     parts,
 )
 from haotuner.generate.index_analysis import extents_of, is_ready, maskable, missing_folds, offsets
-from haotuner.generate.multi_level_tiling import emit_tiled
-from haotuner.generate.multi_stage import emit_stages
+from haotuner.generate.multi_level_tiling import emit_multi_level_tiling
+from haotuner.generate.multi_stage import emit_multi_stage
 from haotuner.generate.online_softmax_emit import emit_online
 from haotuner.generate.online_softmax_schedule import OnlinePlan
-from haotuner.generate.schedule import FOLDS, Keep, Plan, shareable
-from haotuner.generate.split_reduction import emit_parted
-from haotuner.generate.stores import Sink, sinks_of
+from haotuner.generate.schedule import FOLDS, CachedRow, Plan, shareable
+from haotuner.generate.split_reduction import emit_split_reduction
+from haotuner.generate.stores import Store, stores_of
 from haotuner.generate.values import Frame, Values
 from haotuner.graph.extents import Extent
 
 AnyPlan: TypeAlias = Plan | OnlinePlan
 
 
-def emit(plan: AnyPlan, machine: Machine) -> None:
+def emit(plan: AnyPlan, machine: Builder) -> None:
     """Say the program of a plan to a machine."""
     if isinstance(plan, OnlinePlan):
         emit_online(plan, machine)
         return
 
-    def whole(one: Machine) -> None:
+    def whole(one: Builder) -> None:
         if plan.schedule.tiles:
-            emit_tiled(plan, one)
+            emit_multi_level_tiling(plan, one)
         else:
             _Emitter(plan, one).run()
 
     if plan.schedule.parts > 1 and shareable(plan.graph, plan.schedule.lane_axis):
-        emit_parted(plan, machine, whole)
+        emit_split_reduction(plan, machine, whole)
     elif plan.schedule.parts > 1:
-        emit_stages(plan, machine)
+        emit_multi_stage(plan, machine)
     else:
         whole(machine)
 
@@ -63,30 +63,32 @@ def emit(plan: AnyPlan, machine: Machine) -> None:
 class _Nest:
     """What the loops of a nest share."""
 
-    sinks: Sequence[Sink]
-    rows: Sequence[Sink]
-    keeps: Sequence[Keep]
+    sinks: Sequence[Store]
+    rows: Sequence[Store]
+    keeps: Sequence[CachedRow]
     cells: Mapping[Fold, list[Cell]]
     names: Sequence[set[str]]  # of the variables from each axis on
 
 
 class _Emitter(Values):
-    def __init__(self, plan: Plan, machine: Machine) -> None:
+    def __init__(self, plan: Plan, machine: Builder) -> None:
         Values.__init__(self, machine, plan.graph)
         self.plan = plan
         self.lanes = plan.schedule.lanes
         self._held = plan.schedule.held and self.lanes > 1
         self._folds = [node.output for node in plan.graph.nodes if node.primitive in FOLDS]
-        self._unions: dict[Any, tuple[list[Sink], list[Sink]]] = {}  # by identity; the first keeps what the key names alive
+        self._unions: dict[
+            Any, tuple[list[Store], list[Store]]
+        ] = {}  # by identity; the first keeps what the key names alive
 
     def run(self) -> None:
-        points, rows = sinks_of(self.plan)
+        points, rows = stores_of(self.plan)
         self._nest(points, Frame(), keeps=self.plan.keeps, rows=rows)
 
     # Nests
 
     def _nest(
-        self, sinks: Sequence[Sink], frame: Frame, keeps: Sequence[Keep] = (), rows: Sequence[Sink] = ()
+        self, sinks: Sequence[Store], frame: Frame, keeps: Sequence[CachedRow] = (), rows: Sequence[Store] = ()
     ) -> dict[Fold, Value]:
         """Sinks of equal extents at every point of their axes; values of their folds. ``rows``: of outer axes alone."""
         count = len(sinks[0].axes)
@@ -143,20 +145,20 @@ class _Emitter(Values):
         left = machine.apply("sub", [size, done], INDEX, 1)
         machine.loop(left, lambda i: body([machine.apply("add", [done, i], INDEX, 1)]))
 
-    def _unroll(self, sinks: Sequence[Sink]) -> int:
+    def _unroll(self, sinks: Sequence[Store]) -> int:
         """Vectors an iteration of a nest: of its first fold's own, else those of the program."""
         own, fold = self.plan.schedule.folds, sinks[0].fold
         place = self._folds.index(fold.tensor) if fold is not None and fold.tensor in self._folds else len(own)
         return own[place] if place < len(own) else self.plan.schedule.unroll
 
-    def _point(self, sinks: Sequence[Sink], frame: Frame) -> dict[Fold, Value]:
+    def _point(self, sinks: Sequence[Store], frame: Frame) -> dict[Fold, Value]:
         here = frame.inner()
         self._outside(sinks, set(), here, [])
         for sink in sinks:
             self._store(sink, here, here.variables)
         return {}
 
-    def _cells(self, sinks: Sequence[Sink]) -> dict[Fold, list[Cell]]:
+    def _cells(self, sinks: Sequence[Store]) -> dict[Fold, list[Cell]]:
         lanes = {sink.fold: self.lanes for sink in sinks if sink.fold}
         return {
             fold: [self._accumulator(fold, self.lanes) for _ in range(self._unroll(sinks))]
@@ -167,7 +169,7 @@ class _Emitter(Values):
     def _accumulator(self, fold: Fold, lanes: int) -> Cell:
         return self.machine.cell(fold.dtype, lanes, self.machine.neutral(fold.how, fold.dtype))
 
-    def _results(self, sinks: Sequence[Sink], cells: Mapping[Fold, list[Cell]]) -> dict[Fold, Value]:
+    def _results(self, sinks: Sequence[Store], cells: Mapping[Fold, list[Cell]]) -> dict[Fold, Value]:
         found = {}
         for fold, accumulators in cells.items():
             left = [cell.get() for cell in accumulators]
@@ -181,7 +183,7 @@ class _Emitter(Values):
 
     # What is computed outside of the loops that do not concern it
 
-    def _outside(self, sinks: Sequence[Sink], inside: set[str], here: Frame, keeps: Sequence[Keep]) -> None:
+    def _outside(self, sinks: Sequence[Store], inside: set[str], here: Frame, keeps: Sequence[CachedRow]) -> None:
         """Folds that need none of the loops inside; then what else is worth computing once."""
         while True:
             waiting = self._waiting([sink.value for sink in sinks], inside, here)
@@ -189,9 +191,9 @@ class _Emitter(Values):
             if not ready:
                 break
             group = [fold for fold in ready if extents_of(fold) == extents_of(ready[0])]
-            merged = [Sink(fold.axes, self._value(fold, here), fold=fold) for fold in group]
+            merged = [Store(fold.axes, self._value(fold, here), fold=fold) for fold in group]
             first = [keep for keep in keeps if any(fold in self.plan.first for fold in group)]
-            merged += [Sink(keep.axes, keep.value, indices=keep.indices) for keep in first]
+            merged += [Store(keep.axes, keep.value, indices=keep.indices) for keep in first]
             keeps = [keep for keep in keeps if keep not in first]
             here.folds.update(self._nest(self._united(merged), here))
             here.known.clear()
@@ -199,7 +201,7 @@ class _Emitter(Values):
             for sink in sinks:
                 self._hoist(sink.value, inside, here)
 
-    def _united(self, sinks: list[Sink]) -> list[Sink]:
+    def _united(self, sinks: list[Store]) -> list[Store]:
         """The same sinks over the first one's variables, so that what they share is one expression, computed once."""
         key = tuple((id(sink.value), sink.fold) for sink in sinks)
         if key not in self._unions:
@@ -238,7 +240,7 @@ class _Emitter(Values):
     # The innermost loop
 
     def _lanes(
-        self, sinks: Sequence[Sink], cells: Mapping[Fold, list[Cell]], heres: Sequence[Frame], extent: Extent
+        self, sinks: Sequence[Store], cells: Mapping[Fold, list[Cell]], heres: Sequence[Frame], extent: Extent
     ) -> None:
         """Vectors along the last axis, for several rows at once where nothing is folded into one row's cells."""
         along = frozenset(sink.axes[-1][0].name for sink in sinks)
@@ -312,7 +314,7 @@ class _Emitter(Values):
         ]
         return machine.together(first, found, pitch, limit)
 
-    def _ahead(self, sinks: Sequence[Sink], heres: Sequence[Frame], extent: Extent) -> None:
+    def _ahead(self, sinks: Sequence[Store], heres: Sequence[Frame], extent: Extent) -> None:
         """Loads of the first iteration, before anything is folded that it needs: they wait for memory once."""
         if extent == 1:
             return
@@ -327,7 +329,7 @@ class _Emitter(Values):
         ]
         self._load(sinks, frames)
 
-    def _load(self, sinks: Sequence[Sink], frames: Sequence[Frame]) -> None:
+    def _load(self, sinks: Sequence[Store], frames: Sequence[Frame]) -> None:
         """What an iteration loads, before it computes: loads wait for memory together."""
         for frame in frames:
             for sink in sinks:
@@ -335,7 +337,7 @@ class _Emitter(Values):
                     if isinstance(part, Load) and free_variables(part) & frame.along:
                         self.evaluate(part, frame)
 
-    def _sunk(self, sink: Sink, cells: Mapping[Fold, list[Cell]], place: int, frame: Frame, width: int) -> None:
+    def _sunk(self, sink: Store, cells: Mapping[Fold, list[Cell]], place: int, frame: Frame, width: int) -> None:
         if sink.fold is None:
             self._store(sink, frame, frame.variables)
             return
@@ -354,7 +356,7 @@ class _Emitter(Values):
         spread = self.machine.apply("select", [first, value, neutral], fold.dtype, self.lanes)
         cell.set(self.machine.join(self.how(fold), cell.get(), spread, fold.dtype, self.lanes))
 
-    def _inside(self, sinks: Sequence[Sink], frames: Sequence[Frame]) -> None:
+    def _inside(self, sinks: Sequence[Store], frames: Sequence[Frame]) -> None:
         """Folds that depend on the lanes, for all vectors of an iteration at once: each lane folds its own."""
         while True:
             waiting = self._waiting([sink.value for sink in sinks], set(), frames[0])
@@ -368,7 +370,7 @@ class _Emitter(Values):
                     key = tuple(id(frame.variables[name]) for name in sorted(free_variables(fold)))
                     if key not in rows:
                         alike = replace(frame, lanes=1, along=frozenset(), mask=None, known={}, folds=dict(frame.folds))
-                        rows[key] = self._nest([Sink(fold.axes, fold.value, fold=fold)], alike)
+                        rows[key] = self._nest([Store(fold.axes, fold.value, fold=fold)], alike)
                     frame.folds.update(rows[key])
                     frame.known.clear()
                 continue
@@ -382,7 +384,7 @@ class _Emitter(Values):
     def _own(self, fold: Fold, cells: Sequence[Cell], place: int, inner: Sequence[Frame]) -> None:
         """A fold that depends on the lanes, from one of its axes on: a cell for each frame."""
         if place == len(fold.axes):
-            self._inside([Sink((), fold.value)], inner)
+            self._inside([Store((), fold.value)], inner)
             for cell, frame in zip(cells, inner, strict=True):
                 value = self.evaluate(fold.value, frame)
                 cell.set(self.machine.join(self.how(fold), cell.get(), value, fold.dtype, frame.lanes))
@@ -393,7 +395,7 @@ class _Emitter(Values):
             lambda i: self._own(fold, cells, place + 1, [frame.inner(**{variable.name: i}) for frame in inner]),
         )
 
-    def _store(self, sink: Sink, frame: Frame, variables: Mapping[str, Value]) -> None:
+    def _store(self, sink: Store, frame: Frame, variables: Mapping[str, Value]) -> None:
         value = self.evaluate(sink.value, frame)
         indices = [self.scalar(one, frame) for one in sink.indices]
         steps = [frame.pitch * int(isinstance(one, Variable) and one.name in frame.along) for one in sink.indices]

@@ -10,12 +10,12 @@ from typing import Any
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Fold, Load, Size, Variable, parts
-from haotuner.generate.multi_output import gathered, part_of
+from haotuner.generate.multi_output import output_groups, part_of
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.graph.extents import dimensions, is_symbolic, renamed
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.group import dims_of, learned
-from haotuner.graph.serialize import extents_in, text_of, written
+from haotuner.graph.serialize import extents_in, text_of, to_document
 from haotuner.graph.types import FLOATS, TensorType
 from haotuner.ops.groups import PREFIX
 from haotuner.ops.kind import OpKind
@@ -38,7 +38,7 @@ def kinds_of(graph: Graph, stem: str, serves: Callable[[OpKind], bool] | None = 
     alone = tuple(_learned(graph, stem, (output,), {}) for output in graph.outputs)
     if serves is None or len(graph.outputs) == 1 or len(set(graph.outputs)) < len(graph.outputs):
         return alone
-    joints = gathered(graph, lambda one: _check(plainly_named(one), f"{PREFIX}:{stem}"))
+    joints = output_groups(graph, lambda one: _check(plainly_named(one), f"{PREFIX}:{stem}"))
     found: dict[int, OpKind] = {}  # by the first output's place in the file
     for joint in joints:
         places = [graph.outputs.index(one) for one in joint.outputs]
@@ -53,7 +53,7 @@ def _learned(graph: Graph, stem: str, outputs: tuple[str, ...], more: Mapping[st
     whole = len(outputs) == len(graph.outputs)
     name = _word(stem if whole else f"{stem}_{own.outputs[0]}", LONGEST_NAME)
     spatial = sorted(frozenset.intersection(*(spatial_axes(part_of(own, (one,))) for one in own.outputs)))
-    return learned(text_of({"name": name, "graph": written(own), "spatial": spatial, **more}))
+    return learned(text_of({"name": name, "graph": to_document(own), "spatial": spatial, **more}))
 
 
 def plainly_named(graph: Graph) -> Graph:

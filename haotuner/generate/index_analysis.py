@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 
 from haotuner.generate.expressions import Expression, Fold, Load, Variable, children, free_variables, has_folds, parts, slope
-from haotuner.generate.schedule import Keep
+from haotuner.generate.schedule import CachedRow
 from haotuner.graph.extents import Extent
 
 
@@ -20,7 +20,7 @@ def extents_of(fold: Fold) -> tuple[Extent, ...]:
     return tuple(extent for _, extent in fold.axes)
 
 
-def is_ready(keep: Keep, inside: set[str]) -> bool:
+def is_ready(keep: CachedRow, inside: set[str]) -> bool:
     """Whether only the keep's own axes are missing."""
     own = {variable.name for variable, _ in keep.axes}
     return not (free_variables(keep.value) - own) & inside

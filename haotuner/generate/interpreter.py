@@ -31,7 +31,7 @@ class Cell:
 
 
 @dataclass(slots=True)
-class Counted:
+class Interpreter:
     """Arrays of the tensors in memory, and the bytes moved so far, by tensor. An element outside is an IndexError."""
 
     arrays: Mapping[str, Any]
@@ -179,13 +179,13 @@ def _wide(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim > 0
 
 
-def run(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> tuple[Any, Counted]:
+def run(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> tuple[Any, Interpreter]:
     """The output of a plan's program for these inputs, and the machine that counted; ``over``: inputs that it lies on."""
     outs, machine = run_all(plan, inputs, over)
     return outs[plan.output], machine
 
 
-def run_all(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> tuple[dict[str, Any], Counted]:
+def run_all(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> tuple[dict[str, Any], Interpreter]:
     """The same with every output by its name; ``over``: of the program's own."""
     graph = plan.graph
     sizes, outs = graph.sizes(inputs), dict[str, Any]()
@@ -198,6 +198,6 @@ def run_all(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) 
     for name in over:
         out[...] = arrays[name]
         arrays[name] = out
-    machine = Counted({**arrays, **outs}, sizes)
+    machine = Interpreter({**arrays, **outs}, sizes)
     emit(plan, machine)
     return outs, machine

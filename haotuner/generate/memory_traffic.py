@@ -44,10 +44,10 @@ class Level:
 
 def moved_bytes(top: Loop, level: Level) -> int:
     """Bytes brought into the level and written back from it, by the whole program."""
-    return Moved(top).bytes(level)
+    return MemoryTraffic(top).bytes(level)
 
 
-class Moved:
+class MemoryTraffic:
     """Counts what one program moves, at any number of levels: sets of places are made once.
 
     Up to ``every`` iterations of loops are looked at one by one: that is exact; of more the middle one stands for all, which

@@ -19,7 +19,7 @@ Divisor: TypeAlias = Callable[[Extent], Expression]
 
 
 @dataclass(slots=True)
-class Digits:
+class MixedRadix:
     """Regroups digits; remembers what its sums are made of, so that a reshape and the one back undo each other."""
 
     _made_of: dict[Expression, tuple[Digit, ...]] = field(default_factory=dict)

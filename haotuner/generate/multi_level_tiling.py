@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from haotuner.generate.builder import Cell, Machine, Value
+from haotuner.generate.builder import Builder, Cell, Value
 from haotuner.generate.expressions import INDEX, Apply, Expression, Fold, Load, children, dtype_of, free_variables
 from haotuner.generate.index_analysis import maskable, offsets
-from haotuner.generate.register_transpose import emit_turned
+from haotuner.generate.register_transpose import emit_register_transpose
 from haotuner.generate.schedule import Plan, tiled_fold
 from haotuner.generate.values import Frame, Values
 
@@ -34,16 +34,16 @@ class _Part:
     last: bool
 
 
-def emit_tiled(plan: Plan, machine: Machine) -> None:
+def emit_multi_level_tiling(plan: Plan, machine: Builder) -> None:
     """Say the program of a plan with tiles to a machine: of a fold, or of squares (``register_transpose.py``)."""
     if plan.turns:
-        emit_turned(plan, machine)
+        emit_register_transpose(plan, machine)
     else:
         _Tiled(plan, machine).run()
 
 
 class _Tiled(Values):
-    def __init__(self, plan: Plan, machine: Machine) -> None:
+    def __init__(self, plan: Plan, machine: Builder) -> None:
         super().__init__(machine)
         self.plan, self.fold = plan, tiled_fold(plan)
         schedule = plan.schedule

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from haotuner.errors import UsageError
 from haotuner.generate.expressions import Fold, free_variables, parts
-from haotuner.generate.online_softmax import online
+from haotuner.generate.online_softmax import match_online_softmax
 from haotuner.generate.rfactor import joined
 from haotuner.generate.schedule import Schedule, levels_of_folds, planned, tileable
 from haotuner.generate.sketch import sketches
@@ -18,7 +18,7 @@ from haotuner.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
+class OutputGroup:
     """Outputs of one program, the one whose points the loops are first; ``apart``: why one has a program of its own."""
 
     outputs: tuple[str, ...]
@@ -47,7 +47,7 @@ def part_of(graph: Graph, outputs: tuple[str, ...]) -> Graph:
     )
 
 
-def gathered(graph: Graph, fits: Callable[[Graph], None]) -> tuple[Joint, ...]:
+def output_groups(graph: Graph, fits: Callable[[Graph], None]) -> tuple[OutputGroup, ...]:
     """All outputs; ``fits`` raises UsageError for what has no room."""
     left = sorted(dict.fromkeys(graph.outputs), key=lambda one: -_width(graph, one))
     found, why = [], dict[str, str]()
@@ -63,7 +63,7 @@ def gathered(graph: Graph, fits: Callable[[Graph], None]) -> tuple[Joint, ...]:
             own = (*own, other)
             left.remove(other)
         found.append(own)
-    return tuple(Joint(own, why.get(own[0], "") if len(own) == 1 else "") for own in found)
+    return tuple(OutputGroup(own, why.get(own[0], "") if len(own) == 1 else "") for own in found)
 
 
 def _width(graph: Graph, output: str) -> int:
@@ -77,7 +77,7 @@ def _joinable(graph: Graph, fits: Callable[[Graph], None]) -> None:
     alone = {one: part_of(graph, (one,)) for one in graph.outputs}
     for one, own in alone.items():
         last = graph.types[one].rank - 1
-        if online(own) is not None or any(sketch.tiled for sketch in sketches(own)) and tileable(own, last):
+        if match_online_softmax(own) is not None or any(sketch.tiled for sketch in sketches(own)) and tileable(own, last):
             raise UsageError(f"{one} has tiles of its own, whose operands are used again")
     plan = planned(graph, Schedule(lane_axis=graph.types[first].rank - 1, lanes=2, unroll=1))
     folds = {part for value in plan.values() for part in parts(value) if isinstance(part, Fold)}

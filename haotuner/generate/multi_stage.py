@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from haotuner.generate.builder import Machine, Value
+from haotuner.generate.builder import Builder, Value
 from haotuner.generate.expressions import INDEX, Expression, Fold, Variable
 from haotuner.generate.index_analysis import offsets
 from haotuner.generate.online_softmax_parts import record
 from haotuner.generate.online_softmax_schedule import OnlinePlan
 from haotuner.generate.schedule import Plan, levels_of_folds, shareable
 from haotuner.generate.split_reduction import PARTIAL
-from haotuner.generate.stores import Sink, sinks_of
+from haotuner.generate.stores import Store, stores_of
 from haotuner.generate.values import Frame, Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
+class StagePlan:
     """What runs a program in stages must know of it."""
 
     along: str  # the dimension that is cut
@@ -32,24 +32,24 @@ class Stages:
     row: int = 0  # elements of the output that are a row; 0: those along the dimension
 
     @staticmethod
-    def of(plan: Plan | OnlinePlan) -> Stages | None:
+    def of(plan: Plan | OnlinePlan) -> StagePlan | None:
         """Those of a plan; None of one that has no parts, or whose parts are joined by who runs them."""
         if isinstance(plan, OnlinePlan):
-            return Stages._of_keys(plan) if plan.schedule.parts > 1 else None
+            return StagePlan._of_keys(plan) if plan.schedule.parts > 1 else None
         levels = levels_of_folds(plan) if plan.schedule.parts > 1 else ()
         if not levels or shareable(plan.graph, plan.schedule.lane_axis):
             return None
         along = str(plan.loops[-1][1])
-        return Stages(along=along, calls=len(levels) + 1, left=sum(map(len, levels)), parts=plan.schedule.parts)
+        return StagePlan(along=along, calls=len(levels) + 1, left=sum(map(len, levels)), parts=plan.schedule.parts)
 
     @staticmethod
-    def _of_keys(plan: OnlinePlan) -> Stages:
+    def _of_keys(plan: OnlinePlan) -> StagePlan:
         columns = plan.sums.column[1]
         assert isinstance(columns, int), "the rule asks for known extents"
-        return Stages(along=str(plan.sums.key[1]), calls=2, left=record(plan), parts=plan.schedule.parts, row=columns)
+        return StagePlan(along=str(plan.sums.key[1]), calls=2, left=record(plan), parts=plan.schedule.parts, row=columns)
 
 
-def emit_stages(plan: Plan, machine: Machine) -> None:
+def emit_multi_stage(plan: Plan, machine: Builder) -> None:
     """Say all stages and their parts to a machine that knows all sizes."""
     levels, count = levels_of_folds(plan), plan.schedule.parts
     rows = prod(int(machine.size(extent)) for _, extent in plan.loops[:-1])
@@ -60,17 +60,17 @@ def emit_stages(plan: Plan, machine: Machine) -> None:
             emit_stage(plan, machine, stage, machine.number(place, INDEX), parts)
 
 
-def emit_stage(plan: Plan, machine: Machine, stage: int, part: Value, parts: Value) -> None:
+def emit_stage(plan: Plan, machine: Builder, stage: int, part: Value, parts: Value) -> None:
     """Say a part of one stage: the last one writes the output, each before folds a level."""
     _Stage(plan, machine, stage, part, parts).run()
 
 
 class _Stage(Values):
-    def __init__(self, plan: Plan, machine: Machine, stage: int, part: Value, parts: Value) -> None:
+    def __init__(self, plan: Plan, machine: Builder, stage: int, part: Value, parts: Value) -> None:
         super().__init__(machine, plan.graph)
         self.plan, self.stage, self.part, self.parts = plan, stage, part, parts
         self.levels = levels_of_folds(plan)
-        self.points, self.rows = sinks_of(plan)
+        self.points, self.rows = stores_of(plan)
         self.folds = [fold for level in self.levels for fold in level]
         self.lanes, self.unroll = plan.schedule.lanes, plan.schedule.unroll
 
@@ -158,7 +158,7 @@ class _Stage(Values):
         for sink in self.points:
             self._store(sink, here)
 
-    def _store(self, sink: Sink, here: Frame) -> None:
+    def _store(self, sink: Store, here: Frame) -> None:
         value = self.evaluate(sink.value, here)
         indices = [self.scalar(one, here) for one in sink.indices]
         steps = [int(isinstance(one, Variable) and one.name in here.along) for one in sink.indices]

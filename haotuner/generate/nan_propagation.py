@@ -14,12 +14,12 @@ from haotuner.graph.graph import Graph, Node
 STRICT = ("add", "sub", "mul", "div", "reciprocal", "exp", "log", "neg", "abs", "sqrt", "rsqrt", "tanh", "erf", "sigmoid")
 
 
-def noticed(graph: Graph) -> frozenset[str]:
+def nan_propagating_maxima(graph: Graph) -> frozenset[str]:
     """Tensors that are such maxima."""
-    return frozenset(node.output for node in graph.nodes if _folds(node, ("max",)) and _is_noticed(graph, node))
+    return frozenset(node.output for node in graph.nodes if _folds(node, ("max",)) and _propagates_nan(graph, node))
 
 
-def _is_noticed(graph: Graph, most: Node) -> bool:
+def _propagates_nan(graph: Graph, most: Node) -> bool:
     """Whether all that reads a maximum stays in its row, and outputs among it are NaN where the row has one."""
     axes = most.attributes["axes"]
     reading, spoiled = {most.output}, {most.inputs[0]}  # by the maximum; by a NaN of the same element

@@ -35,7 +35,7 @@ Axis: TypeAlias = tuple[Variable, Extent]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Online:
+class OnlineSoftmax:
     """A graph whose output is made of online sums, by the roles that its axes have.
 
     ``score`` is x at (outer, row, key); ``product`` the sum in it, of ``left`` (row, depth) times ``right`` (key, depth).
@@ -63,14 +63,14 @@ class Online:
     seen: Expression
 
 
-def online(graph: Graph) -> Online | None:
+def match_online_softmax(graph: Graph) -> OnlineSoftmax | None:
     """The graph by its online sums; None where it has none, or none with products on both sides."""
     if len(graph.outputs) != 1:
         return None
     for node in graph.nodes:
         if node.primitive == "reduce" and node.attributes["how"] == "max" and len(node.attributes["axes"]) == 1:
             try:
-                found = _Rule(graph, node).found()
+                found = _Matcher(graph, node).found()
             except UsageError:  # a primitive that no program is made of
                 continue
             if found is not None:
@@ -78,7 +78,7 @@ def online(graph: Graph) -> Online | None:
     return None
 
 
-class _Rule:
+class _Matcher:
     """One maximum, and the sums that read it."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
@@ -92,7 +92,7 @@ class _Rule:
         self.known: dict[Fold, Expression] = {}
         self.score: Expression | None = None
 
-    def found(self) -> Online | None:
+    def found(self) -> OnlineSoftmax | None:
         graph = self.graph
         out = graph.outputs[0]
         axes = tuple((self.accesses.variable("i"), extent) for extent in graph.types[out].shape)
@@ -108,7 +108,7 @@ class _Rule:
 
     def _with_roles(
         self, axes: tuple[Axis, ...], value: Expression, total: Fold, weighted: Fold, weight: Expression
-    ) -> Online | None:
+    ) -> OnlineSoftmax | None:
         score, (key, _) = self.score, self.key
         assert score is not None
         inner = [part for part in parts(score) if isinstance(part, Fold)]
@@ -133,7 +133,7 @@ class _Rule:
         if any(isinstance(part, Fold) for part in parts(weight)):
             return None
         last, seen = _bounded(score, key.name, row[0].name)
-        return Online(
+        return OnlineSoftmax(
             graph=self.graph, maximum=self.node.output, outer=tuple(one for one in axes[:-1] if one is not row), row=row,
             key=self.key, depth=depth, column=column, score=score, product=product, left=left, right=right, weight=weight,
             total=total, weighted=weighted, value=value, indices=tuple(variable for variable, _ in axes), last=last,

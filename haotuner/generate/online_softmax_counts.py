@@ -13,7 +13,7 @@ from math import prod
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.expressions import Load, free_variables, parts
 from haotuner.generate.online_softmax_schedule import OnlinePlan
-from haotuner.generate.op_counter import register_bytes, tally
+from haotuner.generate.op_counter import count_ops, register_bytes
 from haotuner.graph.extents import evaluate
 from haotuner.graph.types import numpy_dtype
 
@@ -28,7 +28,7 @@ def of_one_point(plan: OnlinePlan, sizes: Mapping[str, int]) -> dict[str, int]:
 
 def counted(plan: OnlinePlan, sizes: Mapping[str, int], vector: int) -> tuple[float, int]:
     """Cycles, and bytes between registers and memory, of a program at these sizes; ``vector``: bytes of a vector."""
-    top = tally(plan, sizes)
+    top = count_ops(plan, sizes)
     loaded, stored = register_bytes(top)
     return cycles(top, Core(vector)), sum(loaded.values()) + sum(stored.values())
 

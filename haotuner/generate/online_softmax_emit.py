@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from haotuner.generate.builder import Machine
+from haotuner.generate.builder import Builder
 from haotuner.generate.online_softmax_depth import DepthLanes
 from haotuner.generate.online_softmax_parts import emit_parts
 from haotuner.generate.online_softmax_rows import RowLanes
 from haotuner.generate.online_softmax_schedule import ROWS, OnlinePlan
 
 
-def emit_online(plan: OnlinePlan, machine: Machine) -> None:
+def emit_online(plan: OnlinePlan, machine: Builder) -> None:
     """Say the program of a plan to a machine."""
     if plan.schedule.parts > 1:
         emit_parts(plan, machine)

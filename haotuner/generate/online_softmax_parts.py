@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from haotuner.generate.builder import Machine, Value
+from haotuner.generate.builder import Builder, Value
 from haotuner.generate.online_softmax_depth import DepthLanes
 from haotuner.generate.online_softmax_schedule import OnlinePlan, padded
 from haotuner.generate.online_softmax_tiles import FP32, Part
@@ -23,7 +23,7 @@ def record(plan: OnlinePlan) -> int:
     return padded(columns, plan.schedule.lanes) + 2
 
 
-def emit_parts(plan: OnlinePlan, machine: Machine) -> None:
+def emit_parts(plan: OnlinePlan, machine: Builder) -> None:
     """Say all parts and their join to a machine that knows all sizes."""
     count, one = plan.schedule.parts, machine.number(1, "int64")
     rows = prod(int(machine.size(extent)) for _, extent in (*plan.sums.outer, plan.sums.row))
@@ -34,12 +34,12 @@ def emit_parts(plan: OnlinePlan, machine: Machine) -> None:
     emit_join(plan, machine, whole)
 
 
-def emit_part(plan: OnlinePlan, machine: Machine, part: Part) -> None:
+def emit_part(plan: OnlinePlan, machine: Builder, part: Part) -> None:
     """Say one part."""
     DepthLanes(plan, machine, part).run()
 
 
-def emit_join(plan: OnlinePlan, machine: Machine, parts: Value) -> None:
+def emit_join(plan: OnlinePlan, machine: Builder, parts: Value) -> None:
     """Say how so many parts are joined, in their order."""
     _Join(plan, machine, Part(machine.number(0, "int64"), parts, parts, parts)).run()
 

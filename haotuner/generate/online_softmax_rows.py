@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from haotuner.generate.builder import Cell, Machine, Value
+from haotuner.generate.builder import Builder, Cell, Value
 from haotuner.generate.expressions import INDEX, Expression, Load, Variable, free_variables
 from haotuner.generate.online_softmax_tiles import FP32, SCALES, SCORES, Tiles
 from haotuner.generate.values import Frame, Values
@@ -118,7 +118,7 @@ class RowLanes(Tiles):
 class _Spread(Values):
     """Values where one variable is a vector of indices as it stands."""
 
-    def __init__(self, machine: Machine, name: str) -> None:
+    def __init__(self, machine: Builder, name: str) -> None:
         super().__init__(machine)
         self.name = name
 

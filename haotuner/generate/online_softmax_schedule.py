@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from haotuner.errors import UsageError
-from haotuner.generate.online_softmax import Online
+from haotuner.generate.online_softmax import OnlineSoftmax
 from haotuner.graph.graph import Graph
 
 ROWS, DEPTH = "rows", "depth"  # what runs along the lanes while scores are summed
@@ -74,7 +74,7 @@ class OnlineSchedule:
 class OnlinePlan:
     """Online sums and a schedule."""
 
-    sums: Online
+    sums: OnlineSoftmax
     schedule: OnlineSchedule
 
     @property
@@ -124,7 +124,7 @@ def shared_bytes(plan: OnlinePlan) -> int:
     return 2 * (s.rows * max(pitch, other) + s.stages * s.keys * (pitch + other)) + meetings
 
 
-def online_plan(sums: Online, schedule: OnlineSchedule) -> OnlinePlan:
+def online_plan(sums: OnlineSoftmax, schedule: OnlineSchedule) -> OnlinePlan:
     """The plan of a schedule. UsageError where its parts do not fit each other, or not a thread's stack."""
     plan = OnlinePlan(sums=sums, schedule=schedule)
     for extent in (sums.depth[1], sums.column[1]):
@@ -165,14 +165,14 @@ def _check_pieces(plan: OnlinePlan) -> None:
             raise UsageError(f"tensor units read {PIECE // 2} elements at once; {extent} is no multiple of it")
 
 
-def told_online(plan: OnlinePlan) -> dict[str, str]:
+def describe_online_softmax(plan: OnlinePlan) -> dict[str, str]:
     """A plan's decisions in words, by their kind."""
     schedule, sums = plan.schedule, plan.sums
     row, key, depth = str(sums.row[1]), str(sums.key[1]), str(sums.depth[1])
     outer = " x ".join([*(str(extent) for _, extent in sums.outer), row])
     skips = f"; tiles of {key} beyond the last one that a row sees are skipped" if sums.last is not None else ""
     if schedule.along in ON_UNITS:
-        return _told_tensor(plan, row, key, outer, skips)
+        return _describe_tensor(plan, row, key, outer, skips)
     lanes = f"{row}" if schedule.along == ROWS else f"{depth} of the first product, {key} of the exponentials"
     rows = f"{schedule.rows} vectors of {row}" if schedule.along == ROWS else f"{schedule.rows} of {row}"
     turned = "their operand, turned, " if schedule.along == ROWS else ""
@@ -187,7 +187,7 @@ def told_online(plan: OnlinePlan) -> dict[str, str]:
     }
 
 
-def _told_tensor(plan: OnlinePlan, row: str, key: str, outer: str, skips: str) -> dict[str, str]:
+def _describe_tensor(plan: OnlinePlan, row: str, key: str, outer: str, skips: str) -> dict[str, str]:
     s = plan.schedule
     parts = f"; blocks share {key} in {s.parts} parts, joined by their maxima" if s.parts > 1 else ""
     four = f", four multiply {GROUP_ROWS} rows together" if s.along in TOGETHER else ""
@@ -203,7 +203,7 @@ def _told_tensor(plan: OnlinePlan, row: str, key: str, outer: str, skips: str) -
     }
 
 
-def in_parts(sums: Online, among: Iterable[OnlineSchedule], parts: int) -> list[OnlineSchedule]:
+def in_parts(sums: OnlineSoftmax, among: Iterable[OnlineSchedule], parts: int) -> list[OnlineSchedule]:
     """Those of some schedules whose keys may be cut, so cut."""
     found = []
     for one in among:
@@ -214,7 +214,7 @@ def in_parts(sums: Online, among: Iterable[OnlineSchedule], parts: int) -> list[
     return found
 
 
-def schedules(sums: Online, lanes: int) -> Iterator[OnlineSchedule]:
+def schedules(sums: OnlineSoftmax, lanes: int) -> Iterator[OnlineSchedule]:
     """Every schedule of the space that has a plan, in a fixed order."""
     wide = lanes >= 16  # twice as many registers come with such vectors
     blocks = {1: (8, 12) if wide else (6, 8), 2: (8, 12) if wide else (4, 6), 3: (6, 8) if wide else (3, 4)}

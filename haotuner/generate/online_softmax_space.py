@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from haotuner.generate.online_softmax import Online
+from haotuner.generate.online_softmax import OnlineSoftmax
 from haotuner.generate.online_softmax_schedule import ALONG, OnlineSchedule, in_parts, schedules
 from haotuner.generate.space import SLICES, STRUCTURE, Hole, Point, Space
 
@@ -16,7 +16,7 @@ from haotuner.generate.space import SLICES, STRUCTURE, Hole, Point, Space
 class OnlineSpace(Space):
     """All schedules of some online sums for vectors of so many lanes. A point without a plan is no point."""
 
-    sums: Online
+    sums: OnlineSoftmax
 
     @cached_property
     def _every(self) -> frozenset[OnlineSchedule]:

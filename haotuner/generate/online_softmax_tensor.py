@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from haotuner.errors import UsageError
 from haotuner.generate.expressions import Apply, Expression, Load, Number, Size, Variable, free_variables
-from haotuner.generate.online_softmax import Online
+from haotuner.generate.online_softmax import OnlineSoftmax
 from haotuner.generate.online_softmax_schedule import (
     FED,
     FED_ROWS,
@@ -65,7 +65,7 @@ def rows_of(e: Expression, row: str, column: str) -> Rows:
     raise UsageError("tensor units read operands that lie in memory row by row")
 
 
-def check(sums: Online) -> None:
+def check(sums: OnlineSoftmax) -> None:
     """UsageError unless the graph has the form."""
     row, key, depth, column = (axis[0].name for axis in (sums.row, sums.key, sums.depth, sums.column))
     rows_of(sums.left, row, depth)
@@ -79,7 +79,7 @@ def check(sums: Online) -> None:
         raise UsageError("tensor units write rows whose columns are neighbours")
 
 
-def factor(sums: Online) -> float | None:
+def factor(sums: OnlineSoftmax) -> float | None:
     """What scores are, times their products; None where they are more than that."""
     seen = sums.seen
     if seen is sums.product:
@@ -112,7 +112,7 @@ def resident(plan: OnlinePlan) -> int:
     return max(1, min(REGISTERS_HELD // (threads * registers(plan)), SHARED_HELD // plan.scratch_bytes))
 
 
-def tensor_schedules(sums: Online) -> Iterator[OnlineSchedule]:
+def tensor_schedules(sums: OnlineSoftmax) -> Iterator[OnlineSchedule]:
     """Every schedule on tensor units that has a plan, in a fixed order; none where the graph has not the form."""
     try:
         check(sums)
@@ -133,7 +133,7 @@ def tensor_schedules(sums: Online) -> Iterator[OnlineSchedule]:
             yield schedule
 
 
-def wide_schedules(sums: Online) -> Iterator[OnlineSchedule]:
+def wide_schedules(sums: OnlineSoftmax) -> Iterator[OnlineSchedule]:
     """Those of four warps that multiply together; none where the graph has not the form."""
     try:
         check(sums)
@@ -150,7 +150,7 @@ def wide_schedules(sums: Online) -> Iterator[OnlineSchedule]:
             yield schedule
 
 
-def tiles_seen(sums: Online, schedule: OnlineSchedule, sizes: Mapping[str, int]) -> NDArray[np.int64]:
+def tiles_seen(sums: OnlineSoftmax, schedule: OnlineSchedule, sizes: Mapping[str, int]) -> NDArray[np.int64]:
     """Tiles of keys that each tile of rows looks at."""
     rows, keys = (evaluate(extent, sizes) for extent in (sums.row[1], sums.key[1]))
     last = np.minimum(np.arange(schedule.rows, rows + schedule.rows, schedule.rows, dtype=np.int64), rows) - 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from haotuner.generate.builder import Cell, Machine, Value
+from haotuner.generate.builder import Builder, Cell, Value
 from haotuner.generate.expressions import INDEX, Expression
 from haotuner.generate.online_softmax_schedule import ROWS, OnlinePlan, padded
 from haotuner.generate.split_reduction import PARTIAL
@@ -35,7 +35,7 @@ class Part:
 class Tiles(Values, ABC):
     """What programs share, whatever runs along the lanes. A tile's scores lie at ``_score(row, key)`` of scratch memory."""
 
-    def __init__(self, plan: OnlinePlan, machine: Machine, part: Part | None = None) -> None:
+    def __init__(self, plan: OnlinePlan, machine: Builder, part: Part | None = None) -> None:
         super().__init__(machine)
         self.part = part
         self.plan, self.sums, self.schedule = plan, plan.sums, plan.schedule

@@ -76,12 +76,12 @@ class Loop:
 
 
 @dataclass(slots=True)
-class TallyCell:
+class CounterCell:
     """A variable of the program and the depth of the loop that it was made in."""
 
     value: Any
     depth: int
-    tally: Tally
+    tally: OpCounter
     index: bool = False  # whether it is one that was never changed
 
     def get(self) -> Any:
@@ -97,7 +97,7 @@ class TallyCell:
             joined.waited = False
 
 
-class Tally:
+class OpCounter:
     """See the module. ``top`` is the program's body once it was said."""
 
     def __init__(self, sizes: Mapping[str, int], types: Mapping[str, TensorType]) -> None:
@@ -225,9 +225,9 @@ class Tally:
             return UNKNOWN
         return function(*arguments)
 
-    def cell(self, dtype: str, lanes: int, start: Any) -> TallyCell:
+    def cell(self, dtype: str, lanes: int, start: Any) -> CounterCell:
         """A variable."""
-        return TallyCell(start, self.here.depth, self, index=dtype == INDEX)
+        return CounterCell(start, self.here.depth, self, index=dtype == INDEX)
 
     def neutral(self, how: str, dtype: str) -> Any:
         """What changes nothing."""
@@ -253,10 +253,10 @@ def _spread(value: Any) -> Places:
     return found.reshape((1,) * (DEEPEST - found.ndim) + found.shape)
 
 
-def tally(plan: AnyPlan, sizes: Mapping[str, int]) -> Loop:
+def count_ops(plan: AnyPlan, sizes: Mapping[str, int]) -> Loop:
     """What a plan's program does at these sizes of its dimensions."""
     graph = plan.graph
-    machine = Tally(sizes, graph.types)
+    machine = OpCounter(sizes, graph.types)
     emit(plan, machine)
     return machine.top
 

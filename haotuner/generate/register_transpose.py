@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from haotuner.generate.builder import Machine, Value
+from haotuner.generate.builder import Builder, Value
 from haotuner.generate.expressions import INDEX, Variable
 from haotuner.generate.schedule import Plan
-from haotuner.generate.transposed_loads import turn_of
+from haotuner.generate.transposed_loads import transposed_load_of
 from haotuner.generate.values import Frame, Values
 from haotuner.graph.extents import Extent
 
 
-def emit_turned(plan: Plan, machine: Machine) -> None:
+def emit_register_transpose(plan: Plan, machine: Builder) -> None:
     """Say the program of a plan whose squares are turned to a machine."""
     _Turned(plan, machine).run()
 
 
 class _Turned(Values):
-    def __init__(self, plan: Plan, machine: Machine) -> None:
+    def __init__(self, plan: Plan, machine: Builder) -> None:
         super().__init__(machine)
         self.plan, self.lanes = plan, plan.schedule.lanes
         self.high, self.wide, _ = plan.schedule.tiles
-        self.turn = turn_of(plan.loops, plan.value, plan.indices)
+        self.turn = transposed_load_of(plan.loops, plan.value, plan.indices)
 
     def run(self) -> None:
         """All other axes one by one, then squares."""

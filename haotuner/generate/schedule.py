@@ -16,8 +16,8 @@ from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.generate.rfactor import joined
-from haotuner.generate.sibling_outputs import Beside, beside_of
-from haotuner.generate.transposed_loads import turn_of
+from haotuner.generate.sibling_outputs import SiblingOutput, sibling_outputs
+from haotuner.generate.transposed_loads import transposed_load_of
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
 
@@ -70,7 +70,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
+class CachedRow:
     """A tensor that is written to the output's memory while the first folds read it."""
 
     tensor: str
@@ -88,9 +88,9 @@ class Plan:
     loops: tuple[tuple[Variable, Extent], ...]  # the lanes' axis last
     indices: tuple[Expression, ...]  # of the output's element
     value: Expression
-    keeps: tuple[Keep, ...]
+    keeps: tuple[CachedRow, ...]
     first: dict[Fold, Expression]  # folds that run with a keep: their values, computed from what is being kept
-    beside: tuple[Beside, ...] = ()  # other outputs that it writes
+    beside: tuple[SiblingOutput, ...] = ()  # other outputs that it writes
 
     @property
     def output(self) -> str:
@@ -126,7 +126,7 @@ def merged_sizes(plan: Plan, sizes: Mapping[str, int]) -> dict[str, int]:
     return {**dict.fromkeys(outer, 1), last: prod(sizes[name] for name in (*outer, last))}
 
 
-def told(plan: Plan) -> dict[str, str]:
+def describe(plan: Plan) -> dict[str, str]:
     """A plan's decisions in words, by their kind."""
     schedule, graph = plan.schedule, plan.graph
     axes = [str(extent) for extent in graph.types[plan.output].shape]
@@ -224,7 +224,7 @@ def _turned(plan: Plan) -> None:
     square = schedule.lanes > 1 and not schedule.lanes & (schedule.lanes - 1) and min(schedule.tiles[:2]) > 0
     if not plain or not square or schedule.held or schedule.kept or schedule.lane_axis < 0:
         raise UsageError(f"squares of {plan.output} are of one masked vector a row, a power of two of lanes, and no terms")
-    turn_of(plan.loops, plan.value, plan.indices)  # refuses what is not worth turning
+    transposed_load_of(plan.loops, plan.value, plan.indices)  # refuses what is not worth turning
 
 
 def turnable(graph: Graph, lane_axis: int) -> bool:
@@ -276,12 +276,12 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
         else (accesses.variable("i"), 1)
     )
     loops = (*loops, lanes)
-    keeps: tuple[Keep, ...] = ()
+    keeps: tuple[CachedRow, ...] = ()
     first: dict[Fold, Expression] = {}
     if schedule.kept:
-        keep, first = _kept(accesses, schedule, variables, value)
+        keep, first = _cached_rows(accesses, schedule, variables, value)
         keeps = (keep,)
-    beside = beside_of(accesses, schedule.lane_axis, variables)
+    beside = sibling_outputs(accesses, schedule.lane_axis, variables)
     plan = Plan(graph=graph, schedule=schedule, loops=loops, indices=variables, value=value, keeps=keeps, first=first,
                 beside=beside)  # fmt: skip
     if plan.turns:
@@ -293,9 +293,9 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     return plan
 
 
-def _kept(
+def _cached_rows(
     accesses: Accesses, schedule: Schedule, variables: tuple[Variable, ...], value: Expression
-) -> tuple[Keep, dict[Fold, Expression]]:
+) -> tuple[CachedRow, dict[Fold, Expression]]:
     graph, tensor = accesses.graph, schedule.kept[0]
     out, shape = graph.outputs[0], graph.types[tensor].shape
     folds = [part for part in parts(value) if isinstance(part, Fold)]
@@ -316,7 +316,7 @@ def _kept(
             raise refused
     inner = tuple(accesses.variable("k") for _ in range(width))
     indices = (*outer, *inner)
-    keep = Keep(
+    keep = CachedRow(
         tensor=tensor,
         axes=tuple(zip(inner, shape[len(shape) - width :], strict=True)),
         indices=indices,

@@ -18,7 +18,7 @@ from haotuner.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class SiblingOutput:
     """An output beside the first: its element at the first ``axes`` loops of the program."""
 
     tensor: str
@@ -46,7 +46,7 @@ def leading(shape: Sequence[Extent], whole: Sequence[Extent]) -> int | None:
     return shared if shared and len(shape) <= len(whole) and all(extent == 1 for extent in rest) else None
 
 
-def beside_of(accesses: Accesses, lane_axis: int, variables: tuple[Variable, ...]) -> tuple[Beside, ...]:
+def sibling_outputs(accesses: Accesses, lane_axis: int, variables: tuple[Variable, ...]) -> tuple[SiblingOutput, ...]:
     """The other outputs of a graph, in their order. UsageError for one that lies over other points, or across the lanes."""
     graph, found = accesses.graph, []
     whole = graph.types[graph.outputs[0]].shape
@@ -57,5 +57,5 @@ def beside_of(accesses: Accesses, lane_axis: int, variables: tuple[Variable, ...
             why = "lies over other points" if axes is None else "has a row across the lanes"
             raise UsageError(f"{tensor} {why} than {graph.outputs[0]}: a program writes both where rows are the same")
         indices: Indices = (*variables[:axes], *[index(0)] * len(shape[axes:]))
-        found.append(Beside(tensor, axes, indices, accesses.computed(tensor, indices)))
+        found.append(SiblingOutput(tensor, axes, indices, accesses.computed(tensor, indices)))
     return tuple(found)

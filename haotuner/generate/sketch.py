@@ -13,7 +13,7 @@ from haotuner.errors import UsageError
 from haotuner.generate import rfactor
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Fold, Load, free_variables, parts
-from haotuner.generate.online_softmax import online
+from haotuner.generate.online_softmax import match_online_softmax
 from haotuner.generate.schedule import FOLDS, Schedule, keepable, planned
 from haotuner.graph.graph import Graph, Node
 
@@ -106,13 +106,13 @@ def factors(graph: Graph, node: Node, so_far: Sketch) -> bool:
 
 def onlines(graph: Graph, node: Node, so_far: Sketch) -> bool:
     """A sum of products of exponentials of x - max x, x itself a sum of products: both need no more than a tile of x."""
-    found = online(graph) if node.primitive in FOLDS else None
+    found = match_online_softmax(graph) if node.primitive in FOLDS else None
     return found is not None and found.weighted.tensor == node.output
 
 
 def joined(graph: Graph, node: Node, so_far: Sketch) -> bool:
     """The maximum and the sum that an online sum goes with."""
-    found = online(graph) if so_far.nodes("online") else None
+    found = match_online_softmax(graph) if so_far.nodes("online") else None
     return found is not None and node.output in (found.maximum, found.total.tensor)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from haotuner.generate.builder import Machine, Value
+from haotuner.generate.builder import Builder, Value
 from haotuner.generate.expressions import INDEX
 from haotuner.generate.rfactor import joined
 from haotuner.generate.schedule import Plan
@@ -20,7 +20,7 @@ from haotuner.words.limits import PARTIAL_FLOATS
 PARTIAL = "partial"  # the tensor of results of parts, one part after the other
 
 
-def emit_parted(plan: Plan, machine: Machine, whole: Callable[[Machine], None]) -> None:
+def emit_split_reduction(plan: Plan, machine: Builder, whole: Callable[[Builder], None]) -> None:
     """Say ``whole``, the program, for each part of the folded axis, then how results are joined, in the axis's order."""
     axis, how = next(iter(joined(plan.graph).items()))
     shape = [int(machine.size(extent)) for extent in plan.graph.types[plan.output].shape]
@@ -43,7 +43,7 @@ def cuts(extent: int, step: int, parts: int, outputs: int) -> list[tuple[int, in
     return [(tiles * s // slices * step, min(tiles * (s + 1) // slices * step, extent)) for s in range(slices)]
 
 
-def _join(plan: Plan, machine: Machine, how: str, shares: Sequence[float], shape: Sequence[int]) -> None:
+def _join(plan: Plan, machine: Builder, how: str, shares: Sequence[float], shape: Sequence[int]) -> None:
     """Each element of the output from the results of all parts."""
 
     def element(places: Sequence[Value]) -> None:
@@ -62,7 +62,7 @@ def _join(plan: Plan, machine: Machine, how: str, shares: Sequence[float], shape
     element([])
 
 
-def _flat(machine: Machine, places: Sequence[Value], shape: Sequence[int], base: int) -> Value:
+def _flat(machine: Builder, places: Sequence[Value], shape: Sequence[int], base: int) -> Value:
     found = machine.number(0, INDEX)
     for place, extent in zip(places, shape, strict=True):
         found = machine.apply("mul", [found, machine.number(extent, INDEX)], INDEX, 1)
@@ -74,7 +74,7 @@ class _Part:
     """A machine that sees a part of an axis as all of it, and the part's own results as the output."""
 
     def __init__(
-        self, machine: Machine, plan: Plan, axis: str, first: int, length: int, base: int, shape: Sequence[int]
+        self, machine: Builder, plan: Plan, axis: str, first: int, length: int, base: int, shape: Sequence[int]
     ) -> None:
         self._machine, self._plan, self._axis = machine, plan, dimension(axis)
         self._first, self._length, self._base, self._shape = first, length, base, shape

@@ -10,7 +10,7 @@ from haotuner.graph.extents import Extent
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
+class Store:
     """An expression that is folded, or else stored: in ``tensor``, which is the program's output where it has no name."""
 
     axes: tuple[tuple[Variable, Extent], ...]
@@ -20,11 +20,11 @@ class Sink:
     tensor: str = ""
 
 
-def sinks_of(plan: Plan) -> tuple[list[Sink], list[Sink]]:
+def stores_of(plan: Plan) -> tuple[list[Store], list[Store]]:
     """Those at every point of a program's loops, its own output first, and those of outer loops alone."""
-    points, rows = [Sink(plan.loops, plan.value, indices=plan.indices)], list[Sink]()
+    points, rows = [Store(plan.loops, plan.value, indices=plan.indices)], list[Store]()
     for one in plan.beside:
         whole = one.axes == len(plan.indices)
-        found = Sink(plan.loops if whole else plan.loops[: one.axes], one.value, indices=one.indices, tensor=one.tensor)
+        found = Store(plan.loops if whole else plan.loops[: one.axes], one.value, indices=one.indices, tensor=one.tensor)
         (points if whole else rows).append(found)
     return points, rows

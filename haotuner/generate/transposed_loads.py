@@ -16,7 +16,7 @@ Loops = Sequence[tuple[Variable, Extent]]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TransposedLoad:
     """``row``: the loop whose elements lie next to each other in ``loads``; the last loop's do in the output."""
 
     row: tuple[Variable, Extent]
@@ -24,7 +24,7 @@ class Turn:
     loads: tuple[Load, ...]
 
 
-def turn_of(loops: Loops, value: Expression, indices: Sequence[Expression]) -> Turn:
+def transposed_load_of(loops: Loops, value: Expression, indices: Sequence[Expression]) -> TransposedLoad:
     """The turn of a program: over the axis along which most loads have neighbours.
 
     UsageError where it folds, writes other than along its lanes, reads nothing across them, or reads what no vector takes.
@@ -37,7 +37,7 @@ def turn_of(loops: Loops, value: Expression, indices: Sequence[Expression]) -> T
     if not indices or indices[-1] != column[0]:
         raise UsageError(refused + "this one writes across them")
     loads = [one for one in every if isinstance(one, Load) and lanes in free_variables(one) and one.dtype != "bool"]
-    found = [Turn(row, column, tuple(one for one in loads if _across(one, row[0].name, lanes)))
+    found = [TransposedLoad(row, column, tuple(one for one in loads if _across(one, row[0].name, lanes)))
              for row in outer if not same(row[1], 1)]  # fmt: skip
     best = max(found, key=lambda one: len(one.loads), default=None)
     if best is None or not best.loads:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from haotuner.generate.builder import Machine, Value
+from haotuner.generate.builder import Builder, Value
 from haotuner.generate.expressions import Expression, Fold, Load, Number, Size, Variable, free_variables
 from haotuner.generate.index_analysis import step_along
-from haotuner.generate.nan_propagation import noticed
+from haotuner.generate.nan_propagation import nan_propagating_maxima
 from haotuner.graph.graph import Graph
 
 _NOT_YET = object()
@@ -34,9 +34,9 @@ class Frame:
 class Values:
     """Says expressions to a machine."""
 
-    def __init__(self, machine: Machine, graph: Graph | None = None) -> None:
+    def __init__(self, machine: Builder, graph: Graph | None = None) -> None:
         self.machine = machine
-        self._noticed = noticed(graph) if graph is not None else frozenset()
+        self._noticed = nan_propagating_maxima(graph) if graph is not None else frozenset()
 
     def how(self, fold: Fold) -> str:
         """How partial results of a fold are joined."""

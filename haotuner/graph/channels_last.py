@@ -36,7 +36,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class Relayout:
     """A primitive on images with channels last. ``reads``: whether each input is one; ``last``: whether it makes one."""
 
     attributes: Mapping[str, Any]
@@ -127,7 +127,7 @@ def _labels(node: Node) -> tuple[list[str], str]:
     return read.split(","), out
 
 
-def turned(node: Node, graph: Graph, images: Mapping[str, Image]) -> Turned | None:
+def relayout(node: Node, graph: Graph, images: Mapping[str, Image]) -> Relayout | None:
     """The primitive on images with channels last; None where it has to read them as they were."""
     if not node.inputs:
         return None
@@ -146,17 +146,17 @@ def turned(node: Node, graph: Graph, images: Mapping[str, Image]) -> Turned | No
         sides, keeps = set(range(1 + first.channels, first.axes)), node.attributes.get("keepdims", False)
         left = [axis for axis in order if keeps or axis not in axes]
         last = made is not None and tuple(map(sorted(left).index, left)) == made.order(len(left))
-        return Turned(attributes, reads, last) if last or sides <= set(axes) and not keeps else None
+        return Relayout(attributes, reads, last) if last or sides <= set(axes) and not keeps else None
     if node.primitive == "contract":
         (read, *others), out = _labels(node)
         read = "".join(read[axis] for axis in order)
         if made is not None:
             out = "".join(out[axis] for axis in made.order(len(out)))
         attributes["labels"] = f"{','.join([read, *others])}->{out}"
-        return Turned(attributes, reads, made is not None)
+        return Relayout(attributes, reads, made is not None)
     if node.primitive == "transpose":  # of what lies with channels last it may move nothing
         attributes["order"] = tuple(order.index(axis) for axis in node.attributes["order"])
-        return Turned(attributes, reads, last=False)
+        return Relayout(attributes, reads, last=False)
     if made is None or not _alike(node, graph, first, made):
         return None
     if node.primitive == "pad":
@@ -170,7 +170,7 @@ def turned(node: Node, graph: Graph, images: Mapping[str, Image]) -> Turned | No
         attributes["shape"] = tuple(shape[axis] for axis in made.order(len(shape)))
     else:
         return None
-    return Turned(attributes, reads, last=True)
+    return Relayout(attributes, reads, last=True)
 
 
 def _alike(node: Node, graph: Graph, first: Image, made: Image) -> bool:
@@ -181,7 +181,7 @@ def _alike(node: Node, graph: Graph, first: Image, made: Image) -> bool:
     return (rank == after or node.primitive == "window") and first.order(after) == made.order(after)
 
 
-def _element_wise(node: Node, graph: Graph, images: Mapping[str, Image], made: Image | None) -> Turned | None:
+def _element_wise(node: Node, graph: Graph, images: Mapping[str, Image], made: Image | None) -> Relayout | None:
     """What computes an element of elements in the same place; constants are turned as what they meet."""
     if made is None:
         return None
@@ -196,7 +196,7 @@ def _element_wise(node: Node, graph: Graph, images: Mapping[str, Image], made: I
         if not all(reads):
             return None
         attributes["axis"] = made.order(rank).index(axis_of(node.attributes["axis"], rank, "concat"))
-    return Turned(attributes, tuple(reads), last=True)
+    return Relayout(attributes, tuple(reads), last=True)
 
 
 def with_channels_last(value: Any, image: Image, rank: int) -> Any:

@@ -29,7 +29,7 @@ def _within(attributes: Mapping[str, Any], called: Mapping[str, str]) -> Mapping
     return {**attributes, "body": body.renamed(lambda name: called.get(name, name))} if body is not None else attributes
 
 
-def in_singles(graph: Graph) -> Graph:
+def fp16_to_fp32(graph: Graph) -> Graph:
     """The graph with fp32 for fp16 and bf16; itself where it computes none, or hands out what it is given."""
     halves = _halves(graph)
     given_out = halves & set(graph.outputs) & {*graph.constants, *graph.inputs}

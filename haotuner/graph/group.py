@@ -14,7 +14,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimensions, parse, product, text
 from haotuner.graph.graph import Graph
 from haotuner.graph.rounding import EPS, bounded, wide
-from haotuner.graph.serialize import read
+from haotuner.graph.serialize import from_document
 from haotuner.ops.arithmetic import arithmetic_of
 from haotuner.ops.groups import GROUPS, PREFIX, definition_of, digest_of, learn
 from haotuner.ops.kind import Arrays, AxisRole, Operand, OpKind, plain
@@ -30,13 +30,13 @@ def learned(definition: str) -> OpKind:
         spatial = frozenset(document["spatial"])
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"the definition of a group cannot be read: {error}") from error
-    return GROUPS.get(name) or learn(kind_of(name, read(document["graph"]), spatial), definition)
+    return GROUPS.get(name) or learn(kind_of(name, from_document(document["graph"]), spatial), definition)
 
 
 @cache
 def graph_named(name: str) -> Graph:
     """The graph of a kind that was learned."""
-    return read(json.loads(definition_of(name))["graph"])
+    return from_document(json.loads(definition_of(name))["graph"])
 
 
 def dims_of(graph: Graph) -> dict[str, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal, TypeAlias
 
-from haotuner.graph.channels_last import Image, Turned, turned, with_channels_last
+from haotuner.graph.channels_last import Image, Relayout, relayout, with_channels_last
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import TensorType
 
@@ -26,16 +26,16 @@ class _Written:
     nodes: list[Node] = field(default_factory=list)
 
 
-class Oriented:
+class LayoutCandidates:
     """Graphs of the primitives of one, by the layouts of its ``images``."""
 
     def __init__(self, graph: Graph, images: Mapping[str, Image]) -> None:
         self.graph, self.images = graph, images
 
     @cached_property
-    def rules(self) -> dict[str, Turned]:
+    def rules(self) -> dict[str, Relayout]:
         """By what they make the primitives that can read channels last."""
-        found = {node.output: turned(node, self.graph, self.images) for node in self.graph.nodes}
+        found = {node.output: relayout(node, self.graph, self.images) for node in self.graph.nodes}
         return {name: one for name, one in found.items() if one is not None}
 
     def called(self, place: Place) -> str:
@@ -98,9 +98,11 @@ class Oriented:
         places = zip(node.inputs, self._rule(node, way).reads, strict=True)
         return [place for place in places if place[0] not in self.graph.constants]
 
-    def _rule(self, node: Node, way: How) -> Turned:
+    def _rule(self, node: Node, way: How) -> Relayout:
         """A primitive as it was, or on images with channels last."""
-        return self.rules[node.output] if way == "last" else Turned(node.attributes, (False,) * len(node.inputs), last=False)
+        return (
+            self.rules[node.output] if way == "last" else Relayout(node.attributes, (False,) * len(node.inputs), last=False)
+        )
 
     def _typed(self, made: _Written, place: Place) -> str:
         """The name of a place, with its type."""

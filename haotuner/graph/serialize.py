@@ -17,7 +17,7 @@ from haotuner.graph.types import TensorType, numpy_dtype
 MOST_NODES = 2_000
 
 
-def written(graph: Graph) -> dict[str, Any]:
+def to_document(graph: Graph) -> dict[str, Any]:
     """A graph as JSON can say it. UsageError for constants that are more than one number."""
     return {
         "inputs": [[name, *_type(graph.types[name])] for name in graph.inputs],
@@ -55,7 +55,7 @@ def _coded(value: Any) -> Any:
     raise UsageError(f"an attribute of the type {type(value).__name__} has no text")
 
 
-def read(document: Any) -> Graph:
+def from_document(document: Any) -> Graph:
     """The graph that a document says. UsageError for one that says none."""
     try:
         return _read(document)

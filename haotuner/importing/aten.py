@@ -14,7 +14,7 @@ from haotuner.graph.types import FLOATS
 from haotuner.importing import curves
 from haotuner.importing.aten_attention import ATTENTION
 from haotuner.importing.aten_bags import BAGS
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 from haotuner.importing.aten_indexing import INDEXING
 from haotuner.importing.aten_layout import PLACES
 from haotuner.importing.aten_ordered import ORDERED
@@ -29,7 +29,7 @@ from haotuner.importing.aten_special import SPECIAL
 
 
 def _binary(function: str, *, compares: bool = False) -> Rule:
-    def rule(a: Aten) -> str:
+    def rule(a: AtenContext) -> str:
         one, other = a.at(0), a.at(1)
         dtype = a.dtype
         if compares:
@@ -54,14 +54,14 @@ def _bits(function: str) -> Rule:
     return lambda a: _binary(function if a.dtype == "bool" else f"bit{function}")(a)
 
 
-def _turned(a: Aten) -> str:
+def _turned(a: AtenContext) -> str:
     return a.onnx("Not" if a.dtype == "bool" else "BitwiseNot", a.at(0))
 
 
 _EQUAL = _binary("equal", compares=True)
 
 
-def _unequal(a: Aten) -> str:
+def _unequal(a: AtenContext) -> str:
     return a.g.map("not", str(_EQUAL(a)))
 
 
@@ -69,7 +69,7 @@ def _unary(op: str, **attributes: Any) -> Rule:
     return lambda a: a.onnx(op, a.cast(a.at(0), a.dtype), **attributes)
 
 
-def truncated(a: Aten, x: str) -> str:
+def truncated(a: AtenContext, x: str) -> str:
     """Towards 0."""
     if a.g.types[x].dtype not in FLOATS:
         return x
@@ -80,7 +80,7 @@ def _logarithm(base: int) -> Rule:
     return lambda a: a.g.map("mul", a.g.map("log", a.cast(a.at(0), a.dtype)), float(1 / np.log(base)))
 
 
-def _elu(a: Aten) -> str:
+def _elu(a: AtenContext) -> str:
     """With SELU's scales, too: the scale of the result, and of what the exponential takes."""
     alpha, scale, inner = (float(a.setting(name, place, 1.0)) for name, place in
                            (("alpha", 1), ("scale", 2), ("input_scale", 3)))  # fmt: skip
@@ -89,18 +89,18 @@ def _elu(a: Aten) -> str:
     return a.g.map("mul", a.g.map("select", a.g.map("greater", x, 0.0), x, low), scale)
 
 
-def _leaning(a: Aten) -> list[str]:
+def _leaning(a: AtenContext) -> list[str]:
     """rrelu: below 0 the mean of its slopes. In training they are drawn."""
     if a.at(4, False):
         raise UsageError(f"{a.op}: slopes drawn at random, as in training, have no rule; export the model for inference")
     return [a.onnx("LeakyRelu", a.at(0), alpha=(float(a.at(2, 1 / 8)) + float(a.at(3, 1 / 3))) / 2)]
 
 
-def _same(a: Aten) -> str:
+def _same(a: AtenContext) -> str:
     return a.cast(a.at(0), a.dtype)
 
 
-def _transposed(a: Aten) -> str:
+def _transposed(a: AtenContext) -> str:
     rank = len(a.shape())
     order = list(range(rank))
     one, other = (a.at(1) % rank, a.at(2) % rank) if len(a.inputs) > 2 else (0, rank - 1)
@@ -108,21 +108,21 @@ def _transposed(a: Aten) -> str:
     return a.onnx("Transpose", a.at(0), perm=order)
 
 
-def _expanded(a: Aten) -> str:
+def _expanded(a: AtenContext) -> str:
     own, asked = a.shape(), list(a.at(1))
     known = [*[None] * (len(asked) - len(own)), *own]
     sizes = [kept if isinstance(one, int) and one == -1 else one for one, kept in zip(asked, known, strict=True)]
     return a.onnx("Expand", a.at(0), a.whole(sizes))
 
 
-def _squeezed(a: Aten) -> str:
+def _squeezed(a: AtenContext) -> str:
     rank = len(a.shape())
     axes = [a.at(1)] if isinstance(a.at(1), int) else list(a.at(1, range(rank)))
     ones = [axis for axis in axes if a.shape()[axis] == 1]
     return a.onnx("Squeeze", a.at(0), a.whole(ones)) if ones else str(a.at(0))
 
 
-def _last(a: Aten, axis: int, begin: Extent, count: int) -> str:
+def _last(a: AtenContext, axis: int, begin: Extent, count: int) -> str:
     """A part counted from the end, of as many as torch found there; requests that have not so many are refused."""
     there = smallest([largest([canonical(begin + 1), 0]), 1])
     if not same(there, 1) and all(one.extent != there for one in a.g.required):
@@ -132,7 +132,7 @@ def _last(a: Aten, axis: int, begin: Extent, count: int) -> str:
     return a.g.add("slice", a.at(0), axes=(axis,), starts=(begin,), stops=(canonical(begin + count),), steps=(1,))
 
 
-def _sliced(a: Aten) -> str:
+def _sliced(a: AtenContext) -> str:
     start, end, step = a.at(2, 0), a.at(3, 2**63 - 1), a.at(4, 1)
     axis = a.axis(a.at(1, 0))
     extent, count = a.shape()[axis], a.sizes[axis] if a.sizes else None
@@ -141,18 +141,18 @@ def _sliced(a: Aten) -> str:
     return a.onnx("Slice", a.at(0), a.whole(start), a.whole(end), a.whole(a.at(1, 0)), a.whole(step))
 
 
-def _joined(a: Aten) -> str:
+def _joined(a: AtenContext) -> str:
     """Side by side; torch leaves out what is of one axis and empty, whatever the others' ranks are."""
     kept = [one for one in a.at(0) if a.g.types[one].shape != (0,)] or a.at(0)[:1]
     return a.onnx("Concat", *kept, axis=a.at(1, 0))
 
 
-def _selected(a: Aten) -> str:
+def _selected(a: AtenContext) -> str:
     return a.onnx("Gather", a.at(0), a.cast(a.at(2), "int64"), axis=a.at(1))
 
 
 def _reduced(op: str) -> Rule:
-    def rule(a: Aten) -> str:
+    def rule(a: AtenContext) -> str:
         axes = a.at(1, [])
         axes = [axes] if isinstance(axes, int) else list(axes)
         return a.onnx(op, a.cast(a.at(0), a.dtype), a.whole(axes) if axes else None, keepdims=int(a.at(2, False)))
@@ -160,14 +160,14 @@ def _reduced(op: str) -> Rule:
     return rule
 
 
-def _any(a: Aten) -> str:
+def _any(a: AtenContext) -> str:
     axes = [one % len(a.shape()) for one in ([a.at(1)] if isinstance(a.at(1), int) else a.at(1, range(len(a.shape()))))]
     found = a.g.add("reduce", a.cast(a.at(0), "int64"), how="max", axes=tuple(axes), keepdims=bool(a.at(2, False)))
     return a.cast(found, "bool")
 
 
 def _arg(op: str) -> Rule:
-    def rule(a: Aten) -> str:
+    def rule(a: AtenContext) -> str:
         if a.at(1) is None:
             return a.onnx("Squeeze", a.onnx(op, a.onnx("Reshape", a.at(0), a.whole(-1)), axis=0, keepdims=1), a.whole(0))
         return a.onnx(op, a.at(0), axis=a.at(1), keepdims=int(a.at(2, False)))
@@ -175,7 +175,7 @@ def _arg(op: str) -> Rule:
     return rule
 
 
-def _clamped(a: Aten) -> str:
+def _clamped(a: AtenContext) -> str:
     found = a.cast(a.at(0), a.dtype)
     least, most = (-1, 1) if a.op.startswith("hardtanh") else (None, None)
     low, high = a.setting("min", 1, least), a.setting("max", 2, most)
@@ -183,7 +183,7 @@ def _clamped(a: Aten) -> str:
     return found if high is None else a.g.map("min", found, a.cast(high, a.dtype))
 
 
-def _convolved(a: Aten) -> str:
+def _convolved(a: AtenContext) -> str:
     x, w, bias, stride, pad, dilation, transposed, more, groups = (a.at(place) for place in range(9))
     rank = len(a.shape()) - 2
     settings = {"strides": list(stride) * (rank // len(stride)), "dilations": list(dilation) * (rank // len(dilation)),
@@ -193,19 +193,19 @@ def _convolved(a: Aten) -> str:
     return a.onnx("Conv", x, w, bias, **settings, kernel_shape=list(a.g.types[w].shape[2:]))
 
 
-def _normalised(a: Aten) -> list[str]:
+def _normalised(a: AtenContext) -> list[str]:
     scale = a.at(2) or a.g.constant(np.ones([int(one) for one in a.at(1)], np.float32))
     return [a.onnx("LayerNormalization", a.at(0), scale, a.at(3), axis=-len(a.at(1)), epsilon=a.at(4))]
 
 
-def _batch_normalised(a: Aten) -> list[str]:
+def _batch_normalised(a: AtenContext) -> list[str]:
     count = int(a.shape()[1])
     scale, bias = (a.at(p) or a.g.constant(np.full(count, one, np.float32)) for p, one in ((1, 1.0), (2, 0.0)))
     return [a.onnx("BatchNormalization", a.at(0), scale, bias, a.at(3), a.at(4), epsilon=a.at(6))]
 
 
 def _full(value: Any = None) -> Rule:
-    def rule(a: Aten) -> str:
+    def rule(a: AtenContext) -> str:
         like = isinstance(a.at(0), str)
         sizes = list(a.shape()) if like else list(a.at(0, []))
         filled = a.at(1) if value is None else value
@@ -214,7 +214,7 @@ def _full(value: Any = None) -> Rule:
     return rule
 
 
-def _counted(a: Aten) -> str:
+def _counted(a: AtenContext) -> str:
     parts = list(a.inputs)
     start, end, step = (0, parts[0], 1) if len(parts) == 1 else (*parts, 1)[:3]
     own = a.dtype if a.dtype in ("fp32", "fp64") else "fp32" if a.dtype in FLOATS else "int64"
@@ -223,7 +223,7 @@ def _counted(a: Aten) -> str:
     return a.cast(a.onnx("Range", *(a.cast(one, own) for one in (start, end, step))), a.dtype)
 
 
-def _padded(a: Aten) -> str:
+def _padded(a: AtenContext) -> str:
     rank, pairs = len(a.shape()), list(a.at(1))
     before, after = [0] * rank, [0] * rank
     for place in range(len(pairs) // 2):
@@ -231,7 +231,7 @@ def _padded(a: Aten) -> str:
     return a.onnx("Pad", a.at(0), a.whole(before + after), a.cast(a.at(2, 0), a.dtype), mode="constant")
 
 
-def _where(a: Aten) -> str:
+def _where(a: AtenContext) -> str:
     return a.g.map("select", a.at(0), a.cast(a.at(1), a.dtype), a.cast(a.at(2), a.dtype))
 
 

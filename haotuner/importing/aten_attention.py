@@ -8,7 +8,7 @@ from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import floor_division
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 KEPT = ("scaled_dot_product_attention.default",)  # not taken apart before its rule sees it
 
@@ -35,7 +35,7 @@ def attention_taken_apart(torch: Any) -> dict[Any, Any]:
     return {whole: attention}
 
 
-def _attention(a: Aten) -> str:
+def _attention(a: AtenContext) -> str:
     """softmax(q k^T * scale + mask) v of (..., tokens, depth), in fp32 for halves, as torch computes it.
 
     A query that may see no key gives 0. Queries and keys each have the root of the scale, as in torch's own definition.
@@ -72,7 +72,7 @@ def _attention(a: Aten) -> str:
     return a.cast(a.onnx("MatMul", weights, v), a.dtype)
 
 
-def _repeated(a: Aten, x: str, heads: Any) -> str:
+def _repeated(a: AtenContext, x: str, heads: Any) -> str:
     """Keys or values of fewer heads, each as often as queries have heads of it."""
     *outer, own, tokens, depth = a.g.types[x].shape
     if own == heads:

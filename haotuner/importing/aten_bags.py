@@ -8,10 +8,10 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, product
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 
-def _counted(a: Aten, numbers: str, bounds: str, how: str, dtype: str = "int64") -> str:
+def _counted(a: AtenContext, numbers: str, bounds: str, how: str, dtype: str = "int64") -> str:
     """How many bounds, the last axis, are on one side of each number: all are compared, so that there is no search."""
     kinds = [a.g.types[one] for one in (numbers, bounds)]
     of = next((one for one in ("float64", "float32") if one in {k.dtype for k in kinds}), kinds[0].dtype)
@@ -23,7 +23,7 @@ def _counted(a: Aten, numbers: str, bounds: str, how: str, dtype: str = "int64")
     return a.cast(a.g.add("reduce", met, how="sum", axes=(a.g.types[met].rank - 1,), keepdims=False), dtype)
 
 
-def _between(a: Aten) -> str:
+def _between(a: AtenContext) -> str:
     """The place at which (bucketize, searchsorted) each number would keep the bounds in order."""
     first, second = (a.cast(one, a.g.types[other].dtype) if not isinstance(one, str) else one
                      for one, other in ((a.at(0), a.at(1)), (a.at(1), a.at(0))))  # fmt: skip
@@ -34,7 +34,7 @@ def _between(a: Aten) -> str:
     return _counted(a, numbers, bounds, "less_equal" if right else "less", a.dtype)
 
 
-def _filled_under_mask(a: Aten) -> str:
+def _filled_under_mask(a: AtenContext) -> str:
     """masked_scatter: the elements under a mask are those of the source, in order."""
     shape = a.shape()
     mask = a.onnx("Expand", a.at(1), a.whole(list(shape)))
@@ -49,7 +49,7 @@ def _filled_under_mask(a: Aten) -> str:
 _SUM, _MEAN, _MOST = 0, 1, 2
 
 
-def _bags(a: Aten) -> list[str]:
+def _bags(a: AtenContext) -> list[str]:
     """Sums, means or maxima of a table's rows; offsets say where bags begin, the row ``padding_idx`` counts not."""
     table, index, begins = a.at(0), a.cast(a.at(1), "int64"), a.cast(a.at(2), "int64")
     mode, weights, padding = a.setting("mode", 4, 0), a.setting("per_sample_weights", 6), a.setting("padding_idx", 8, -1)
@@ -77,7 +77,7 @@ def _bags(a: Aten) -> list[str]:
     return [found if mode == _SUM else a.g.map("div", found, a.g.map("max", joined(counts, 1), 1.0))]
 
 
-def _triangle(a: Aten) -> str:
+def _triangle(a: AtenContext) -> str:
     """tril_indices and triu_indices of a matrix of known sides."""
     sides = [a.at(0), a.at(1), a.at(2, 0)]
     if not all(isinstance(one, int) for one in sides):

@@ -10,8 +10,8 @@ import numpy as np
 import sympy
 
 from haotuner.graph.extents import Extent, floor_division
-from haotuner.importing.constant_folding import Folding
-from haotuner.importing.node_context import Call
+from haotuner.importing.constant_folding import ConstantFolding
+from haotuner.importing.node_context import NodeContext
 from haotuner.importing.table import RULES
 from haotuner.importing.typed_numbers import is_whole
 
@@ -19,13 +19,13 @@ OPSET = 21  # of the rules that are called
 
 
 @dataclass(frozen=True, slots=True)
-class Aten:
+class AtenContext:
     """One call: ``inputs`` as torch has them, tensors by their names in the builder; ``dtype``: of its (first) result.
 
     ``sizes``: of that result, as torch has them; whole numbers where it knows them.
     """
 
-    g: Folding
+    g: ConstantFolding
     op: str
     inputs: Sequence[Any]
     named: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Aten:
 
     def several(self, op: str, *inputs: str | None, outputs: int = 1, **attributes: Any) -> list[str]:
         """Every result of an ONNX operator; ``outputs``: of how many something is asked where that matters to its rule."""
-        found = RULES[op](Call(self.g, op, inputs, attributes, OPSET, outputs))
+        found = RULES[op](NodeContext(self.g, op, inputs, attributes, OPSET, outputs))
         return [found] if isinstance(found, str) else list(found)
 
     def whole(self, values: Sequence[Any] | Any) -> str:
@@ -80,4 +80,4 @@ class Aten:
         return self.at(place, self.named.get(name, default))
 
 
-Rule: TypeAlias = Callable[[Aten], Any]
+Rule: TypeAlias = Callable[[AtenContext], Any]

@@ -12,7 +12,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, canonical, floor_division
 from haotuner.graph.types import numpy_dtype
 from haotuner.importing import curves
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 from haotuner.importing.fourier import LONGEST, mirrored, turning
 
 
@@ -31,7 +31,7 @@ def has_complex(values: Any) -> bool:
     return isinstance(values, (Complex, complex))
 
 
-def called(a: Aten, rules: Mapping[str, Rule]) -> Any:
+def called(a: AtenContext, rules: Mapping[str, Rule]) -> Any:
     """What a call with complex arguments gives. UsageError where it has no rule for them."""
     if a.op in COMPLEX:
         return COMPLEX[a.op](a)
@@ -46,7 +46,7 @@ def _parts(values: Sequence[Any], which: str) -> list[Any]:
             for one in values]  # fmt: skip
 
 
-def _pair(a: Aten, value: Any) -> tuple[Any, Any]:
+def _pair(a: AtenContext, value: Any) -> tuple[Any, Any]:
     """Real and imaginary part; the latter is None of a real one."""
     if isinstance(value, Complex):
         return value.real, value.imag
@@ -55,7 +55,7 @@ def _pair(a: Aten, value: Any) -> tuple[Any, Any]:
     return a.cast(value, a.dtype), None
 
 
-def _angle(a: Aten) -> str:
+def _angle(a: AtenContext) -> str:
     """Of a real number it is 0 or half a turn."""
     if isinstance(a.at(0), Complex):
         return curves.atan2(a.g, a.at(0).imag, a.at(0).real)
@@ -64,7 +64,7 @@ def _angle(a: Aten) -> str:
 
 
 def _sum(function: str) -> Rule:
-    def rule(a: Aten) -> Complex:
+    def rule(a: AtenContext) -> Complex:
         (x, y), (u, v) = _pair(a, a.at(0)), _pair(a, a.at(1))
         if (alpha := a.named.get("alpha", 1)) != 1:
             u, v = a.g.map("mul", u, alpha), v and a.g.map("mul", v, alpha)
@@ -76,7 +76,7 @@ def _sum(function: str) -> Rule:
     return rule
 
 
-def _times(a: Aten) -> Complex:
+def _times(a: AtenContext) -> Complex:
     (x, y), (u, v) = _pair(a, a.at(0)), _pair(a, a.at(1))
     of = a.g.map
     if y is None:
@@ -86,7 +86,7 @@ def _times(a: Aten) -> Complex:
     return Complex(of("sub", of("mul", x, u), of("mul", y, v)), of("add", of("mul", x, v), of("mul", y, u)))
 
 
-def _over(a: Aten) -> Complex:
+def _over(a: AtenContext) -> Complex:
     (x, y), (u, v) = _pair(a, a.at(0)), _pair(a, a.at(1))
     of = a.g.map
     if v is None:
@@ -99,20 +99,20 @@ def _over(a: Aten) -> Complex:
     )
 
 
-def _magnitude(a: Aten) -> str:
+def _magnitude(a: AtenContext) -> str:
     x, y = _pair(a, a.at(0))
     return a.g.map("sqrt", a.g.map("add", a.g.map("mul", x, x), a.g.map("mul", y, y)))
 
 
-def _as_real(a: Aten) -> str:
+def _as_real(a: AtenContext) -> str:
     return a.onnx("Concat", *(a.onnx("Unsqueeze", one, a.whole(-1)) for one in _pair(a, a.at(0))), axis=-1)
 
 
-def _as_complex(a: Aten) -> Complex:
+def _as_complex(a: AtenContext) -> Complex:
     return Complex(*(a.onnx("Gather", a.at(0), a.whole_scalar(place), axis=-1) for place in (0, 1)))
 
 
-def _transform(a: Aten, value: Any, axis: int, matrices: Sequence[Any]) -> tuple[str, str | None]:
+def _transform(a: AtenContext, value: Any, axis: int, matrices: Sequence[Any]) -> tuple[str, str | None]:
     """Along one axis: real and imaginary part of a product with (length, kept) cosines and sines, by parts of ``value``.
 
     ``matrices``: real of real, imaginary of real, real of imaginary, imaginary of imaginary; None: not wanted.
@@ -138,11 +138,11 @@ def _transform(a: Aten, value: Any, axis: int, matrices: Sequence[Any]) -> tuple
     return real, part(matrices[1], matrices[3])
 
 
-def _length(a: Aten, value: Any, axis: int) -> Extent:
+def _length(a: AtenContext, value: Any, axis: int) -> Extent:
     return a.g.types[_pair(a, value)[0]].shape[axis]
 
 
-def _turns(a: Aten, length: Extent, given: Extent, kept: Extent, how: int) -> tuple[Any, Any]:
+def _turns(a: AtenContext, length: Extent, given: Extent, kept: Extent, how: int) -> tuple[Any, Any]:
     """Cosines and sines, (given, kept), scaled: arrays in float64, or tensors where the request decides."""
     if not (isinstance(length, int) and isinstance(given, int)):
         scale = a.cast(length, a.dtype)
@@ -160,11 +160,11 @@ def _scale(length: int, how: int) -> float:
     return (1.0, length**-0.5, 1.0 / length)[how]
 
 
-def _minus(a: Aten, matrix: Any) -> Any:
+def _minus(a: AtenContext, matrix: Any) -> Any:
     return a.g.map("neg", matrix) if isinstance(matrix, str) else -matrix
 
 
-def _full_transform(a: Aten, value: Any, axis: int, how: int, forward: bool) -> Complex:
+def _full_transform(a: AtenContext, value: Any, axis: int, how: int, forward: bool) -> Complex:
     length = _length(a, value, axis)
     cos, sin = _turns(a, length, length, length, how)
     back = _minus(a, sin)
@@ -173,12 +173,12 @@ def _full_transform(a: Aten, value: Any, axis: int, how: int, forward: bool) -> 
     return Complex(real, imag)
 
 
-def _axes(a: Aten, value: Any) -> list[int]:
+def _axes(a: AtenContext, value: Any) -> list[int]:
     rank = len(a.g.types[_pair(a, value)[0]].shape)
     return [one % rank for one in a.at(1)]
 
 
-def _of_real(a: Aten) -> Complex:
+def _of_real(a: AtenContext) -> Complex:
     value, how = a.at(0), a.at(2, 0)
     *others, last = _axes(a, value)
     length = _length(a, value, last)
@@ -192,14 +192,14 @@ def _of_real(a: Aten) -> Complex:
     return found
 
 
-def _of_complex(a: Aten) -> Complex:
+def _of_complex(a: AtenContext) -> Complex:
     found: Complex = a.at(0)
     for axis in _axes(a, found):
         found = _full_transform(a, found, axis, a.at(2, 0), bool(a.at(3, True)))
     return found
 
 
-def _to_real(a: Aten) -> str:
+def _to_real(a: AtenContext) -> str:
     """Back from half of the frequencies; the other half mirrors them."""
     value, how, length = a.at(0), a.at(2, 0), a.at(3)
     *others, last = _axes(a, value)
@@ -217,22 +217,22 @@ def _to_real(a: Aten) -> str:
     return _transform(a, value, last, (cos * twice, None, -sin * twice, None))[0]
 
 
-def _turned_by(a: Aten) -> Complex:
+def _turned_by(a: AtenContext) -> Complex:
     return Complex(a.g.map("mul", a.at(0), a.g.map("cos", a.at(1))), a.g.map("mul", a.at(0), a.g.map("sin", a.at(1))))
 
 
-def _conjugate(a: Aten) -> Complex:
+def _conjugate(a: AtenContext) -> Complex:
     x, y = _pair(a, a.at(0))
     return Complex(x, a.g.map("neg", y))
 
 
-def _exponential(a: Aten) -> Complex:
+def _exponential(a: AtenContext) -> Complex:
     x, y = _pair(a, a.at(0))
     size = a.g.map("exp", x)
     return Complex(a.g.map("mul", size, a.g.map("cos", y)), a.g.map("mul", size, a.g.map("sin", y)))
 
 
-def _made(a: Aten) -> Complex:
+def _made(a: AtenContext) -> Complex:
     return Complex(str(a.at(0)), str(a.at(1)))
 
 
@@ -246,7 +246,7 @@ neg.default sum.dim_IntList mean.dim
 """
 _BY_PART = frozenset(_MOVES.split())
 
-COMPLEX: Mapping[str, Callable[[Aten], Any]] = {
+COMPLEX: Mapping[str, Callable[[AtenContext], Any]] = {
     **{f"{name}.{kind}": rule for name, rule in
        (("add", _sum("add")), ("sub", _sum("sub")), ("mul", _times), ("div", _over)) for kind in ("Tensor", "Scalar")},
     "abs.default": _magnitude, "view_as_real.default": _as_real, "view_as_complex.default": _as_complex,

@@ -7,10 +7,10 @@ from typing import Any
 
 from haotuner.graph.extents import canonical
 from haotuner.graph.types import FLOATS, broadcast
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 
-def _given(a: Aten) -> dict[int, str]:
+def _given(a: AtenContext) -> dict[int, str]:
     """Tensors of whole numbers by the axis that each indexes: a mask has one for each of its axes."""
     found: dict[int, str] = {}
     axis = 0
@@ -29,7 +29,7 @@ def _given(a: Aten) -> dict[int, str]:
     return found
 
 
-def _joined(a: Aten, indices: Sequence[str]) -> tuple[str, int]:
+def _joined(a: AtenContext, indices: Sequence[str]) -> tuple[str, int]:
     """Indices side by side on a last axis, all of one shape, and the rank of that shape."""
     rank = max(a.g.types[one].rank for one in indices)
     spread = indices[0]
@@ -53,7 +53,7 @@ def _orders(axes: Sequence[int], rank: int, depth: int) -> tuple[list[int], list
     return [*axes, *others], back
 
 
-def _indexed(a: Aten) -> str:
+def _indexed(a: AtenContext) -> str:
     given = _given(a)
     axes = sorted(given)
     if len(axes) == 1:
@@ -63,7 +63,7 @@ def _indexed(a: Aten) -> str:
     return a.onnx("Transpose", a.onnx("GatherND", a.onnx("Transpose", a.at(0), perm=front), places), perm=back)
 
 
-def _index_written(a: Aten) -> str:
+def _index_written(a: AtenContext) -> str:
     """Values at indices; where one mask chooses and there is one value, a selection."""
     x, values = a.at(0), a.cast(a.at(2), a.dtype)
     add = bool(a.setting("accumulate", 3, False))
@@ -86,12 +86,12 @@ def _index_written(a: Aten) -> str:
     return a.onnx("Transpose", written, perm=[front.index(axis) for axis in range(len(front))])
 
 
-def _top(a: Aten) -> list[str]:
+def _top(a: AtenContext) -> list[str]:
     x, axis = a.at(0), a.at(2, -1)
     return a.several("TopK", x, a.whole(a.at(1)), axis=axis, largest=int(a.at(3, True)))
 
 
-def _sorted(a: Aten) -> list[str]:
+def _sorted(a: AtenContext) -> list[str]:
     stable = "stable" in a.op
     axis = a.setting("dim", 2 if stable else 1, -1)
     falling = bool(a.setting("descending", 3 if stable else 2, False))
@@ -100,7 +100,7 @@ def _sorted(a: Aten) -> list[str]:
 
 
 def _extreme(how: str) -> Rule:
-    def rule(a: Aten) -> list[str]:
+    def rule(a: AtenContext) -> list[str]:
         settings: dict[str, Any] = {"keepdims": int(a.at(2, False))}
         return [
             a.onnx(f"Reduce{how}", a.at(0), a.whole(a.axis(a.at(1))), **settings),
@@ -110,14 +110,14 @@ def _extreme(how: str) -> Rule:
     return rule
 
 
-def _taken_under_mask(a: Aten) -> str:
+def _taken_under_mask(a: AtenContext) -> str:
     """masked_select: flat, as many as the mask has."""
     shape = broadcast([a.shape(0), a.shape(1)], a.op)
     x, mask = (a.onnx("Reshape", a.onnx("Expand", a.at(place), a.whole(list(shape))), a.whole(-1)) for place in (0, 1))
     return a.onnx("Compress", x, mask, axis=0)
 
 
-def _each_repeated(a: Aten) -> str:
+def _each_repeated(a: AtenContext) -> str:
     """repeat_interleave: of numbers how often each place comes, the places. Where one ends the count goes up by one."""
     ends = a.onnx("CumSum", a.cast(a.at(0), "int64"), a.whole_scalar(0))
     total = a.named.get("output_size")
@@ -131,12 +131,12 @@ def _each_repeated(a: Aten) -> str:
     return a.cast(a.onnx("CumSum", kept, a.whole_scalar(0)), a.dtype)
 
 
-def _nonzero(a: Aten) -> str:
+def _nonzero(a: AtenContext) -> str:
     x = a.at(0) if a.g.types[a.at(0)].dtype not in FLOATS else a.g.map("not", a.g.map("equal", a.at(0), 0.0))
     return a.onnx("Transpose", a.onnx("NonZero", x), perm=[1, 0])
 
 
-def _counted(a: Aten) -> str:
+def _counted(a: AtenContext) -> str:
     """histc: how many elements lie in each of equal bins; those outside and NaNs in none, those at the end in the last."""
     bins, low, high = a.setting("bins", 1, 100), a.setting("min", 2, 0), a.setting("max", 3, 0)
     own = a.g.types[a.at(0)].dtype

@@ -7,15 +7,15 @@ from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, canonical, floor_division, largest, product, same, smallest
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 
-def sliced(a: Aten, x: str, axis: int, start: Extent, stop: Extent, step: int = 1) -> str:
+def sliced(a: AtenContext, x: str, axis: int, start: Extent, stop: Extent, step: int = 1) -> str:
     """A part along an axis."""
     return a.onnx("Slice", x, a.whole(start), a.whole(stop), a.whole(axis), a.whole(step))
 
 
-def _split(a: Aten) -> list[str]:
+def _split(a: AtenContext) -> list[str]:
     axis, sizes = a.axis(a.at(2, 0)), a.at(1)
     if not isinstance(sizes, list):
         extent = a.shape()[axis]
@@ -25,19 +25,19 @@ def _split(a: Aten) -> list[str]:
     return a.several("Split", a.at(0), a.whole(sizes), axis=axis)
 
 
-def _unbound(a: Aten) -> list[str]:
+def _unbound(a: AtenContext) -> list[str]:
     axis = a.axis(a.at(1, 0))
     return [a.onnx("Gather", a.at(0), a.g.constant(place, "int64"), axis=axis) for place in range(int(a.shape()[axis]))]
 
 
-def _flipped(a: Aten) -> str:
+def _flipped(a: AtenContext) -> str:
     x = a.at(0)
     for axis in a.at(1):
         x = sliced(a, x, a.axis(axis), -1, -(2**63) + 1, -1)
     return str(x)
 
 
-def _rolled(a: Aten) -> str:
+def _rolled(a: AtenContext) -> str:
     """The end before the beginning."""
     x, shifts, axes = a.at(0), a.at(1), a.at(2, [])
     shifts = shifts if isinstance(shifts, list) else [shifts]
@@ -50,7 +50,7 @@ def _rolled(a: Aten) -> str:
     return str(x)
 
 
-def _rolled_along(a: Aten, x: str, axis: int, shift: Extent) -> str:
+def _rolled_along(a: AtenContext, x: str, axis: int, shift: Extent) -> str:
     extent = a.g.types[x].shape[axis]
     if same(extent, 0):
         return x
@@ -61,14 +61,14 @@ def _rolled_along(a: Aten, x: str, axis: int, shift: Extent) -> str:
     return a.onnx("Concat", sliced(a, x, axis, cut, extent), sliced(a, x, axis, 0, cut), axis=axis)
 
 
-def _repeated(a: Aten) -> str:
+def _repeated(a: AtenContext) -> str:
     times, x = list(a.at(1)), a.at(0)
     more = len(times) - len(a.shape())
     x = a.onnx("Reshape", x, a.whole([1] * more + list(a.shape()))) if more else x
     return a.onnx("Tile", x, a.whole(times))
 
 
-def _written(a: Aten, part: str, axis: int, start: Extent, step: int) -> str:
+def _written(a: AtenContext, part: str, axis: int, start: Extent, step: int) -> str:
     """The tensor with a part along an axis in place of its own."""
     x, extent, count = a.at(0), a.shape()[axis], a.g.types[part].shape[axis]
     if step == 1:
@@ -81,28 +81,28 @@ def _written(a: Aten, part: str, axis: int, start: Extent, step: int) -> str:
     return a.onnx("ScatterElements", x, every, part, axis=axis)
 
 
-def _slice_written(a: Aten) -> str:
+def _slice_written(a: AtenContext) -> str:
     axis, step = a.axis(a.at(2, 0)), a.at(5, 1)
     start, extent = a.at(3, 0), a.shape()[axis]
     start = canonical(start + extent) if isinstance(start, int) and start < 0 else start
     return _written(a, _like(a, a.at(1)), axis, start, step)
 
 
-def _select_written(a: Aten) -> str:
+def _select_written(a: AtenContext) -> str:
     axis, place = a.axis(a.at(2)), a.at(3)
     place = canonical(place + a.shape()[axis]) if isinstance(place, int) and place < 0 else place
     return _written(a, a.onnx("Unsqueeze", _like(a, a.at(1)), a.whole(axis)), axis, place, 1)
 
 
-def _like(a: Aten, part: str) -> str:
+def _like(a: AtenContext, part: str) -> str:
     return a.cast(part, a.g.types[a.at(0)].dtype)
 
 
-def _copied(a: Aten) -> str:
+def _copied(a: AtenContext) -> str:
     return a.onnx("Expand", a.cast(a.at(1), a.dtype), a.whole(list(a.shape())))
 
 
-def _strided(a: Aten) -> str:
+def _strided(a: AtenContext) -> str:
     """A view by strides, where it is a reshape: each axis steps over those behind it."""
     sizes, strides = list(a.at(1)), list(a.at(2))
     behind: Extent = 1
@@ -115,12 +115,12 @@ def _strided(a: Aten) -> str:
     return a.onnx("Reshape", a.at(0), a.whole(sizes))
 
 
-def _unfolded(a: Aten) -> str:
+def _unfolded(a: AtenContext) -> str:
     axis, size, step = a.axis(a.at(1)), a.at(2), a.at(3)
     return a.g.add("window", a.at(0), axes=(axis,), sizes=(size,), strides=(step,), dilations=(1,))
 
 
-def _diagonal(a: Aten) -> str:
+def _diagonal(a: AtenContext) -> str:
     """Along the last axis of the result."""
     offset, rank = a.at(1, a.named.get("offset", 0)), len(a.shape())
     rows, columns = a.axis(a.at(2, a.named.get("dim1", 0))), a.axis(a.at(3, a.named.get("dim2", 1)))
@@ -137,7 +137,7 @@ def _diagonal(a: Aten) -> str:
 
 
 def _mirrored(mode: str) -> Rule:
-    def rule(a: Aten) -> str:
+    def rule(a: AtenContext) -> str:
         rank, pairs = len(a.shape()), list(a.at(1))
         before: list[Any] = [0] * rank
         after: list[Any] = [0] * rank
@@ -149,7 +149,7 @@ def _mirrored(mode: str) -> Rule:
 
 
 def _shuffled(op: str) -> Rule:
-    def rule(a: Aten) -> str:
+    def rule(a: AtenContext) -> str:
         *outer, channels, high, wide = a.shape()
         x = a.at(0) if len(outer) == 1 else a.onnx("Reshape", a.at(0), a.whole([product(outer), channels, high, wide]))
         found = a.onnx(op, x, blocksize=a.at(1), mode="CRD")

@@ -11,15 +11,15 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.extents import canonical, floor_division
 from haotuner.graph.types import FLOATS
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 
-def _kept(a: Aten, axis: int, found: list[str], *, keep: bool) -> list[str]:
+def _kept(a: AtenContext, axis: int, found: list[str], *, keep: bool) -> list[str]:
     """Results of one place along an axis, with it or without."""
     return found if keep else [a.onnx("Squeeze", one, a.whole(axis)) for one in found]
 
 
-def _kth(a: Aten) -> list[str]:
+def _kth(a: AtenContext) -> list[str]:
     """The last of the k smallest."""
     axis, k = a.axis(a.setting("dim", 2, -1)), a.at(1)
     least = a.several("TopK", a.at(0), a.whole(k), axis=axis, largest=0)
@@ -27,7 +27,7 @@ def _kth(a: Aten) -> list[str]:
     return _kept(a, axis, last, keep=bool(a.setting("keepdim", 3, False)))
 
 
-def _middle(a: Aten) -> list[str]:
+def _middle(a: AtenContext) -> list[str]:
     """The lower one of two in the middle; NaN where one is there, or none of them counts (nanmedian)."""
     g, x, axis = a.g, a.at(0), a.axis(a.setting("dim", 1, -1))
     extent, kind, real = a.shape()[axis], a.g.types[x].dtype, a.g.types[x].dtype in FLOATS
@@ -53,13 +53,13 @@ def _middle(a: Aten) -> list[str]:
 def _flat(rule: Rule) -> Rule:
     """Of all elements: the value alone."""
 
-    def found(a: Aten) -> str:
+    def found(a: AtenContext) -> str:
         return str(rule(replace(a, inputs=[a.onnx("Reshape", a.at(0), a.whole(-1)), 0], named={}))[0])
 
     return found
 
 
-def _paired(a: Aten, axis: int) -> tuple[str, str, str]:
+def _paired(a: AtenContext, axis: int) -> tuple[str, str, str]:
     """An axis twice, to compare all with all: the elements on the second, and of both places on that axis and the next."""
     behind, extent = len(a.shape()) - 1 - axis, a.shape()[axis]
     places = a.g.add("iota", extent=extent, dtype="int64")
@@ -67,7 +67,7 @@ def _paired(a: Aten, axis: int) -> tuple[str, str, str]:
     return a.onnx("Unsqueeze", a.at(0), a.whole(axis)), here, there
 
 
-def _commonest(a: Aten) -> list[str]:
+def _commonest(a: AtenContext) -> list[str]:
     """The value that is there most often, of several the least; and its last place."""
     g, axis = a.g, a.axis(a.setting("dim", 1, -1))
     other, _, there = _paired(a, axis)
@@ -84,7 +84,7 @@ def _commonest(a: Aten) -> list[str]:
     return _kept(a, axis, [value, place], keep=bool(a.setting("keepdim", 2, False)))
 
 
-def _extreme_so_far(a: Aten) -> list[str]:
+def _extreme_so_far(a: AtenContext) -> list[str]:
     """Of each element and all before it along an axis, and where the last such one is: every pair is compared."""
     g, axis, how = a.g, a.axis(a.at(1)), a.op.removeprefix("cum").split(".")[0]
     x, here, there = _paired(a, axis)
@@ -99,7 +99,7 @@ def _extreme_so_far(a: Aten) -> list[str]:
     return [best, joined(g.map("select", same, there, g.constant(0, "int64")), "max")]
 
 
-def _different(a: Aten) -> list[str]:
+def _different(a: AtenContext) -> list[str]:
     """unique, sorted, and unique_consecutive: each value once, which of them each element is, how often each is there."""
     shape, kind = a.shape(), a.g.types[a.at(0)].dtype
     if a.op.startswith("unique_consecutive") and a.at(3) is not None:
@@ -122,7 +122,7 @@ def _different(a: Aten) -> list[str]:
     return [values, a.onnx("Reshape", own, a.whole(list(shape))), often]
 
 
-def _log_of_sums(a: Aten) -> str:
+def _log_of_sums(a: AtenContext) -> str:
     """Of the exponentials of an element and all before it, less the largest of them: nothing overflows or is lost."""
     g, axis = a.g, a.axis(a.at(1))
     x, here, there = _paired(a, axis)

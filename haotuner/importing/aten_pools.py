@@ -10,10 +10,10 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, product
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 
-def _settings(a: Aten) -> dict[str, Any]:
+def _settings(a: AtenContext) -> dict[str, Any]:
     kernel, rank = list(a.at(1)), len(a.shape()) - 2
     found: dict[str, list[int]] = {
         "kernel_shape": kernel,
@@ -23,7 +23,7 @@ def _settings(a: Aten) -> dict[str, Any]:
     return {name: values * (rank * (2 if name == "pads" else 1) // len(values)) for name, values in found.items()}
 
 
-def _most(a: Aten) -> list[str]:
+def _most(a: AtenContext) -> list[str]:
     """The largest of each window, and its place in its own image; what nothing reads is left out later."""
     settings, wide, rank = _settings(a), list(a.at(4, [1])), len(a.shape()) - 2
     settings |= {"dilations": wide * (rank // len(wide)), "ceil_mode": int(a.at(5, False))}
@@ -32,7 +32,7 @@ def _most(a: Aten) -> list[str]:
     return [a.onnx("MaxPool", a.at(0), **settings), inside]
 
 
-def _mean(a: Aten) -> str:
+def _mean(a: AtenContext) -> str:
     settings, ceil, divisor = _settings(a), bool(a.at(4, False)), a.at(6)
     if divisor is None:
         return a.onnx("AveragePool", a.at(0), **settings, ceil_mode=int(ceil), count_include_pad=int(a.at(5, True)))
@@ -42,7 +42,7 @@ def _mean(a: Aten) -> str:
     return a.g.map("mul", whole, prod(settings["kernel_shape"]) / divisor)
 
 
-def _put_back(a: Aten) -> str:
+def _put_back(a: AtenContext) -> str:
     """max_unpool: each element at its place in its image, others are 0."""
     outer, image = a.shape()[: -len(a.at(2))], list(a.at(2))
     own = [product(outer), product(a.shape()[len(outer) :])]
@@ -51,7 +51,7 @@ def _put_back(a: Aten) -> str:
     return a.onnx("Reshape", a.onnx("ScatterElements", none, places, x, axis=1), a.whole([*outer, *image]))
 
 
-def _meant(a: Aten) -> str:
+def _meant(a: AtenContext) -> str:
     """Each place is the mean of a part of the image: a product with the shares of the pixels, along each axis."""
     counts = a.at(1)
     rank = len(counts)
@@ -67,7 +67,7 @@ def _meant(a: Aten) -> str:
     return str(x)
 
 
-def _within(a: Aten, extent: Extent, count: int) -> tuple[str, str]:
+def _within(a: AtenContext, extent: Extent, count: int) -> tuple[str, str]:
     """(extent, count): whether a pixel is of a place, and (count) of how many: from ``place * extent // count``, torch's."""
     g, wide = a.g, a.cast(extent, "int64")
     place = g.add("iota", extent=count, dtype="int64")
@@ -77,13 +77,13 @@ def _within(a: Aten, extent: Extent, count: int) -> tuple[str, str]:
     return g.map("and", g.map("less_equal", first, pixel), g.map("less", pixel, last)), g.map("sub", last, first)
 
 
-def _shares(a: Aten, extent: Extent, count: int, dtype: str) -> str:
+def _shares(a: AtenContext, extent: Extent, count: int, dtype: str) -> str:
     """(extent, count): of each pixel's part in each place."""
     within, many = _within(a, extent, count)
     return a.g.map("select", within, a.g.map("div", a.g.constant(1, dtype), a.cast(many, dtype)), a.g.constant(0, dtype))
 
 
-def _largest_parts(a: Aten) -> list[str]:
+def _largest_parts(a: AtenContext) -> list[str]:
     """The largest of each part, an axis at a time."""
     x, counts = a.at(0), list(a.at(1))
     rank = len(a.shape())

@@ -11,16 +11,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from haotuner.graph.extents import Extent
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 KEPT = ("linear.default", "matmul.default", "einsum.default")  # not taken apart before these rules see them
 
 
-def _product(a: Aten) -> str:
+def _product(a: AtenContext) -> str:
     return a.onnx("MatMul", a.at(0), a.at(1))
 
 
-def _linear(a: Aten) -> str:
+def _linear(a: AtenContext) -> str:
     """(..., k) times the transpose of (n, k) or of (k,), and a bias."""
     x, w = a.at(0), a.at(1)
     lead = string.ascii_lowercase[: len(a.shape()) - 1]
@@ -29,7 +29,7 @@ def _linear(a: Aten) -> str:
     return found if a.at(2) is None else a.g.map("add", found, a.at(2))
 
 
-def _added_product(a: Aten) -> str:
+def _added_product(a: AtenContext) -> str:
     found, more = a.onnx("MatMul", a.at(1), a.at(2)), a.at(0)
     found = found if a.named.get("alpha", 1) == 1 else a.g.map("mul", found, a.named["alpha"])
     if a.named.get("beta", 1) == 0:
@@ -37,7 +37,7 @@ def _added_product(a: Aten) -> str:
     return a.g.map("add", found, more if a.named.get("beta", 1) == 1 else a.g.map("mul", more, a.named["beta"]))
 
 
-def _added_products(a: Aten) -> str:
+def _added_products(a: AtenContext) -> str:
     """addbmm: the products of all matrices together."""
     x, one, other = a.at(0), a.at(1), a.at(2)
     total = a.onnx("ReduceSum", a.onnx("MatMul", one, other), a.whole(0), keepdims=0)
@@ -46,7 +46,7 @@ def _added_products(a: Aten) -> str:
     return a.g.map("add", total, x if beta == 1 else a.g.map("mul", x, beta)) if beta else total
 
 
-def _einsum(a: Aten) -> str:
+def _einsum(a: AtenContext) -> str:
     """Operands two at a time, from the left, as torch joins them."""
     operands = list(a.at(1))
     labels, output = _spelled(str(a.at(0)).replace(" ", ""), [a.g.types[one].rank for one in operands])
@@ -75,7 +75,7 @@ def _spelled(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     return spelled, output.replace("...", free)
 
 
-def _without_ones(a: Aten, operands: Sequence[str], labels: Sequence[str]) -> tuple[list[str], list[str]]:
+def _without_ones(a: AtenContext, operands: Sequence[str], labels: Sequence[str]) -> tuple[list[str], list[str]]:
     """The operands without axes of one element that meet a longer one: torch repeats them."""
     sizes: dict[str, set[Extent]] = defaultdict(set)
     for tensor, own in zip(operands, labels, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import broadcast
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 from haotuner.importing.data_dependent import drawn
 
 _LEAST = 2.0**-53  # the step of uniform numbers, which may be 0: a logarithm takes more
@@ -16,17 +16,17 @@ _LEAST = 2.0**-53  # the step of uniform numbers, which may be 0: a logarithm ta
 def _law(law: str) -> Rule:
     """Of a shape, or of a tensor's."""
 
-    def rule(a: Aten) -> str:
+    def rule(a: AtenContext) -> str:
         return drawn(a.g, law, a.shape() if isinstance(a.at(0), str) else list(a.at(0)), a.dtype)
 
     return rule
 
 
-def _uniform(a: Aten, shape: Sequence[Extent]) -> str:
+def _uniform(a: AtenContext, shape: Sequence[Extent]) -> str:
     return drawn(a.g, "uniform", shape, "fp64" if a.dtype == "fp64" else "fp32")
 
 
-def _whole(a: Aten) -> str:
+def _whole(a: AtenContext) -> str:
     """From low up to, not with, high; both are given after a tensor, before a shape."""
     like = a.op.startswith("randint_like")
     given = list(a.inputs)
@@ -37,7 +37,7 @@ def _whole(a: Aten) -> str:
     return a.cast(a.g.map("add", a.g.map("floor", a.g.map("mul", wide, span)), least), a.dtype)
 
 
-def _normal(a: Aten) -> str:
+def _normal(a: AtenContext) -> str:
     """Each with a mean and a deviation of its own, or all of a tensor's shape with the same ones (normal_functional)."""
     like = a.op.startswith("normal_")
     mean, spread = a.setting("mean", int(like), 0.0), a.setting("std", 1 + like, 1.0)
@@ -46,30 +46,30 @@ def _normal(a: Aten) -> str:
     return a.g.map("add", a.g.map("mul", own, a.cast(spread, a.dtype)), a.cast(mean, a.dtype))
 
 
-def _between(a: Aten) -> str:
+def _between(a: AtenContext) -> str:
     low, high = float(a.setting("from", 1, 0.0)), float(a.setting("to", 2, 1.0))
     return a.g.map("add", a.g.map("mul", drawn(a.g, "uniform", a.shape(), a.dtype), high - low), low)
 
 
-def _tossed(a: Aten) -> str:
+def _tossed(a: AtenContext) -> str:
     """1 with a probability, which is one for all (bernoulli.p) or the tensor's own."""
     share = a.setting("p", 1) if a.op.endswith(".p") else a.at(0)
     draw = _uniform(a, a.shape())
     return a.cast(a.g.map("less", draw, a.cast(share, a.g.types[draw].dtype)), a.dtype)
 
 
-def _waited(a: Aten, shape: Sequence[Extent], rate: float = 1.0) -> str:
+def _waited(a: AtenContext, shape: Sequence[Extent], rate: float = 1.0) -> str:
     """-log(1 - u) / rate, of which u = 1 is never drawn and u = 0 is made the least there is: nothing divides by 0."""
     draw = a.g.map("max", drawn(a.g, "uniform", shape, "fp64"), _LEAST)
     log = a.g.map("log", a.g.map("sub", a.g.constant(1, "fp64"), draw))
     return a.g.map("div", log, -rate)
 
 
-def _exponential(a: Aten) -> str:
+def _exponential(a: AtenContext) -> str:
     return a.cast(_waited(a, a.shape(), float(a.setting("lambd", 1, 1.0))), a.dtype)
 
 
-def _chosen(a: Aten) -> str:
+def _chosen(a: AtenContext) -> str:
     """The places with the largest shares over waits (Efraimidis and Spirakis), which is drawing without replacement."""
     count, again = a.at(1), bool(a.setting("replacement", 2, False))
     if again and count != 1:
@@ -79,13 +79,13 @@ def _chosen(a: Aten) -> str:
     return a.several("TopK", raced, a.whole(count), axis=len(a.shape()) - 1, largest=1)[1]
 
 
-def _mixed(a: Aten) -> str:
+def _mixed(a: AtenContext) -> str:
     """The order of uniform numbers."""
     order = a.several("TopK", drawn(a.g, "uniform", [a.at(0)], "fp64"), a.whole(a.at(0)), axis=0, largest=1)[1]
     return a.cast(order, a.dtype)
 
 
-def _dropped(a: Aten) -> list[str]:
+def _dropped(a: AtenContext) -> list[str]:
     """Elements left out by chance, the others made so much larger; and which were kept."""
     share = float(a.at(1))
     if not a.at(2, True) or share == 0:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 _ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}  # ONNX: iofc of ifgo, zrh of rzn
 
 
-def _part(a: Aten, x: str, start: int, stop: int) -> str:
+def _part(a: AtenContext, x: str, start: int, stop: int) -> str:
     return a.onnx("Slice", x, a.whole(start), a.whole(stop), a.whole(0))
 
 
-def _gates(a: Aten, weight: str, op: str) -> str:
+def _gates(a: AtenContext, weight: str, op: str) -> str:
     order = _ORDER[op]
     if len(order) == 1:
         return weight
@@ -22,12 +22,12 @@ def _gates(a: Aten, weight: str, op: str) -> str:
     return a.onnx("Concat", *(_part(a, weight, one * hidden, (one + 1) * hidden) for one in order), axis=0)
 
 
-def _stacked(a: Aten, parts: Sequence[str]) -> str:
+def _stacked(a: AtenContext, parts: Sequence[str]) -> str:
     return a.onnx("Concat", *(a.onnx("Unsqueeze", one, a.whole(0)) for one in parts), axis=0)
 
 
 def _layers(op: str, activation: str = "") -> Rule:
-    def rule(a: Aten) -> list[str]:
+    def rule(a: AtenContext) -> list[str]:
         states, weights, biased, layers, _, _, both, batch_first = a.inputs[1:9]
         states = states if isinstance(states, list) else [states]
         x = a.onnx("Transpose", a.at(0), perm=[1, 0, 2]) if batch_first else a.at(0)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 from haotuner.importing.scaled_lengths import scaled_length
 
 
 def _resized(mode: str, *, exact: bool = False) -> Rule:
     """``vec`` gives sizes or factors, ``default`` sizes, and the factors that they came from."""
 
-    def rule(a: Aten) -> str:
+    def rule(a: AtenContext) -> str:
         linear, vec = mode != "nearest", a.op.endswith(".vec")
         rank = len(a.shape()) - 2
         factors = a.at(len(a.inputs) - 1) if vec else list(a.inputs[3 if linear else 2 :])
@@ -33,7 +33,7 @@ def _resized(mode: str, *, exact: bool = False) -> Rule:
 def _spread_wider(mode: str, curve: float) -> Rule:
     """With antialias: pixels beyond the edge do not count."""
 
-    def rule(a: Aten) -> str:
+    def rule(a: AtenContext) -> str:
         how = "align_corners" if a.at(2, False) else "half_pixel"
         settings = {"mode": mode, "coordinate_transformation_mode": how, "cubic_coeff_a": curve, "antialias": 1,
                     "exclude_outside": 1}  # fmt: skip
@@ -43,7 +43,7 @@ def _spread_wider(mode: str, curve: float) -> Rule:
     return rule
 
 
-def _scales(a: Aten, factors: Sequence[float | None] | None) -> str | None:
+def _scales(a: AtenContext, factors: Sequence[float | None] | None) -> str | None:
     """Scales of the coordinates where every factor is given; None: the sizes say them."""
     known = [one for one in factors or () if one is not None]
     if factors is None or not known or len(known) < len(factors):
@@ -51,7 +51,7 @@ def _scales(a: Aten, factors: Sequence[float | None] | None) -> str | None:
     return a.g.constant(np.array([1.0, 1.0, *map(float, known)], np.float32))
 
 
-def _sampled(a: Aten) -> str:
+def _sampled(a: AtenContext) -> str:
     mode = ("bilinear", "nearest", "bicubic")[a.at(2, 0)]
     edge = ("zeros", "border", "reflection")[a.at(3, 0)]
     return a.onnx("GridSample", a.at(0), a.at(1), mode=mode, padding_mode=edge, align_corners=int(a.at(4, False)))

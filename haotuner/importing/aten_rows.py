@@ -10,24 +10,24 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph import decompositions
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 
-def _axes(a: Aten, asked: Any) -> tuple[int, ...]:
+def _axes(a: AtenContext, asked: Any) -> tuple[int, ...]:
     axes = [asked] if isinstance(asked, int) else list(asked or range(len(a.shape())))
     return tuple(a.axis(axis) for axis in axes)
 
 
-def _along(a: Aten, x: str) -> str:
+def _along(a: AtenContext, x: str) -> str:
     """One number a channel."""
     return a.onnx("Reshape", x, a.whole([-1, *[1] * (len(a.shape()) - 2)]))
 
 
-def _numbers(a: Aten, place: int, count: int, otherwise: float) -> str:
+def _numbers(a: AtenContext, place: int, count: int, otherwise: float) -> str:
     return a.at(place) or a.g.constant(np.full(count, otherwise, np.float32))
 
 
-def _group_normalised(a: Aten) -> list[str]:
+def _group_normalised(a: AtenContext) -> list[str]:
     short = a.op.startswith("group_norm")
     scale, bias, groups, eps = (2, 3, 1, 4) if short else (1, 2, 6, 7)
     count = int(a.shape()[1])
@@ -35,7 +35,7 @@ def _group_normalised(a: Aten) -> list[str]:
                    num_groups=a.at(groups), epsilon=a.at(eps, 1e-5))]  # fmt: skip
 
 
-def _instance_normalised(a: Aten) -> str:
+def _instance_normalised(a: AtenContext) -> str:
     """By each image's own means, or by those of training where they are kept."""
     count = int(a.shape()[1])
     scale, bias = _numbers(a, 1, count, 1.0), _numbers(a, 2, count, 0.0)
@@ -44,7 +44,7 @@ def _instance_normalised(a: Aten) -> str:
     return a.onnx("InstanceNormalization", a.at(0), scale, bias, epsilon=a.at(7, 1e-5))
 
 
-def _batch_normalised(a: Aten) -> list[str]:
+def _batch_normalised(a: AtenContext) -> list[str]:
     """By the means of the batch itself."""
     if not a.at(3, True):
         raise UsageError(f"{a.op}: no means to normalise by")
@@ -53,14 +53,14 @@ def _batch_normalised(a: Aten) -> list[str]:
     return [decompositions.affine(a.g, normal, *(_along(a, one) if one else None for one in (a.at(1), a.at(2))))]
 
 
-def _root_normalised(a: Aten) -> str:
+def _root_normalised(a: AtenContext) -> str:
     axes = tuple(range(len(a.shape()) - len(a.at(1)), len(a.shape())))
     eps = a.at(3, float(np.finfo(np.float32).eps))
     found = decompositions.rms_normalise(a.g, a.at(0), axes, eps)
     return found if a.at(2) is None else a.g.map("mul", found, a.at(2))
 
 
-def _variance(a: Aten, asked: Any, correction: Any, *, keep: bool) -> str:
+def _variance(a: AtenContext, asked: Any, correction: Any, *, keep: bool) -> str:
     axes = _axes(a, asked)
     x = a.cast(a.at(0), a.dtype)
     moved = a.g.map("sub", x, decompositions.mean(a.g, x, axes))
@@ -71,7 +71,7 @@ def _variance(a: Aten, asked: Any, correction: Any, *, keep: bool) -> str:
     return a.g.map("div", total, a.cast(count - (1 if correction is None else int(correction)), a.dtype))
 
 
-def _spread(a: Aten) -> str:
+def _spread(a: AtenContext) -> str:
     correction, keep = a.named.get("correction", 1), bool(a.named.get("keepdim", False))
     if a.op.endswith(".dim"):
         correction, keep = int(a.at(2, True)), bool(a.at(3, False))
@@ -81,13 +81,13 @@ def _spread(a: Aten) -> str:
     return a.g.map("sqrt", found) if a.op.startswith("std") else found
 
 
-def _spread_and_mean(a: Aten) -> list[str]:
+def _spread_and_mean(a: AtenContext) -> list[str]:
     keep = bool(a.named.get("keepdim", False))
     return [_variance(a, a.at(1), a.named.get("correction", 1), keep=keep),
             decompositions.mean(a.g, a.at(0), _axes(a, a.at(1)), keepdims=keep)]  # fmt: skip
 
 
-def _length(a: Aten) -> str:
+def _length(a: AtenContext) -> str:
     """The norm of vectors, of any order."""
     order, axes = a.at(1, 2), _axes(a, a.at(2))
     keep, size = bool(a.at(3, False)), a.g.map("abs", a.cast(a.at(0), a.dtype))
@@ -106,20 +106,20 @@ def _length(a: Aten) -> str:
     return a.g.map("pow", joined(a.g.map("pow", size, float(order)), "sum"), 1.0 / order)
 
 
-def _distances(a: Aten) -> str:
+def _distances(a: AtenContext) -> str:
     """Of every row of one tensor from every row of another: by their differences, not by products, which lose digits."""
     one, other = (a.onnx("Unsqueeze", a.cast(a.at(place), a.dtype), a.whole(-2 - place)) for place in (0, 1))
     apart = a.g.map("sub", one, other)
     return _length(replace(a, inputs=[apart, a.at(2, 2), [len(a.g.types[apart].shape) - 1]]))
 
 
-def _apart(a: Aten) -> str:
+def _apart(a: AtenContext) -> str:
     """dist: the length of a difference."""
     difference = a.g.map("sub", a.cast(a.at(0), a.dtype), a.cast(a.at(1), a.dtype))
     return _length(replace(a, inputs=[difference, a.at(2, 2)]))
 
 
-def _three_joined(a: Aten) -> str:
+def _three_joined(a: AtenContext) -> str:
     """_trilinear: products of three tensors with new axes, summed over some: what nn.Bilinear calls."""
     spread = [a.onnx("Unsqueeze", a.at(place), a.whole(list(a.at(place + 3)))) if a.at(place + 3) else a.at(place)
               for place in range(3)]  # fmt: skip
@@ -129,13 +129,13 @@ def _three_joined(a: Aten) -> str:
     return a.g.add("reduce", total, how="sum", axes=axes, keepdims=False)
 
 
-def _multiplied(a: Aten) -> str:
+def _multiplied(a: AtenContext) -> str:
     whole = a.op == "prod.default"
     axes = None if whole else a.whole(a.axis(a.at(1)))
     return a.onnx("ReduceProd", a.cast(a.at(0), a.dtype), axes, keepdims=0 if whole else int(a.at(2, False)))
 
 
-def _by_expert(a: Aten) -> str:
+def _by_expert(a: AtenContext) -> str:
     """Rows sorted by expert, each times the weight of its own; ``ends``: where an expert's rows end.
 
     Sizes may not depend on data without cutting the model, so every expert sees all rows, those of others as zeros.

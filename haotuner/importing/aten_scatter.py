@@ -10,7 +10,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.extents import canonical, largest
 from haotuner.graph.types import FLOATS, numpy_dtype
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 _HOW = {"sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
@@ -25,7 +25,7 @@ def _neutral(how: str, dtype: str) -> Any:
     return int(kind.min if how == "max" else kind.max)
 
 
-def joined_at(a: Aten, index: str, values: str, axis: int, reduce: str, *, own: bool) -> str:
+def joined_at(a: AtenContext, index: str, values: str, axis: int, reduce: str, *, own: bool) -> str:
     """The first tensor with values joined to its elements; ``own``: to their own values, else these are left out.
 
     ``index`` has the places along the axis, in the shape of ``values``; ``reduce`` is torch's word, of those of ``_HOW``.
@@ -49,7 +49,7 @@ def joined_at(a: Aten, index: str, values: str, axis: int, reduce: str, *, own: 
     return a.g.map("div" if a.dtype in FLOATS else "floordiv", found, count)
 
 
-def _rows(a: Aten) -> tuple[str, str, int]:
+def _rows(a: AtenContext) -> tuple[str, str, int]:
     """Of rows along an axis: the index of every element, the values, the axis."""
     axis, rank = a.axis(a.at(1)), len(a.shape())
     values = a.cast(a.at(3), a.dtype)
@@ -57,19 +57,19 @@ def _rows(a: Aten) -> tuple[str, str, int]:
     return a.onnx("Expand", lined, a.whole(list(a.g.types[values].shape))), values, axis
 
 
-def _rows_added(a: Aten) -> str:
+def _rows_added(a: AtenContext) -> str:
     index, values, axis = _rows(a)
     if a.named.get("alpha", 1) != 1:
         values = a.g.map("mul", values, a.named["alpha"])
     return joined_at(a, index, values, axis, "add", own=True)
 
 
-def _rows_joined(a: Aten) -> str:
+def _rows_joined(a: AtenContext) -> str:
     index, values, axis = _rows(a)
     return joined_at(a, index, values, axis, a.at(4), own=bool(a.setting("include_self", 5, True)))
 
 
-def _scattered(a: Aten) -> str:
+def _scattered(a: AtenContext) -> str:
     axis, index = a.axis(a.at(1)), a.cast(a.at(2), "int64")
     values, sizes = a.at(3), a.g.types[index].shape
     if isinstance(values, str) and a.g.types[values].rank:
@@ -85,7 +85,7 @@ def _scattered(a: Aten) -> str:
     return joined_at(a, index, values, axis, reduce, own=bool(a.setting("include_self", 5, True)))
 
 
-def _counted(a: Aten) -> str:
+def _counted(a: AtenContext) -> str:
     """bincount: how often each number is there, or the sum of its weights; the largest number tells how many there are."""
     x, weights = a.cast(a.at(0), "int64"), a.at(1)
     most = a.g.map("add", a.onnx("ReduceMax", x, keepdims=0), 1)

@@ -8,12 +8,12 @@ import numpy as np
 
 from haotuner.graph.types import FLOATS
 from haotuner.importing import curves, error_functions
-from haotuner.importing.aten_call import Aten, Rule
+from haotuner.importing.aten_call import AtenContext, Rule
 
 _LARGEST = 62  # the largest power of 2 that int64 holds
 
 
-def _copied_sign(a: Aten) -> str:
+def _copied_sign(a: AtenContext) -> str:
     """A zero has a sign, too, which its reciprocal tells."""
     size, like = a.g.map("abs", a.cast(a.at(0), a.dtype)), a.cast(a.at(1), a.dtype)
     told = a.g.map("select", a.g.map("equal", like, 0), a.g.map("reciprocal", like), like)
@@ -23,7 +23,7 @@ def _copied_sign(a: Aten) -> str:
 def _numbers_only(how: str) -> Rule:
     """Fmax and fmin: of a number and NaN the number."""
 
-    def rule(a: Aten) -> str:
+    def rule(a: AtenContext) -> str:
         one, other = (a.cast(a.at(place), a.dtype) for place in (0, 1))
         found = a.g.map(how, one, other)
         if a.dtype not in FLOATS:
@@ -34,7 +34,7 @@ def _numbers_only(how: str) -> Rule:
     return rule
 
 
-def _shifted(a: Aten) -> str:
+def _shifted(a: AtenContext) -> str:
     """Times a power of 2, or over it and rounded down, which is what a shift of signed bits does."""
     count = a.cast(a.at(1), "int64")
     powers = a.g.constant(np.left_shift(1, np.arange(_LARGEST + 1)), "int64")
@@ -44,12 +44,12 @@ def _shifted(a: Aten) -> str:
     return a.cast(found, a.dtype)
 
 
-def _scaled_by_two(a: Aten) -> str:
+def _scaled_by_two(a: AtenContext) -> str:
     """Ldexp."""
     return a.g.map("mul", a.cast(a.at(0), a.dtype), a.g.map("pow", a.g.constant(2, a.dtype), a.cast(a.at(1), a.dtype)))
 
 
-def _to_decimals(a: Aten) -> str:
+def _to_decimals(a: AtenContext) -> str:
     """As torch does it: times a power of 10, rounded, and back."""
     places, x = int(a.named["decimals"]), a.at(0)
     power = float(10 ** abs(places))

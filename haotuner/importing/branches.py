@@ -18,7 +18,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimensions, same
 from haotuner.graph.graph import NEVER, GraphBuilder, Required
 from haotuner.importing.conditions import Condition, condition_of, settled
-from haotuner.importing.constant_folding import Before, Folding
+from haotuner.importing.constant_folding import Before, ConstantFolding
 from haotuner.importing.lengths import new_dimension
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class _Branch:
         self.condition = condition_of(self.g, self.tensor)
 
     @property
-    def g(self) -> Folding:
+    def g(self) -> ConstantFolding:
         """The builder."""
         return self.reader.g
 
@@ -255,7 +255,7 @@ class _Branch:
 
 
 @contextmanager
-def guarded(g: Folding, branch: str, value: int) -> Iterator[None]:
+def guarded(g: ConstantFolding, branch: str, value: int) -> Iterator[None]:
     """What is added inside lies on one side of a branch; nothing outside may take it for its own."""
     outer, written, lengths = g.guard, dict(g.written), dict(g.lengths)
     g.guard = (*outer, (branch, value))

@@ -18,7 +18,7 @@ from haotuner.importing.typed_numbers import exact
 from haotuner.words.shape import Span
 
 if TYPE_CHECKING:
-    from haotuner.importing.constant_folding import Folding
+    from haotuner.importing.constant_folding import ConstantFolding
 
 MOST_RUNS = 4  # ranges of sizes that people read
 
@@ -69,7 +69,7 @@ def compared(sign: str, one: Extent, other: Extent) -> Condition | None:
     return Condition(build(canonical(one - other)), f"{text(one)} {sign} {text(other)}")
 
 
-def condition_of(g: Folding, tensor: str) -> Condition | None:
+def condition_of(g: ConstantFolding, tensor: str) -> Condition | None:
     """The condition that a tensor of one element holds; None where data decide it, or it has no such arithmetic."""
     known = g.known(tensor)
     if known is not None:
@@ -89,12 +89,12 @@ def _is_set(known: Any) -> Condition | None:
     return Condition(int(value != 0), text(value)) if isinstance(value, int) else _differ(value, 0)
 
 
-def _of_number(g: Folding, tensor: str) -> Condition | None:
+def _of_number(g: ConstantFolding, tensor: str) -> Condition | None:
     number = _number_of(g, tensor)
     return None if number is None else Condition(int(number != 0), "") if isinstance(number, int) else _differ(number, 0)
 
 
-def _mapped(g: Folding, node: Node) -> Condition | None:
+def _mapped(g: ConstantFolding, node: Node) -> Condition | None:
     function = node.attributes["function"]
     if function in _LOGIC:
         parts = [condition_of(g, one) for one in node.inputs]
@@ -115,7 +115,7 @@ def _differ(one: Extent, other: Extent) -> Condition | None:
     return Condition(canonical(1 - _is_zero(canonical(one - other))), f"{text(one)} != {text(other)}")
 
 
-def _number_of(g: Folding, tensor: str) -> Extent | None:
+def _number_of(g: ConstantFolding, tensor: str) -> Extent | None:
     return number_held(g, {node.output: node for node in g.nodes}, tensor)
 
 

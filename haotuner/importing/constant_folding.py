@@ -20,7 +20,7 @@ from haotuner.importing.narrow_types import Narrow
 from haotuner.importing.proofs import Proof
 from haotuner.importing.real_nodes import real_scalar
 from haotuner.importing.symbolic_values import LARGEST, applied
-from haotuner.importing.typed_numbers import Undecided, is_number, is_whole
+from haotuner.importing.typed_numbers import DataDependentError, is_number, is_whole
 from haotuner.words.shape import Span
 
 _HELD = (  # of a builder, by name
@@ -44,7 +44,7 @@ class Stored:
 
 
 @dataclass(slots=True)
-class Folding(GraphBuilder):
+class ConstantFolding(GraphBuilder):
     """Tensors whose elements are extents have a type and no node before a node needs them."""
 
     extents: dict[str, Any] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Folding(GraphBuilder):
             proof = Proof(self.ranges)
             source = self.types[inputs[0]].dtype if inputs else kind.dtype
             found = applied(primitive, known, attributes, kind.dtype, source, self._is_size, proof)
-        except (Undecided, TypeError):  # sympy cannot say, or has no such arithmetic
+        except (DataDependentError, TypeError):  # sympy cannot say, or has no such arithmetic
             return None
         plain = all(is_whole(one) or is_number(one) for one in found.reshape(-1))
         if not plain and count > MOST_REALS:
@@ -217,11 +217,11 @@ class Before:
     held: Mapping[str, dict[Any, Any]]
 
     @staticmethod
-    def of(g: Folding) -> Before:
+    def of(g: ConstantFolding) -> Before:
         """As it is now."""
         return Before(len(g.nodes), len(g.required), {name: dict(getattr(g, name)) for name in _HELD})
 
-    def restore(self, g: Folding) -> None:
+    def restore(self, g: ConstantFolding) -> None:
         """Forget what was added since."""
         del g.nodes[self.nodes :], g.required[self.required :]
         for name, held in self.held.items():
@@ -231,5 +231,5 @@ class Before:
 def number_of(extent: Extent) -> int:
     """An extent that is a number; Undecided where it is none."""
     if not isinstance(extent, int):
-        raise Undecided
+        raise DataDependentError
     return extent

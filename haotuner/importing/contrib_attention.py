@@ -8,36 +8,36 @@ from math import sqrt
 from haotuner.graph import decompositions
 from haotuner.graph.extents import Extent, canonical
 from haotuner.importing.layout import cut, reshaped, transposed
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.products import matmul
 
 _NEVER = -3e38  # of keys that come later: a mask of the file may be added to it
 _HEADS = (0, 2, 1, 3)  # (batch, tokens, heads, depth) <-> (batch, heads, tokens, depth)
 
 
-def _heads(c: Call, x: str, heads: int) -> str:
+def _heads(c: NodeContext, x: str, heads: int) -> str:
     """(batch, tokens, heads * depth) -> (batch, heads, tokens, depth)."""
     rows, tokens, wide = c.g.types[x].shape
     return transposed(c, reshaped(c, x, (rows, tokens, heads, int(wide) // heads)), _HEADS)
 
 
-def _joined(c: Call, x: str) -> str:
+def _joined(c: NodeContext, x: str) -> str:
     """The inverse."""
     rows, heads, tokens, depth = c.g.types[x].shape
     return reshaped(c, transposed(c, x, _HEADS), (rows, tokens, canonical(heads * depth)))
 
 
-def _part(c: Call, x: str, axis: int, place: int) -> str:
+def _part(c: NodeContext, x: str, axis: int, place: int) -> str:
     """One of the tensors that lie beside each other along an axis, which is gone then."""
     shape = c.g.types[x].shape
     return reshaped(c, cut(c, x, axis, place, place + 1), (*shape[:axis], *shape[axis + 1 :]))
 
 
-def _behind(c: Call, past: str | None, x: str) -> str:
+def _behind(c: NodeContext, past: str | None, x: str) -> str:
     return x if past is None else c.g.add("concat", past, x, axis=2)
 
 
-def _attended(c: Call, q: str, k: str, v: str, biases: Sequence[str]) -> str:
+def _attended(c: NodeContext, q: str, k: str, v: str, biases: Sequence[str]) -> str:
     """(batch, tokens, heads * depth) of tensors (batch, heads, tokens, depth)."""
     g, depth = c.g, int(c.g.types[q].shape[-1])
     scale = float(c.attribute("scale", 0.0)) or 1 / sqrt(depth)
@@ -54,11 +54,11 @@ def _attended(c: Call, q: str, k: str, v: str, biases: Sequence[str]) -> str:
     return _joined(c, decompositions.attention(g, q, k, v, scale, mask))
 
 
-def _numbers(c: Call, extent: Extent, *behind: int) -> str:
+def _numbers(c: NodeContext, extent: Extent, *behind: int) -> str:
     return reshaped(c, c.g.add("iota", extent=extent, dtype="int64"), (extent, *behind))
 
 
-def _causal(c: Call, queries: Extent, keys: Extent, window: int = -1) -> str:
+def _causal(c: NodeContext, queries: Extent, keys: Extent, window: int = -1) -> str:
     """Keys up to the query's own; the last query is that of the last key. ``window``: of the last ones alone."""
     g = c.g
     own = g.map("add", _numbers(c, queries, 1), g.of_extents([canonical(keys - queries)], "int64"))
@@ -68,7 +68,7 @@ def _causal(c: Call, queries: Extent, keys: Extent, window: int = -1) -> str:
     return g.map("select", seen, g.constant(0.0, "fp32"), _NEVER)
 
 
-def _of_keys(c: Call, mask: str, keys: Extent, rows: Extent) -> str:
+def _of_keys(c: NodeContext, mask: str, keys: Extent, rows: Extent) -> str:
     """A mask that is 0 where a key is left out, or how many keys each row has -> what is added to scores."""
     g, shape = c.g, c.g.types[mask].shape
     left_out = float(c.attribute("mask_filter_value", -10000.0))
@@ -85,7 +85,7 @@ def _of_keys(c: Call, mask: str, keys: Extent, rows: Extent) -> str:
     return g.map("select", kept, g.constant(0.0, "fp32"), left_out)
 
 
-def _attention(c: Call) -> list[str]:
+def _attention(c: NodeContext) -> list[str]:
     """Queries, keys and values of one product; with the keys of earlier calls in front."""
     g, heads = c.g, c.required("num_heads")
     if c.attribute("do_rotary", 0) or c.attribute("past_present_share_buffer", 0):
@@ -108,7 +108,7 @@ def _attention(c: Call) -> list[str]:
     return found
 
 
-def _multi_head(c: Call) -> list[str]:
+def _multi_head(c: NodeContext) -> list[str]:
     """Queries, keys and values each by itself; keys and values may have their heads apart."""
     g, heads = c.g, c.required("num_heads")
     rows = c.shape()[0]
@@ -129,7 +129,7 @@ def _multi_head(c: Call) -> list[str]:
     return [_attended(c, q, k, v, biases), k, v]
 
 
-def _turned(c: Call, x: str, cos: str, sin: str, *, pairs: bool) -> str:
+def _turned(c: NodeContext, x: str, cos: str, sin: str, *, pairs: bool) -> str:
     """(batch, heads, tokens, depth) rotated by angles (batch or 1, 1, tokens, half); what lies behind them stays."""
     g, shape = c.g, c.g.types[x].shape
     half, depth = int(g.types[cos].shape[-1]), int(shape[-1])
@@ -150,7 +150,7 @@ def _turned(c: Call, x: str, cos: str, sin: str, *, pairs: bool) -> str:
     return found if rest is None else g.add("concat", found, rest, axis=3)
 
 
-def _angles(c: Call, cache: str, places: str, tokens: Extent) -> str:
+def _angles(c: NodeContext, cache: str, places: str, tokens: Extent) -> str:
     """Rows of a table at places (1), counted from there on, or (batch, tokens)."""
     g = c.g
     if g.types[places].rank == 1:
@@ -160,7 +160,7 @@ def _angles(c: Call, cache: str, places: str, tokens: Extent) -> str:
     return reshaped(c, rows, (shape[0], 1, *shape[1:]))
 
 
-def _rotary(c: Call) -> str:
+def _rotary(c: NodeContext) -> str:
     g, flat = c.g, c.type().rank == 3
     heads = c.attribute("num_heads", 0)
     if flat and not heads:
@@ -175,7 +175,7 @@ def _rotary(c: Call) -> str:
     return _joined(c, found) if flat else found
 
 
-def _grouped(c: Call) -> list[str]:
+def _grouped(c: NodeContext) -> list[str]:
     """Several heads of queries share one of keys; earlier keys are as many as their tensor says."""
     g, heads, few = c.g, c.required("num_heads"), c.required("kv_num_heads")
     if c.given(9) or c.given(10) or c.given(11) or c.attribute("smooth_softmax", 0):
@@ -204,7 +204,7 @@ def _grouped(c: Call) -> list[str]:
     return [_attended(c, q, wide_k, wide_v, biases), k, v]
 
 
-def _shared(c: Call, x: str, heads: int) -> str:
+def _shared(c: NodeContext, x: str, heads: int) -> str:
     """(batch, few, tokens, depth), each for as many heads of queries as share it."""
     rows, few, tokens, depth = c.g.types[x].shape
     single = reshaped(c, x, (rows, few, 1, tokens, depth))

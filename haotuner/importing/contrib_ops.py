@@ -16,19 +16,19 @@ from haotuner.importing.convolutions import CONVOLUTIONS
 from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.grid_sample import SAMPLED
 from haotuner.importing.layout import reshaped, transposed
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.norms import NORMS
 from haotuner.importing.products import PRODUCTS, matmul
 from haotuner.importing.quantised import QUANTISED
 
 
-def _found(rule: Rule, c: Call, *inputs: str | None, **attributes: Any) -> str:
+def _first_result(rule: Rule, c: NodeContext, *inputs: str | None, **attributes: Any) -> str:
     """The first result of another operator's rule."""
     given = rule(replace(c, inputs=inputs or c.inputs, attributes={**c.attributes, **attributes}, outputs=1))
     return given if isinstance(given, str) else given[0]
 
 
-def _sum(c: Call, *places: int) -> str:
+def _sum(c: NodeContext, *places: int) -> str:
     """Of the inputs that are there."""
     found: str | None = None
     for one in (c.tensor(place) for place in places if c.given(place)):
@@ -37,16 +37,16 @@ def _sum(c: Call, *places: int) -> str:
     return found
 
 
-def _fast_gelu(c: Call) -> str:
+def _fast_gelu(c: NodeContext) -> str:
     return decompositions.gelu_tanh(c.g, _sum(c, 0, 1))
 
 
-def _quick_gelu(c: Call) -> str:
+def _quick_gelu(c: NodeContext) -> str:
     gate = c.g.map("sigmoid", c.g.map("mul", c.tensor(0), c.attribute("alpha", 1.702)))
     return c.g.map("mul", c.tensor(0), gate)
 
 
-def _activated(c: Call, x: str, numbers: list[float]) -> str:
+def _activated(c: NodeContext, x: str, numbers: list[float]) -> str:
     """A function that a product carries, by its name; ``numbers``: its parameters."""
     name = c.attribute("activation", "")
     if not name:
@@ -55,21 +55,21 @@ def _activated(c: Call, x: str, numbers: list[float]) -> str:
         raise c.bad(f"activation {name!r}")
     limits = [c.g.constant(one, c.g.types[x].dtype) for one in numbers] if name == "Clip" else []
     told = dict(zip(("alpha", "beta"), numbers, strict=False)) if name != "Clip" else {}
-    return _found(ELEMENTWISE[name], replace(c, op=name, attributes={}), x, *limits, **told)
+    return _first_result(ELEMENTWISE[name], replace(c, op=name, attributes={}), x, *limits, **told)
 
 
-def _fused_conv(c: Call) -> str:
-    found = _found(CONVOLUTIONS["Conv"], c, *(c.maybe(place) for place in range(3)))
+def _fused_conv(c: NodeContext) -> str:
+    found = _first_result(CONVOLUTIONS["Conv"], c, *(c.maybe(place) for place in range(3)))
     found = c.g.map("add", found, c.tensor(3)) if c.given(3) else found
     return _activated(c, found, list(c.attribute("activation_params", [])))
 
 
-def _fused_gemm(c: Call) -> str:
+def _fused_gemm(c: NodeContext) -> str:
     numbers = [c.attributes[name] for name in ("activation_alpha", "activation_beta") if name in c.attributes]
-    return _activated(c, _found(PRODUCTS["Gemm"], c), numbers)
+    return _activated(c, _first_result(PRODUCTS["Gemm"], c), numbers)
 
 
-def _fused_matmul(c: Call) -> str:
+def _fused_matmul(c: NodeContext) -> str:
     operands = []
     for place, name in enumerate("AB"):
         rank = c.type(place).rank
@@ -88,7 +88,7 @@ def _skip_norm(how: str) -> Rule:
     """A norm of a sum, and the sum itself where it is asked for."""
     bias = 4 if how == "LayerNormalization" else 3
 
-    def rule(c: Call) -> list[str]:
+    def rule(c: NodeContext) -> list[str]:
         total = _sum(c, 0, 1, bias)
         told = {"axis": -1, "epsilon": c.attribute("epsilon", 1e-12)}
         shift = c.maybe(3) if bias == 4 else None
@@ -101,7 +101,7 @@ def _skip_norm(how: str) -> Rule:
     return rule
 
 
-def _embedded_norm(c: Call) -> list[str]:
+def _embedded_norm(c: NodeContext) -> list[str]:
     """Words, places and segments looked up, their sum normalised; how many words each row has."""
     g, ids = c.g, c.tensor(0)
     rows, tokens = c.shape()
@@ -118,7 +118,7 @@ def _embedded_norm(c: Call) -> list[str]:
     return [norm if isinstance(norm, str) else norm[0], counts, total]
 
 
-def _few_bits(c: Call) -> str:
+def _few_bits(c: NodeContext) -> str:
     """A product with a weight whose elements are 2, 4 or 8 bits wide, with scales for blocks of them."""
     count, wide, bits, block = (c.required(name) for name in ("N", "K", "bits", "block_size"))
     known = [c.g.known(c.tensor(place)) for place in (1, 2)]
@@ -151,7 +151,7 @@ def _as(name: str, table: Mapping[str, Rule], **defaults: Any) -> Rule:
     return lambda c: table[name](replace(c, op=name, attributes={**defaults, **c.attributes}))
 
 
-_GELU: Callable[[Call], str] = lambda c: decompositions.gelu(c.g, _sum(c, 0, 1))  # noqa: E731, one formula under two names
+_GELU: Callable[[NodeContext], str] = lambda c: decompositions.gelu(c.g, _sum(c, 0, 1))  # noqa: E731, one formula under two names
 MICROSOFT: Mapping[str, Rule] = {
     "Gelu": _GELU,
     "BiasGelu": _GELU,

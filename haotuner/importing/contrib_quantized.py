@@ -12,19 +12,19 @@ from haotuner.graph.recurrent import packed_bytes
 from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.integers import INTEGERS, product, weight_of
 from haotuner.importing.layout import joined
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.norms import NORMS
 from haotuner.importing.pooling import POOLING
 from haotuner.importing.quantised import dequantised, dynamic, quantised
 from haotuner.importing.recurrent import StateWeights, layer
 
 
-def _real(c: Call, place: int, axis: int = 0) -> str:
+def _real(c: NodeContext, place: int, axis: int = 0) -> str:
     """A tensor whose scale and zero point are the next two inputs."""
     return dequantised(c, c.tensor(place), c.tensor(place + 1), c.maybe(place + 2), axis)
 
 
-def _bytes(c: Call, x: str, scale: int, zero: int, like: int) -> str:
+def _bytes(c: NodeContext, x: str, scale: int, zero: int, like: int) -> str:
     """As bytes of a scale; without a zero point of the type of input ``like``, around 0."""
     dtype = c.type(zero).dtype if c.given(zero) else c.type(like).dtype
     return quantised(c, x, c.tensor(scale), c.maybe(zero), dtype, 0)
@@ -37,7 +37,7 @@ def _joined(function: str) -> Rule:
 def _applied(op: str, table: Mapping[str, Rule]) -> Rule:
     """Of one tensor: it, its scale and zero point, those of the result."""
 
-    def rule(c: Call) -> str:
+    def rule(c: NodeContext) -> str:
         if c.attribute("channels_last", 0):
             raise c.bad("channels_last=1")
         told: dict[str, Any] = {name: one for name, one in c.attributes.items() if name != "channels_last"}
@@ -47,18 +47,18 @@ def _applied(op: str, table: Mapping[str, Rule]) -> Rule:
     return rule
 
 
-def _concat(c: Call) -> str:
+def _concat(c: NodeContext) -> str:
     """The result's scale and zero point come first, then three inputs for each part."""
     parts = [_real(c, place) for place in range(2, len(c.inputs), 3)]
     axis = c.required("axis")
     return _bytes(c, joined(c, parts, axis % c.g.types[parts[0]].rank), 0, 1, 2)
 
 
-def _where(c: Call) -> str:
+def _where(c: NodeContext) -> str:
     return _bytes(c, c.g.map("select", c.tensor(0), _real(c, 1), _real(c, 4)), 7, 8, 1)
 
 
-def _gemm(c: Call) -> str:
+def _gemm(c: NodeContext) -> str:
     """The bias is of 32 bits, its scale that of both operands; without a scale the result stays real."""
     g = c.g
     right = _real(c, 3, 0 if c.attribute("transB", 0) else 1)
@@ -71,7 +71,7 @@ def _gemm(c: Call) -> str:
     return _bytes(c, found, 7, 8, 0) if c.given(7) else found
 
 
-def _real_product(c: Call) -> str:
+def _real_product(c: NodeContext) -> str:
     """Bytes times bytes to real numbers: both, their scales, their zero points, a bias."""
     left = dequantised(c, c.tensor(0), c.tensor(2), c.maybe(4), 0)
     right = dequantised(c, c.tensor(1), c.tensor(3), c.maybe(5), c.type(1).rank - 1)
@@ -79,7 +79,7 @@ def _real_product(c: Call) -> str:
     return c.g.map("add", found, c.tensor(6)) if c.given(6) else found
 
 
-def _dynamic_product(c: Call) -> str:
+def _dynamic_product(c: NodeContext) -> str:
     """Real numbers times bytes; the left operand is rounded to bytes of its own range, as the file's author did."""
     rounded, scale, zero = dynamic(replace(c, inputs=(c.tensor(0),)))
     left = dequantised(c, rounded, scale, zero, 0)
@@ -88,7 +88,7 @@ def _dynamic_product(c: Call) -> str:
     return c.g.map("add", found, c.tensor(4)) if c.given(4) else found
 
 
-def _lstm(c: Call) -> list[str]:
+def _lstm(c: NodeContext) -> list[str]:
     """Weights of bytes, (ways, inputs, gates), and of the state. Inputs are rounded to bytes of their range, as are states.
 
     ONNX Runtime takes one range for the states of all sequences that a thread has: here each has its own, so that answers
@@ -96,11 +96,11 @@ def _lstm(c: Call) -> list[str]:
     """
     inputs, states = _stored(c, 1, 8, 9), _stored(c, 2, 10, 11)
 
-    def multiplied(call: Call, x: str, number: int) -> str:
+    def multiplied(call: NodeContext, x: str, number: int) -> str:
         w, scale, zero = (call.g.constant(np.ascontiguousarray(one[number])) for one in inputs)
         return product(call, x, dequantised(call, w, scale, zero, 1))
 
-    def state_weights(call: Call, number: int) -> StateWeights:
+    def state_weights(call: NodeContext, number: int) -> StateWeights:
         held, scale, zero = (np.ascontiguousarray(one[number]) for one in states)
         found = weight_of(call, call.g.constant(held), call.g.constant(zero), 1)
         if found is None:
@@ -118,7 +118,7 @@ def _lstm(c: Call) -> list[str]:
     return list(rule(replace(c, op="LSTM", inputs=(x, *c.inputs[1:8]))))
 
 
-def _stored(c: Call, place: int, scale: int, zero: int) -> tuple[Any, Any, Any]:
+def _stored(c: NodeContext, place: int, scale: int, zero: int) -> tuple[Any, Any, Any]:
     """Bytes of both ways, their scales and zero points: one a way, or one a way and column."""
     stored, scales = (c.held(at) for at in (place, scale))
     zeros = c.held(zero) if c.given(zero) else np.zeros(scales.shape, stored.dtype)

@@ -7,13 +7,13 @@ from math import prod
 
 from haotuner.graph.extents import Extent, canonical, floor_division
 from haotuner.importing.layout import padded, reshaped
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.windows import Windows, windows_of
 
 IMAGE, WINDOW = "pqrst", "uvwxy"  # letters of the result's places and of a window's elements
 
 
-def _conv(c: Call) -> str:
+def _conv(c: NodeContext) -> str:
     weight = c.shape(1)
     if not all(isinstance(extent, int) for extent in weight):
         raise c.bad("a weight whose extents are not fixed")
@@ -24,7 +24,7 @@ def _conv(c: Call) -> str:
     return biased(c, convolved(c, c.tensor(0), c.tensor(1), windows_of(c, sizes, image), c.attribute("group", 1)))
 
 
-def biased(c: Call, x: str, place: int = 2) -> str:
+def biased(c: NodeContext, x: str, place: int = 2) -> str:
     """A convolution's result with the bias that the node has as its third input, or at another place."""
     if not c.given(place):
         return x
@@ -32,7 +32,7 @@ def biased(c: Call, x: str, place: int = 2) -> str:
     return c.g.map("add", x, reshaped(c, c.tensor(place), (c.shape(place)[0], *[1] * (rank - 2))))
 
 
-def convolved(c: Call, x: str, weight: str, w: Windows, groups: int) -> str:
+def convolved(c: NodeContext, x: str, weight: str, w: Windows, groups: int) -> str:
     """(b, n, image) with a weight (f, n/groups, window)."""
     rank = len(w.sizes)
     b, n = c.g.types[x].shape[:2]
@@ -53,7 +53,7 @@ def convolved(c: Call, x: str, weight: str, w: Windows, groups: int) -> str:
     return reshaped(c, found, (b, f, *c.g.types[found].shape[3:]))
 
 
-def _transposed(c: Call) -> str:
+def _transposed(c: NodeContext) -> str:
     """Phases where elements are spread by strides, else (and where windows have gaps, too) zeros between the elements."""
     rank = len(c.shape()) - 2
     strides, dilations = list(c.attribute("strides", [1] * rank)), list(c.attribute("dilations", [1] * rank))
@@ -70,7 +70,7 @@ def _transposed(c: Call) -> str:
     return biased(c, _zeros_between(c, strides, dilations, spans, (before, after)))
 
 
-def _in_phases(c: Call, strides: Sequence[int], before: Sequence[int], after: Sequence[int]) -> str:
+def _in_phases(c: NodeContext, strides: Sequence[int], before: Sequence[int], after: Sequence[int]) -> str:
     """The phases of a result, each a convolution of its own, as filters of one that moves by one; then they are interleaved.
 
     Every stride-th element of the result is a sum over the same window elements, so no zero is multiplied:
@@ -112,7 +112,7 @@ def _in_phases(c: Call, strides: Sequence[int], before: Sequence[int], after: Se
 
 
 def _zeros_between(
-    c: Call,
+    c: NodeContext,
     strides: Sequence[int],
     dilations: Sequence[int],
     spans: Sequence[int],
@@ -135,7 +135,7 @@ def _zeros_between(
 
 
 def _cuts(
-    c: Call, image: Sequence[Extent], strides: Sequence[int], spans: Sequence[int]
+    c: NodeContext, image: Sequence[Extent], strides: Sequence[int], spans: Sequence[int]
 ) -> tuple[list[Extent], list[Extent]]:
     """What a transposed convolution leaves away at both sides; less than nothing where ``output_padding`` adds."""
     rank = len(image)
@@ -162,7 +162,7 @@ def _cuts(
     return before, after
 
 
-def _spread(c: Call, x: str, strides: Sequence[int]) -> str:
+def _spread(c: NodeContext, x: str, strides: Sequence[int]) -> str:
     """Zeros between neighbours: ``stride - 1`` of them."""
     if max(strides) == 1:
         return x

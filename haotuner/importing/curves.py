@@ -10,7 +10,7 @@ from functools import wraps
 from math import log, pi
 from typing import TypeAlias
 
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.node_context import Rule
 
 Curve: TypeAlias = Callable[..., str]  # a builder and names of tensors -> the name of the result
@@ -28,7 +28,7 @@ def in_floats(curve: Curve) -> Curve:
     """Halves are computed as floats: a square of them would overflow, and every step would be rounded."""
 
     @wraps(curve)
-    def found(g: Folding, *inputs: str) -> str:
+    def found(g: ConstantFolding, *inputs: str) -> str:
         own = g.types[inputs[0]].dtype
         if own in ("fp32", "fp64"):
             return curve(g, *inputs)
@@ -37,12 +37,12 @@ def in_floats(curve: Curve) -> Curve:
     return found
 
 
-def less_from(g: Folding, number: float, x: str) -> str:
+def less_from(g: ConstantFolding, number: float, x: str) -> str:
     """The number less x."""
     return g.map("sub", g.constant(number, g.types[x].dtype), x)
 
 
-def polynomial(g: Folding, x: str, coefficients: tuple[float, ...]) -> str:
+def polynomial(g: ConstantFolding, x: str, coefficients: tuple[float, ...]) -> str:
     """The first is that of the highest power."""
     found = g.constant(coefficients[0], g.types[x].dtype)
     for one in coefficients[1:]:
@@ -50,13 +50,13 @@ def polynomial(g: Folding, x: str, coefficients: tuple[float, ...]) -> str:
     return found
 
 
-def signed(g: Folding, size: str, x: str) -> str:
+def signed(g: ConstantFolding, size: str, x: str) -> str:
     """With the sign of x; 0 where x is."""
     return g.map("select", g.map("less", x, 0), g.map("neg", size), size)
 
 
 @in_floats
-def atan(g: Folding, x: str) -> str:
+def atan(g: ConstantFolding, x: str) -> str:
     """The angle of a slope."""
     a = g.map("abs", x)
     steep, some = g.map("greater", a, _STEEP), g.map("greater", a, 0.66)
@@ -72,20 +72,20 @@ def atan(g: Folding, x: str) -> str:
 
 
 @in_floats
-def asin(g: Folding, x: str) -> str:
+def asin(g: ConstantFolding, x: str) -> str:
     """2 atan(x / (1 + sqrt(1 - x^2)))."""
     root = g.map("sqrt", g.map("mul", less_from(g, 1, x), g.map("add", x, 1)))
     return g.map("mul", atan(g, g.map("div", x, g.map("add", root, 1))), 2)
 
 
 @in_floats
-def acos(g: Folding, x: str) -> str:
+def acos(g: ConstantFolding, x: str) -> str:
     """2 atan(sqrt((1 - x) / (1 + x)))."""
     return g.map("mul", atan(g, g.map("sqrt", g.map("div", less_from(g, 1, x), g.map("add", x, 1)))), 2)
 
 
 @in_floats
-def atan2(g: Folding, y: str, x: str) -> str:
+def atan2(g: ConstantFolding, y: str, x: str) -> str:
     """The angle of a point; 0 of the origin."""
     high, wide = g.map("abs", y), g.map("abs", x)
     more, less = g.map("max", high, wide), g.map("min", high, wide)
@@ -95,7 +95,7 @@ def atan2(g: Folding, y: str, x: str) -> str:
 
 
 @in_floats
-def log1p(g: Folding, x: str) -> str:
+def log1p(g: ConstantFolding, x: str) -> str:
     """log(1 + x): near 0 the series of 2 atanh(x / (2 + x))."""
     s = g.map("div", x, g.map("add", x, 2))
     terms = 10 if g.types[x].dtype == "fp64" else 5
@@ -104,7 +104,7 @@ def log1p(g: Folding, x: str) -> str:
 
 
 @in_floats
-def expm1(g: Folding, x: str) -> str:
+def expm1(g: ConstantFolding, x: str) -> str:
     """exp(x) - 1: near 0 it is 2 t / (1 - t), t = tanh(x / 2)."""
     t = g.map("tanh", g.map("mul", x, 0.5))
     near = g.map("div", g.map("add", t, t), less_from(g, 1, t))
@@ -112,19 +112,19 @@ def expm1(g: Folding, x: str) -> str:
 
 
 @in_floats
-def sinh(g: Folding, x: str) -> str:
+def sinh(g: ConstantFolding, x: str) -> str:
     """(exp(x) - exp(-x)) / 2."""
     return g.map("mul", g.map("sub", expm1(g, x), expm1(g, g.map("neg", x))), 0.5)
 
 
 @in_floats
-def cosh(g: Folding, x: str) -> str:
+def cosh(g: ConstantFolding, x: str) -> str:
     """(exp(x) + exp(-x)) / 2."""
     return g.map("mul", g.map("add", g.map("exp", x), g.map("exp", g.map("neg", x))), 0.5)
 
 
 @in_floats
-def asinh(g: Folding, x: str) -> str:
+def asinh(g: ConstantFolding, x: str) -> str:
     """log(x + sqrt(x^2 + 1)) of the size, which is log1p(x + x^2 / (1 + sqrt(x^2 + 1)))."""
     a = g.map("abs", x)
     tame = g.map("min", a, _HUGE)
@@ -135,7 +135,7 @@ def asinh(g: Folding, x: str) -> str:
 
 
 @in_floats
-def acosh(g: Folding, x: str) -> str:
+def acosh(g: ConstantFolding, x: str) -> str:
     """log(x + sqrt(x^2 - 1)), which is log1p(t + sqrt(t (t + 2))) of t = x - 1."""
     t = g.map("sub", g.map("min", x, _HUGE), 1)
     near = log1p(g, g.map("add", t, g.map("sqrt", g.map("mul", t, g.map("add", t, 2)))))
@@ -143,7 +143,7 @@ def acosh(g: Folding, x: str) -> str:
 
 
 @in_floats
-def atanh(g: Folding, x: str) -> str:
+def atanh(g: ConstantFolding, x: str) -> str:
     """log((1 + x) / (1 - x)) / 2 of the size."""
     a = g.map("abs", x)
     return signed(g, g.map("mul", log1p(g, g.map("div", g.map("add", a, a), less_from(g, 1, a))), 0.5), x)

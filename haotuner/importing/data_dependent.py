@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from haotuner.graph.extents import Extent, product
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.layout import reshaped
 from haotuner.importing.lengths import new_dimension
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.types import dtype_of_onnx
 from haotuner.ops.host_steps import nonzero
 
 _SEEDS = 1 << 32
 
 
-def places_of(c: Call) -> str:
+def places_of(c: NodeContext) -> str:
     """Indices of what is not 0: (rank, how many)."""
     known = c.g.numbers(c.tensor(0))
     if known is not None:
@@ -29,7 +29,7 @@ def places_of(c: Call) -> str:
     return next(same, None) or c.g.plain("nonzero", c.tensor(0), extent=new_dimension(c.g, "count"))
 
 
-def _compress(c: Call) -> str:
+def _compress(c: NodeContext) -> str:
     """The places of an axis, or of the flat tensor, where a condition holds."""
     x, flat = c.tensor(0), "axis" not in c.attributes
     x = reshaped(c, x, (product(c.shape()),)) if flat else x
@@ -39,14 +39,14 @@ def _compress(c: Call) -> str:
 
 
 def drawn(
-    g: Folding, law: str, shape: Sequence[Extent], dtype: str, *, low: float = 0.0, high: float = 1.0, **more: Any
+    g: ConstantFolding, law: str, shape: Sequence[Extent], dtype: str, *, low: float = 0.0, high: float = 1.0, **more: Any
 ) -> str:
     """Numbers of a law: ``normal`` of mean ``low`` and deviation ``high``, or ``uniform`` between both."""
     number = sum(node.primitive == "random" for node in g.nodes)
     return g.plain("random", shape=tuple(shape), dtype=dtype, law=law, number=number, low=low, high=high, **more)
 
 
-def _random(c: Call, law: str, shape: Sequence[Extent], dtype: str) -> str:
+def _random(c: NodeContext, law: str, shape: Sequence[Extent], dtype: str) -> str:
     low, high = ("mean", "scale") if law == "normal" else ("low", "high")
     more: dict[str, Any] = {}
     if "seed" in c.attributes:  # a float whose bits are the seed
@@ -55,7 +55,7 @@ def _random(c: Call, law: str, shape: Sequence[Extent], dtype: str) -> str:
 
 
 def _like(law: str) -> Rule:
-    def rule(c: Call) -> str:
+    def rule(c: NodeContext) -> str:
         kind = c.type()
         return _random(
             c, law, kind.shape, dtype_of_onnx(c.attributes["dtype"], c.op) if "dtype" in c.attributes else kind.dtype
@@ -65,7 +65,7 @@ def _like(law: str) -> Rule:
 
 
 def _shaped(law: str) -> Rule:
-    def rule(c: Call) -> str:
+    def rule(c: NodeContext) -> str:
         return _random(c, law, c.required("shape"), dtype_of_onnx(c.attribute("dtype", 1), c.op))
 
     return rule

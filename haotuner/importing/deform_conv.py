@@ -11,10 +11,10 @@ from haotuner.graph.extents import product
 from haotuner.importing.convolutions import biased
 from haotuner.importing.grid_sample import Line, blended
 from haotuner.importing.layout import cut, reshaped, transposed
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 
-def _deform_conv(c: Call) -> str:
+def _deform_conv(c: NodeContext) -> str:
     g, (n, channels, *image), (filters, own, *sizes) = c.g, c.shape(0), c.shape(1)
     if len(image) != 2 or not all(isinstance(one, int) for one in (channels, *c.shape(1))):
         raise c.bad(f"an image of {len(image)} axes, or channels or a weight whose extents are not fixed")

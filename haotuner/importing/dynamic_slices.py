@@ -14,22 +14,22 @@ import sympy
 from haotuner.graph.extents import Extent, canonical, largest, smallest
 from haotuner.importing.layout import LAYOUT, cut, inside, reshaped
 from haotuner.importing.lengths import computed_length, length_at_least_0, lengths_of
-from haotuner.importing.node_context import Call, Rule
-from haotuner.importing.typed_numbers import Undecided
+from haotuner.importing.node_context import NodeContext, Rule
+from haotuner.importing.typed_numbers import DataDependentError
 
 
-def _bounds(c: Call, place: int) -> list[Extent | str]:
+def _bounds(c: NodeContext, place: int) -> list[Extent | str]:
     """The elements of an input: extents, or scalar tensors of what is not known before the request."""
     return _elements(c, c.tensor(place)) if c.given(place) else []
 
 
-def _elements(c: Call, tensor: str) -> list[Extent | str]:
+def _elements(c: NodeContext, tensor: str) -> list[Extent | str]:
     shape = c.g.types[tensor].shape
     if "int" not in c.g.types[tensor].dtype or len(shape) > 1 or not all(isinstance(one, int) for one in shape):
         raise c.bad(f"bounds of {c.g.types[tensor]}; expected a fixed number of whole numbers")
     try:
         found = lengths_of(c.g, tensor, new=False)
-    except Undecided:
+    except DataDependentError:
         found = None
     if found is not None:
         return [one if isinstance(one, sympy.Basic) else int(one) for one in np.asarray(found).reshape(-1)]
@@ -41,16 +41,16 @@ def _elements(c: Call, tensor: str) -> list[Extent | str]:
     return [reshaped(c, cut(c, flat, 0, at, at + 1), ()) for at in range(c.g.types[flat].shape[0])]
 
 
-def _scalar(c: Call, value: Extent | str) -> str:
+def _scalar(c: NodeContext, value: Extent | str) -> str:
     return value if isinstance(value, str) else c.g.of_extents(np.array(value, object), "int64")
 
 
-def _size(c: Call, extent: Extent) -> str:
+def _size(c: NodeContext, extent: Extent) -> str:
     """A size as a number of the run: known ones would be folded with what they bound."""
     return c.g.constant(extent, "int64") if isinstance(extent, int) else c.g.plain("size", extent=extent, dtype="int64")
 
 
-def _slice(c: Call) -> str:
+def _slice(c: NodeContext) -> str:
     starts, ends, steps = _bounds(c, 1), _bounds(c, 2), _bounds(c, 4)
     if not any(isinstance(one, str) for one in (*starts, *ends, *steps)):
         return _laid_out("Slice", c)
@@ -66,13 +66,13 @@ def _slice(c: Call) -> str:
     return x
 
 
-def _laid_out(op: str, c: Call) -> str:
+def _laid_out(op: str, c: NodeContext) -> str:
     found = LAYOUT[op](c)
     assert isinstance(found, str)
     return found
 
 
-def _sliced(c: Call, x: str, axis: int, start: Extent | str, end: Extent | str, step: Extent | str) -> str:
+def _sliced(c: NodeContext, x: str, axis: int, start: Extent | str, end: Extent | str, step: Extent | str) -> str:
     """One axis of a slice. A step that the file does not give is taken by index."""
     g, extent = c.g, c.g.types[x].shape[axis]
     if isinstance(step, int) and step:
@@ -98,7 +98,7 @@ def _sliced(c: Call, x: str, axis: int, start: Extent | str, end: Extent | str, 
     return g.add("gather", x, places, axis=axis)
 
 
-def _first(c: Call, start: Extent | str, extent: Extent, up: bool) -> Extent:
+def _first(c: NodeContext, start: Extent | str, extent: Extent, up: bool) -> Extent:
     """Where a slice begins, as an extent; where the data tell it a dimension, which is never over the extent."""
     last = canonical(extent if up else extent - 1)
     if not isinstance(start, str):
@@ -106,7 +106,7 @@ def _first(c: Call, start: Extent | str, extent: Extent, up: bool) -> Extent:
     return smallest([computed_length(c.g, _clamped(c, start, extent, 0, 0 if up else 1)), last])
 
 
-def _clamped(c: Call, bound: Extent | str, extent: Extent, low: int, less: int) -> str:
+def _clamped(c: NodeContext, bound: Extent | str, extent: Extent, low: int, less: int) -> str:
     """A bound counted from the front, from ``low`` to the extent less ``less``."""
     g, size = c.g, _size(c, extent)
     own = _scalar(c, bound)
@@ -114,7 +114,7 @@ def _clamped(c: Call, bound: Extent | str, extent: Extent, low: int, less: int) 
     return g.map("max", g.map("min", moved, g.map("sub", size, less)), low)
 
 
-def _count(c: Call, first: str, last: str, step: Extent | str) -> Extent:
+def _count(c: NodeContext, first: str, last: str, step: Extent | str) -> Extent:
     """How many whole numbers lie from ``first`` to before ``last``, none where they lie the other way."""
     g, by = c.g, _scalar(c, step)
     each = g.map("max", g.map("abs", by), 1)
@@ -124,7 +124,7 @@ def _count(c: Call, first: str, last: str, step: Extent | str) -> Extent:
     return computed_length(g, g.plain("map", steps, g.constant(0, "int64"), function="max"))
 
 
-def _range(c: Call) -> str:
+def _range(c: NodeContext) -> str:
     g, kind = c.g, c.type(0).dtype
     if all(g.known(c.tensor(place)) is not None for place in range(3)):
         return _laid_out("Range", c)
@@ -143,7 +143,7 @@ def _range(c: Call) -> str:
     return g.map("add", g.map("mul", g.add("iota", extent=count, dtype=kind), by), reshaped(c, c.tensor(0), ()))
 
 
-def _as_whole(c: Call, tensor: str) -> str | None:
+def _as_whole(c: NodeContext, tensor: str) -> str | None:
     """The whole number that a tensor is, or that it was cast of; None: it is a real one."""
     if "int" in c.g.types[tensor].dtype:
         return tensor
@@ -152,11 +152,11 @@ def _as_whole(c: Call, tensor: str) -> str | None:
     return node.inputs[0] if node is not None and cast else None
 
 
-def _of_data(c: Call, tensor: str) -> bool:
+def _of_data(c: NodeContext, tensor: str) -> bool:
     """Whether a whole number is one of the data's as it is, no arithmetic of sizes, and no tensor's size yet."""
     try:
         settled = lengths_of(c.g, tensor, new=False)
-    except Undecided:
+    except DataDependentError:
         made = {node.output: node for node in c.g.nodes}
         while tensor in made and made[tensor].primitive in ("cast", "reshape", "slice", "gather"):
             tensor = made[tensor].inputs[0]

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from haotuner.graph.extents import dimensions
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.file import onnx_library
 from haotuner.importing.table import MAIN
 
 AXES_ARE_AN_INPUT = 13  # from this version of the operators
 
 
-def by_sizes(g: Folding, node: Any, names: MutableMapping[str, str], opset: int) -> list[Any]:
+def by_sizes(g: ConstantFolding, node: Any, names: MutableMapping[str, str], opset: int) -> list[Any]:
     """Nodes in place of a Squeeze, the last axis first, whose numbers then stay; none where no request decides.
 
     ``names``: gets conditions and axes.
@@ -51,7 +51,7 @@ def by_sizes(g: Folding, node: Any, names: MutableMapping[str, str], opset: int)
     return found
 
 
-def _without(x: str, result: str, place: int, names: MutableMapping[str, str], g: Folding, opset: int) -> Any:
+def _without(x: str, result: str, place: int, names: MutableMapping[str, str], g: ConstantFolding, opset: int) -> Any:
     helper = onnx_library().helper
     if opset < AXES_ARE_AN_INPUT:
         return helper.make_node("Squeeze", [x], [result], axes=[place])

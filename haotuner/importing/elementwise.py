@@ -10,12 +10,12 @@ import numpy as np
 from haotuner.graph import decompositions
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.narrow_types import NARROW, nearest, wrapped
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.types import dtype_of_onnx
 
 
 def _direct(function: str) -> Rule:
-    def rule(c: Call) -> str:
+    def rule(c: NodeContext) -> str:
         if c.attribute("broadcast", 0):
             raise c.bad("broadcast=1, as opset 6 and older have it; export the model again")
         return c.g.map(function, *(c.tensor(place) for place in range(len(c.inputs))))
@@ -29,11 +29,11 @@ def _folded(function: str) -> Rule:
     )
 
 
-def _mean(c: Call) -> str:
+def _mean(c: NodeContext) -> str:
     return c.g.map("div", str(_folded("add")(c)), float(len(c.inputs)))
 
 
-def _pow(c: Call) -> str:
+def _pow(c: NodeContext) -> str:
     base, exponent = c.tensor(0), c.tensor(1)
     kind = c.type(0).dtype
     if c.type(1).dtype == kind:
@@ -42,83 +42,83 @@ def _pow(c: Call) -> str:
     return c.g.add("cast", c.g.map("pow", *wide), dtype=kind)
 
 
-def _mod(c: Call) -> str:
+def _mod(c: NodeContext) -> str:
     return c.g.map("fmod" if c.attribute("fmod", 0) else "mod", c.tensor(0), c.tensor(1))
 
 
-def _relu(c: Call) -> str:
+def _relu(c: NodeContext) -> str:
     return c.g.map("max", c.tensor(0), 0)
 
 
-def _leaky_relu(c: Call) -> str:
+def _leaky_relu(c: NodeContext) -> str:
     x = c.tensor(0)
     return c.g.map("select", c.g.map("less", x, 0), c.g.map("mul", x, c.attribute("alpha", 0.01)), x)
 
 
-def _prelu(c: Call) -> str:
+def _prelu(c: NodeContext) -> str:
     x = c.tensor(0)
     return c.g.map("select", c.g.map("less", x, 0), c.g.map("mul", x, c.tensor(1)), x)
 
 
-def _less_one(c: Call, x: str) -> str:
+def _less_one(c: NodeContext, x: str) -> str:
     """exp(x) - 1 of what is not positive."""
     return c.g.map("sub", c.g.map("exp", c.g.map("min", x, 0)), 1)
 
 
-def _elu(c: Call) -> str:
+def _elu(c: NodeContext) -> str:
     x = c.tensor(0)
     low = c.g.map("mul", _less_one(c, x), c.attribute("alpha", 1.0))
     return c.g.map("select", c.g.map("less", x, 0), low, x)
 
 
-def _selu(c: Call) -> str:
+def _selu(c: NodeContext) -> str:
     x, alpha = c.tensor(0), c.attribute("alpha", 1.67326319217681884765625)
     low = c.g.map("mul", _less_one(c, x), alpha)
     return c.g.map("mul", c.g.map("select", c.g.map("less_equal", x, 0), low, x),
                    c.attribute("gamma", 1.05070102214813232421875))  # fmt: skip
 
 
-def _hard_sigmoid(c: Call) -> str:
+def _hard_sigmoid(c: NodeContext) -> str:
     line = c.g.map("add", c.g.map("mul", c.tensor(0), c.attribute("alpha", 0.2)), c.attribute("beta", 0.5))
     return c.g.map("max", c.g.map("min", line, 1), 0)
 
 
-def _hard_swish(c: Call) -> str:
+def _hard_swish(c: NodeContext) -> str:
     line = c.g.map("add", c.g.map("mul", c.tensor(0), 1 / 6), 0.5)
     return c.g.map("mul", c.tensor(0), c.g.map("max", c.g.map("min", line, 1), 0))
 
 
-def softplus(c: Call, x: str) -> str:
+def softplus(c: NodeContext, x: str) -> str:
     """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     small = c.g.map("exp", c.g.map("neg", c.g.map("abs", x)))
     return c.g.map("add", c.g.map("max", x, 0), c.g.map("log", c.g.map("add", small, 1)))
 
 
-def _mish(c: Call) -> str:
+def _mish(c: NodeContext) -> str:
     return c.g.map("mul", c.tensor(0), c.g.map("tanh", softplus(c, c.tensor(0))))
 
 
-def _softsign(c: Call) -> str:
+def _softsign(c: NodeContext) -> str:
     return c.g.map("div", c.tensor(0), c.g.map("add", c.g.map("abs", c.tensor(0)), 1))
 
 
-def _gelu(c: Call) -> str:
+def _gelu(c: NodeContext) -> str:
     if c.attribute("approximate", "none") == "tanh":
         return decompositions.gelu_tanh(c.g, c.tensor(0))
     return decompositions.gelu(c.g, c.tensor(0))
 
 
-def _swish(c: Call) -> str:
+def _swish(c: NodeContext) -> str:
     scaled = c.g.map("mul", c.tensor(0), c.attribute("alpha", 1.0))
     return c.g.map("mul", c.tensor(0), c.g.map("sigmoid", scaled))
 
 
-def _thresholded_relu(c: Call) -> str:
+def _thresholded_relu(c: NodeContext) -> str:
     x = c.tensor(0)
     return c.g.map("select", c.g.map("greater", x, c.attribute("alpha", 1.0)), x, 0)
 
 
-def _clip(c: Call) -> str:
+def _clip(c: NodeContext) -> str:
     x = c.tensor(0)
     low = c.maybe(1) if c.given(1) else c.attribute("min", None)
     high = c.maybe(2) if c.given(2) else c.attribute("max", None)
@@ -126,11 +126,11 @@ def _clip(c: Call) -> str:
     return x if high is None else c.g.map("min", x, high)
 
 
-def _where(c: Call) -> str:
+def _where(c: NodeContext) -> str:
     return c.g.map("select", c.tensor(0), c.tensor(1), c.tensor(2))
 
 
-def _cast(c: Call) -> str:
+def _cast(c: NodeContext) -> str:
     like = c.op == "CastLike"
     narrow = c.g.narrow.get(c.tensor(1)) if like else NARROW.get(int(c.required("to")))
     if narrow is not None and narrow.whole:
@@ -140,7 +140,7 @@ def _cast(c: Call) -> str:
     return c.g.cast(c.tensor(0), c.type(1).dtype if like else dtype_of_onnx(c.required("to"), c.op))
 
 
-def _is_inf(c: Call) -> str:
+def _is_inf(c: NodeContext) -> str:
     x, found = c.tensor(0), c.g.map("isinf", c.tensor(0))
     if not c.attribute("detect_positive", 1):
         found = c.g.map("and", found, c.g.map("less", x, 0))
@@ -149,7 +149,7 @@ def _is_inf(c: Call) -> str:
     return found
 
 
-def _dropout(c: Call) -> list[str]:
+def _dropout(c: NodeContext) -> list[str]:
     training = c.given(2) and any(c.whole(2))
     if training and (not c.given(1) or c.floats(1)[0] != 0):
         raise c.bad("training mode drops elements at random; export the model for inference")
@@ -157,17 +157,17 @@ def _dropout(c: Call) -> list[str]:
     return [c.tensor(0), everywhere]
 
 
-def _tan(c: Call) -> str:
+def _tan(c: NodeContext) -> str:
     return c.g.map("div", c.g.map("sin", c.tensor(0)), c.g.map("cos", c.tensor(0)))
 
 
-def every_bit_turned(c: Call) -> str:
+def every_bit_turned(c: NodeContext) -> str:
     """Each bit of a whole number the other way: -1 has all of them."""
     kind = numpy_dtype(c.type().dtype)
     return c.g.map("bitxor", c.tensor(0), c.g.constant(np.array(-1).astype(kind), c.type().dtype))
 
 
-def _shift(c: Call) -> str:
+def _shift(c: NodeContext) -> str:
     """Times or over a power of 2; of unsigned numbers nothing is left of what is shifted out."""
     kind = c.type().dtype
     if not kind.startswith("uint"):

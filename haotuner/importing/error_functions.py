@@ -6,7 +6,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.curves import in_floats, less_from, polynomial, signed
 
 # erfc(x) = exp(-x^2) P(x) / Q(x) from 1 to 8, R / S from there on: Cephes' ndtr.c (Moshier), right to 4e-16.
@@ -31,7 +31,7 @@ _INSIDE = 0.7
 
 
 @in_floats
-def erfc(g: Folding, x: str) -> str:
+def erfc(g: ConstantFolding, x: str) -> str:
     """1 - erf(x), of which nothing is lost where it is small."""
     a = g.map("min", g.map("max", g.map("abs", x), 1), _LARGE)
     near = g.map("div", polynomial(g, a, _P), polynomial(g, a, _Q))
@@ -44,7 +44,7 @@ def erfc(g: Folding, x: str) -> str:
 
 
 @in_floats
-def erfinv(g: Folding, y: str) -> str:
+def erfinv(g: ConstantFolding, y: str) -> str:
     """Infinite at -1 and 1, NaN beyond."""
     own = g.types[y].dtype
     size = g.map("abs", y)

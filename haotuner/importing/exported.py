@@ -21,16 +21,16 @@ from haotuner.graph.types import numpy_dtype
 from haotuner.importing.aten import ATEN
 from haotuner.importing.aten_attention import KEPT as ATTENTION_KEPT
 from haotuner.importing.aten_attention import attention_taken_apart
-from haotuner.importing.aten_call import Aten
+from haotuner.importing.aten_call import AtenContext
 from haotuner.importing.aten_complex import COMPLEX, Complex, called, has_complex
 from haotuner.importing.aten_guards import required
 from haotuner.importing.aten_lengths import lengths_kept
 from haotuner.importing.aten_products import KEPT as PRODUCTS_KEPT
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.exported_file import read_program
 from haotuner.importing.proofs import Proof
 from haotuner.importing.read import finished
-from haotuner.importing.typed_numbers import Undecided, cast, exact, mapped
+from haotuner.importing.typed_numbers import DataDependentError, cast, exact, mapped
 from haotuner.importing.unsupported import refuse
 
 SUFFIX = ".pt2"
@@ -102,7 +102,7 @@ def graph_of_program(
         guards = tuple(getattr(program, "_guards_code", None) or ())  # lost by what follows
     with lengths_kept(_torch()):
         program = program.run_decompositions(_taken_apart())
-    nodes = _wanted(list(program.graph.nodes))
+    nodes = _live_nodes(list(program.graph.nodes))
     _refuse_unknown(nodes)
     return _Reader(program, dict(names), sizes or {}).read(nodes, guards)
 
@@ -142,7 +142,7 @@ def _plain(name: str) -> bool:
     return name.split(".")[0] in (*_NOTHING, "sym_size", "_local_scalar_dense")
 
 
-def _wanted(nodes: list[Any]) -> list[Any]:
+def _live_nodes(nodes: list[Any]) -> list[Any]:
     """Nodes that something reads. What only assertions read is left out, less what makes a symbol: shapes name those."""
     found: list[Any] = []
     kept: set[Any] = set()
@@ -191,7 +191,7 @@ _OF_REALS = {"IntTrueDiv": "div", "FloatTrueDiv": "div", "Add": "add", "Mul": "m
 class _Reader:
     def __init__(self, program: Any, names: dict[str, str], sizes: Mapping[str, int]) -> None:
         self.program, self.names, self.sizes = program, names, sizes
-        self.g = Folding()
+        self.g = ConstantFolding()
         self.of_data: dict[str, Extent] = {}  # what stands for a symbol that no input's size says
         self.values: dict[str, Any] = {}  # by the node's name: a tensor's name, an extent, a number, a list
 
@@ -296,8 +296,8 @@ class _Reader:
             elif kind in _OF_REALS:
                 found = reduce(lambda one, other: mapped(_OF_REALS[kind], (one, other), "fp64", proof), parts)
             else:
-                raise Undecided
-        except Undecided as error:
+                raise DataDependentError
+        except DataDependentError as error:
             raise UsageError(f"size {e}: {kind} has no arithmetic here") from error
         self.g.require(proof)
         return found
@@ -329,7 +329,7 @@ class _Reader:
             raise UsageError(f"{node.target} has no rule")
         first = value[0] if isinstance(value, (list, tuple)) else value
         named = {key: self._argument(one) for key, one in node.kwargs.items()}
-        a = Aten(self.g, name, arguments, named, self._dtype(first), tuple(getattr(first, "shape", ())))
+        a = AtenContext(self.g, name, arguments, named, self._dtype(first), tuple(getattr(first, "shape", ())))
         found = called(a, ATEN) if name in COMPLEX_ALONE or has_complex(arguments) else ATEN[name](a)
         if isinstance(found, str) and hasattr(first, "is_complex") and first.is_complex():
             found = Complex(found, self.g.add("broadcast", a.cast(0, a.dtype), shape=self.g.types[found].shape))

@@ -9,14 +9,14 @@ import numpy as np
 
 from haotuner.graph.extents import Extent, canonical, floor_division, same
 from haotuner.graph.types import numpy_dtype
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.layout import reshaped, transposed
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 LONGEST = 8192  # of a transform: its matrix is of this size squared
 
 
-def turning(g: Folding, length: Extent, given: Extent, kept: Extent, dtype: str) -> tuple[str, str]:
+def turning(g: ConstantFolding, length: Extent, given: Extent, kept: Extent, dtype: str) -> tuple[str, str]:
     """Cosines and sines, (given, kept), of turns of a length that the request decides."""
     one, other = (g.add("iota", extent=extent, dtype="int64") for extent in (given, kept))
     times = g.map("mul", g.add("reshape", one, shape=(given, 1)), other)
@@ -26,7 +26,7 @@ def turning(g: Folding, length: Extent, given: Extent, kept: Extent, dtype: str)
     return g.map("cos", angles), g.map("sin", angles)
 
 
-def mirrored(g: Folding, length: Extent, given: Extent, dtype: str) -> str:
+def mirrored(g: ConstantFolding, length: Extent, given: Extent, dtype: str) -> str:
     """(given, 1): how often each of the first frequencies of a real signal counts, for those that they mirror."""
     place = g.add("reshape", g.add("iota", extent=given, dtype="int64"), shape=(given, 1))
     whole, twice = g.of_extents(np.array(length, object), "int64"), g.map("mul", place, g.constant(2, "int64"))
@@ -35,7 +35,7 @@ def mirrored(g: Folding, length: Extent, given: Extent, dtype: str) -> str:
     return g.map("select", g.map("less_equal", twice, whole), counts, g.constant(0, dtype))
 
 
-def _turns(c: Call, given: int, length: int, kept: int, dtype: str) -> Any:
+def _turns(c: NodeContext, given: int, length: int, kept: int, dtype: str) -> Any:
     """(given, kept, 2): cosines and minus sines; what lies beyond ``length`` is cut, what lacks is 0."""
     if length > LONGEST:
         raise c.bad(f"a transform of {length} elements; up to {LONGEST} are products with a matrix")
@@ -45,11 +45,11 @@ def _turns(c: Call, given: int, length: int, kept: int, dtype: str) -> Any:
     return found.astype(numpy_dtype(dtype))
 
 
-def _fixed(c: Call, place: int) -> int:
+def _fixed(c: NodeContext, place: int) -> int:
     return int(c.whole(place)[0])
 
 
-def _fourier(c: Call) -> str:
+def _fourier(c: NodeContext) -> str:
     """Along one axis; real and imaginary parts lie on the last one."""
     rank, shape = c.type().rank, c.shape()
     asked = _fixed(c, 2) if c.given(2) else c.attribute("axis", 1 if c.opset < 20 else -2)
@@ -57,7 +57,7 @@ def _fourier(c: Call) -> str:
     extent = shape[axis]
     inverse, half, dtype = c.attribute("inverse", 0), c.attribute("onesided", 0), c.type().dtype
     if not isinstance(extent, int) or (c.given(1) and not isinstance(c.numbers(1)[0], int)):
-        return _asked(c, axis, extent, inverse, half)
+        return _dynamic_transform(c, axis, extent, inverse, half)
     length = _fixed(c, 1) if c.given(1) else extent
     if inverse and half:
         length = _fixed(c, 1) if c.given(1) else 2 * (extent - 1)
@@ -71,7 +71,7 @@ def _fourier(c: Call) -> str:
     return _along(c, axis, of_both)
 
 
-def _asked(c: Call, axis: int, extent: Extent, inverse: int, half: int) -> str:
+def _dynamic_transform(c: NodeContext, axis: int, extent: Extent, inverse: int, half: int) -> str:
     """Of a length that the request decides: its matrix is computed with the request."""
     g, dtype, both = c.g, c.type().dtype, c.shape()[-1] != 1
     back = inverse and half
@@ -91,11 +91,11 @@ def _asked(c: Call, axis: int, extent: Extent, inverse: int, half: int) -> str:
     return _along(c, axis, _beside(c, lines, 1))
 
 
-def _beside(c: Call, parts: list[str], axis: int) -> str:
+def _beside(c: NodeContext, parts: list[str], axis: int) -> str:
     return parts[0] if len(parts) == 1 else c.g.add("concat", *parts, axis=axis)
 
 
-def _real_signal(c: Call, extent: int, length: int, dtype: str) -> Any:
+def _real_signal(c: NodeContext, extent: int, length: int, dtype: str) -> Any:
     """(extent, 2, length, 1): of half of the frequencies back to real numbers; the other half mirrors them."""
     turns = _turns(c, length, length, extent, "fp64").transpose(1, 0, 2)  # cosines and minus sines by frequency and time
     twice = np.full(extent, 2.0)
@@ -104,12 +104,12 @@ def _real_signal(c: Call, extent: int, length: int, dtype: str) -> Any:
     return found.astype(numpy_dtype(dtype))
 
 
-def _along(c: Call, axis: int, matrix: Any) -> str:
+def _along(c: NodeContext, axis: int, matrix: Any) -> str:
     """The product along one axis; parts of numbers lie on the last one. ``matrix``: an array or a tensor, of four axes."""
     g, rank = c.g, c.type().rank
     order = [*(one for one in range(rank - 1) if one != axis), axis, rank - 1]
     lead = "".join(chr(ord("a") + place) for place in range(rank - 2))
-    held = matrix if isinstance(matrix, str) else _held(c, matrix)
+    held = matrix if isinstance(matrix, str) else _constant_like(c, matrix)
     sizes = g.types[held].shape
     rows, columns = canonical(sizes[0] * sizes[1]), canonical(sizes[2] * sizes[3])
     x = transposed(c, c.tensor(0), order)
@@ -120,7 +120,7 @@ def _along(c: Call, axis: int, matrix: Any) -> str:
     return transposed(c, found, [order.index(one) for one in range(rank)])
 
 
-def _short_fourier(c: Call) -> str:
+def _short_fourier(c: NodeContext) -> str:
     """Of parts of a real signal, each times a window: batch x parts x frequencies x 2."""
     g, step = c.g, _fixed(c, 1)
     if c.type().rank == 3 and c.shape()[-1] != 1:
@@ -136,14 +136,14 @@ def _short_fourier(c: Call) -> str:
     parts = g.add("window", x, axes=(1,), sizes=(size,), strides=(step,), dilations=(1,))
     if window is not None:  # of one channel, a convolution whose filters are the frequencies: no part lies in memory
         filters = (turns * window)[:, np.newaxis]
-        found = g.add("contract", parts, _held(c, filters), labels="bpct,fct->bpf")
+        found = g.add("contract", parts, _constant_like(c, filters), labels="bpct,fct->bpf")
     else:
         parts = g.map("mul", parts, c.tensor(2))
-        found = g.add("contract", parts, _held(c, turns), labels="bpt,ft->bpf")
+        found = g.add("contract", parts, _constant_like(c, turns), labels="bpt,ft->bpf")
     return reshaped(c, found, (batch, g.types[found].shape[1], kept, 2))
 
 
-def _held(c: Call, matrix: Any) -> str:
+def _constant_like(c: NodeContext, matrix: Any) -> str:
     """A constant of the signal's type."""
     return c.g.constant(np.ascontiguousarray(matrix.astype(numpy_dtype(c.type().dtype))))
 

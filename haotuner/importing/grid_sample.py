@@ -8,7 +8,7 @@ from itertools import product as every
 from haotuner.graph.decompositions import extent_value
 from haotuner.graph.extents import Extent, product
 from haotuner.importing.layout import cut, reshaped, transposed
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.resize import keys_cubic
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
@@ -16,7 +16,7 @@ _CUBIC = -0.75  # of torch and ONNX
 Taps = list[tuple[str, str | None]]
 
 
-def _grid_sample(c: Call) -> str:
+def _grid_sample(c: NodeContext) -> str:
     mode, edge = c.attribute("mode", "linear"), c.attribute("padding_mode", "zeros")
     if mode not in _MODES or edge not in ("zeros", "border", "reflection"):
         raise c.bad(f"mode {mode!r} with padding_mode {edge!r}")
@@ -37,7 +37,9 @@ def _grid_sample(c: Call) -> str:
     return transposed(c, blended(c, flat, taps, own, image, out), (0, rank + 1, *range(1, rank + 1)))
 
 
-def blended(c: Call, rows: str, taps: Sequence[Taps], own: str, image: Sequence[Extent], out: Sequence[Extent]) -> str:
+def blended(
+    c: NodeContext, rows: str, taps: Sequence[Taps], own: str, image: Sequence[Extent], out: Sequence[Extent]
+) -> str:
     """What lies at places between pixels, (*out, channels): neighbours by their weights. ``rows``: of all images' pixels.
 
     ``taps``: of each axis of the image. ``own``: which of the images, an index that broadcasts to ``out``.
@@ -58,7 +60,7 @@ def blended(c: Call, rows: str, taps: Sequence[Taps], own: str, image: Sequence[
     return found
 
 
-def _row(c: Call, places: Sequence[str], own: str, image: Sequence[Extent]) -> str:
+def _row(c: NodeContext, places: Sequence[str], own: str, image: Sequence[Extent]) -> str:
     """The row of all channels of these pixels, of the own image."""
     g = c.g
     row = g.map("mul", own, g.of_extents([product(image)], "int64"))
@@ -70,7 +72,7 @@ def _row(c: Call, places: Sequence[str], own: str, image: Sequence[Extent]) -> s
 class Line:
     """One axis of the image: places of a grid's coordinates, from -1 to 1, among its pixels."""
 
-    def __init__(self, c: Call, extent: Extent, edge: str = "zeros", ends: bool = True) -> None:
+    def __init__(self, c: NodeContext, extent: Extent, edge: str = "zeros", ends: bool = True) -> None:
         self.g, self.edge, self.ends = c.g, edge, ends
         self.wide = extent_value(c.g, extent, "fp32")
         self.last = self.g.map("sub", self.wide, 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, canonical, dimensions, same, text
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.lengths import new_dimension
 
 Sizes = dict[tuple[int, int], Extent]  # of a carried value and an axis: its size as a turn has it
@@ -35,7 +35,7 @@ class Growth:
         return tuple((str(self.changing[key]), self.firsts[key], step) for key, step in known)
 
     def last_shape(
-        self, g: Folding, place: int, first: Sequence[Extent], turns: Extent
+        self, g: ConstantFolding, place: int, first: Sequence[Extent], turns: Extent
     ) -> tuple[tuple[Extent, ...], tuple[tuple[int, Extent], ...]]:
         """Of a carried value behind the last turn: its shape, and the axes whose sizes only the turns tell."""
         shape, told = list(first), list[tuple[int, Extent]]()
@@ -49,7 +49,7 @@ class Growth:
 
 
 def settles(
-    g: Folding, firsts: Sequence[str], known: Sizes, moving: Sequence[tuple[int, str, str]], outside: Collection[str]
+    g: ConstantFolding, firsts: Sequence[str], known: Sizes, moving: Sequence[tuple[int, str, str]], outside: Collection[str]
 ) -> bool:
     """Whether a turn makes a carried value of a shape that depends on none of its own, unlike the first value's."""
     for place, before, after in moving:
@@ -69,7 +69,7 @@ def changing_sizes(
     known: Sizes,
     moving: Sequence[tuple[int, str, str]],
     said: Callable[[int], str],
-    g: Folding,
+    g: ConstantFolding,
 ) -> Sizes:
     """``known`` and the sizes that a turn was found to change; those that grow alike have one dimension.
 
@@ -97,7 +97,7 @@ def changing_sizes(
     return found
 
 
-def named_anew(g: Folding, sizes: Sizes) -> Sizes:
+def named_anew(g: ConstantFolding, sizes: Sizes) -> Sizes:
     """The same with a dimension for each that has none."""
     found: Sizes = {}
     for key, extent in sizes.items():
@@ -109,7 +109,7 @@ def named_anew(g: Folding, sizes: Sizes) -> Sizes:
 
 
 def growth_of(
-    firsts: Sequence[str], changing: Sizes, behind: Mapping[int, str], outside: Collection[str], g: Folding
+    firsts: Sequence[str], changing: Sizes, behind: Mapping[int, str], outside: Collection[str], g: ConstantFolding
 ) -> Growth:
     """How sizes change. ``behind``: carried values after a turn; ``outside``: dimensions known before the loop."""
     steps: dict[tuple[int, int], Extent | None] = {}

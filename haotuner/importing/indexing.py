@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from haotuner.graph.extents import Extent, canonical, product
 from haotuner.importing.layout import cut, padded, reshaped
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 
-def _within(c: Call, indices: str, extent: Extent) -> None:
+def _within(c: NodeContext, indices: str, extent: Extent) -> None:
     """UsageError where indices that are known now choose rows that a tensor of this extent has not."""
     held = c.g.numbers(indices)
     if held is None or held.size == 0 or not isinstance(extent, int):
@@ -20,24 +20,24 @@ def _within(c: Call, indices: str, extent: Extent) -> None:
         raise c.bad(f"the index {found}, but there are {extent} rows: {-extent} to {extent - 1}; mend the model's constant")
 
 
-def _gather(c: Call) -> str:
+def _gather(c: NodeContext) -> str:
     axis = c.axis(c.attribute("axis", 0))
     _within(c, c.tensor(1), c.shape()[axis])
     return c.g.add("gather", c.tensor(0), c.g.cast(c.tensor(1), "int64"), axis=axis)
 
 
-def _from_the_front(c: Call, indices: str, extent: Extent) -> str:
+def _from_the_front(c: NodeContext, indices: str, extent: Extent) -> str:
     behind = c.g.map("add", indices, c.g.of_extents([extent], "int64"))
     return c.g.map("select", c.g.map("less", indices, 0), behind, indices)
 
 
-def _own(c: Call, shape: Sequence[Extent], axis: int) -> str:
+def _own(c: NodeContext, shape: Sequence[Extent], axis: int) -> str:
     """Each element's own index along an axis, to be broadcast."""
     numbers = c.g.add("iota", extent=shape[axis], dtype="int64")
     return reshaped(c, numbers, (shape[axis], *[1] * (len(shape) - 1 - axis)))
 
 
-def _flat_places(c: Call, indices: str, axis: int, shape: Sequence[Extent]) -> str:
+def _flat_places(c: NodeContext, indices: str, axis: int, shape: Sequence[Extent]) -> str:
     """Places in a flat tensor of ``shape`` of elements whose index along ``axis`` is given, the others being their own.
 
     They have the shape of ``indices``: loops over its axes divide nothing.
@@ -51,22 +51,22 @@ def _flat_places(c: Call, indices: str, axis: int, shape: Sequence[Extent]) -> s
     return total
 
 
-def _weight(c: Call, shape: Sequence[Extent], axis: int) -> str:
+def _weight(c: NodeContext, shape: Sequence[Extent], axis: int) -> str:
     return c.g.of_extents([product(shape[axis + 1 :])], "int64")
 
 
-def taken_along(c: Call, x: str, indices: str, axis: int) -> str:
+def taken_along(c: NodeContext, x: str, indices: str, axis: int) -> str:
     """Numpy's take_along_axis."""
     shape = c.g.types[x].shape
     flat = reshaped(c, x, (product(shape),))
     return c.g.add("gather", flat, _flat_places(c, indices, axis, shape), axis=0)
 
 
-def _gather_elements(c: Call) -> str:
+def _gather_elements(c: NodeContext) -> str:
     return taken_along(c, c.tensor(0), c.g.cast(c.tensor(1), "int64"), c.axis(c.attribute("axis", 0)))
 
 
-def _slices(c: Call, indices: str, batch: int) -> tuple[str, tuple[Extent, ...], tuple[Extent, ...], int]:
+def _slices(c: NodeContext, indices: str, batch: int) -> tuple[str, tuple[Extent, ...], tuple[Extent, ...], int]:
     """GatherND and ScatterND: rows by the first axes -> row numbers, their shape, a row's shape, axes indexed."""
     shape, theirs = c.shape(), c.g.types[indices].shape
     depth = theirs[-1]
@@ -87,14 +87,14 @@ def _slices(c: Call, indices: str, batch: int) -> tuple[str, tuple[Extent, ...],
     return total, theirs[:-1], shape[batch + depth :], batch + depth
 
 
-def _gather_nd(c: Call) -> str:
+def _gather_nd(c: NodeContext) -> str:
     batch = c.attribute("batch_dims", 0)
     places, _, row, axes = _slices(c, c.g.cast(c.tensor(1), "int64"), batch)
     flat = reshaped(c, c.tensor(0), (product(c.shape()[:axes]), *row))
     return c.g.add("gather", flat, places, axis=0)
 
 
-def _scatter_nd(c: Call) -> str:
+def _scatter_nd(c: NodeContext) -> str:
     places, outer, row, _ = _slices(c, c.g.cast(c.tensor(1), "int64"), 0)
     size, count = product(row), product(outer)
     first = reshaped(c, c.g.map("mul", places, c.g.of_extents([size], "int64")), (count, 1))
@@ -103,19 +103,19 @@ def _scatter_nd(c: Call) -> str:
     return _written(c, flat)
 
 
-def _written(c: Call, places: str) -> str:
+def _written(c: NodeContext, places: str) -> str:
     shape = c.shape()
     total = c.g.types[places].shape[0]
     flat, new = reshaped(c, c.tensor(0), (product(shape),)), reshaped(c, c.tensor(2), (total,))
     return reshaped(c, c.g.add("scatter", flat, places, new, how=c.attribute("reduction", "none")), shape)
 
 
-def _scatter_elements(c: Call) -> str:
+def _scatter_elements(c: NodeContext) -> str:
     places = _flat_places(c, c.g.cast(c.tensor(1), "int64"), c.axis(c.attribute("axis", 0)), c.shape())
     return _written(c, reshaped(c, places, (product(c.g.types[places].shape),)))
 
 
-def _max_unpool(c: Call) -> str:
+def _max_unpool(c: NodeContext) -> str:
     """Each element where its pool found it, which a place in the flat result says; the others are 0.
 
     ``output_shape`` is a larger result, at whose begin that of the windows lies.
@@ -142,7 +142,7 @@ def _max_unpool(c: Call) -> str:
     return padded(c, found, (0,) * len(shape), more, "constant", 0.0)
 
 
-def _one_hot(c: Call) -> str:
+def _one_hot(c: NodeContext) -> str:
     depth = c.numbers(1)[0]
     axis = c.axis(c.attribute("axis", -1), 1)
     indices = _from_the_front(c, c.g.add("cast", c.tensor(0), dtype="int64"), depth)
@@ -153,7 +153,7 @@ def _one_hot(c: Call) -> str:
     return c.g.map("select", c.g.map("equal", spread, classes), values[1], values[0])
 
 
-def _top_k(c: Call) -> list[str]:
+def _top_k(c: NodeContext) -> list[str]:
     axis = c.axis(c.attribute("axis", -1))
     count = c.numbers(1)[0] if c.given(1) else c.required("k")
     largest = c.attribute("largest", 1)
@@ -164,7 +164,7 @@ def _top_k(c: Call) -> list[str]:
     return [taken_along(c, c.tensor(0), chosen, axis), chosen]
 
 
-def _reverse_sequence(c: Call) -> str:
+def _reverse_sequence(c: NodeContext) -> str:
     """Each batch's first elements in reverse."""
     time, batch, shape = c.attribute("time_axis", 0), c.attribute("batch_axis", 1), c.shape()
     if {time, batch} != {0, 1}:

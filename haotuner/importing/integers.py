@@ -16,7 +16,7 @@ from haotuner.graph.extents import same
 from haotuner.importing.constant_folding import Stored
 from haotuner.importing.convolutions import CONVOLUTIONS, biased, convolved
 from haotuner.importing.layout import padded, reshaped
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.products import PRODUCTS, matmul
 from haotuner.importing.windows import Windows, windows_of
 
@@ -40,7 +40,7 @@ class Weight:
         return Weight(self.moved.T, self.near.T, self.rest)
 
 
-def weight_of(c: Call, w: str, zero: str | None, axis: int, groups: int = 1) -> Weight | None:
+def weight_of(c: NodeContext, w: str, zero: str | None, axis: int, groups: int = 1) -> Weight | None:
     """A known weight less its zero point, of one number or of one for each feature, which ``axis`` counts; else None.
 
     None of a convolution in several groups, too, where something lies beyond int8.
@@ -62,7 +62,7 @@ def weight_of(c: Call, w: str, zero: str | None, axis: int, groups: int = 1) -> 
 
 
 def sums(
-    c: Call, x: str, zero: str | None, weight: Weight, axis: int, behind: int, multiplied: Callable[[str, str], str]
+    c: NodeContext, x: str, zero: str | None, weight: Weight, axis: int, behind: int, multiplied: Callable[[str, str], str]
 ) -> str:
     """Products of bytes x, whose zero point is one number, with a weight: int32.
 
@@ -84,30 +84,30 @@ def sums(
     return g.map("sub", found, less) if known is None else g.map("add", found, g.constant(-known))
 
 
-def _wide(c: Call, x: str) -> str:
+def _wide(c: NodeContext, x: str) -> str:
     """In 32 bits."""
     return c.g.add("cast", x, dtype="int32")
 
 
-def is_zero(c: Call, zero: str) -> bool:
+def is_zero(c: NodeContext, zero: str) -> bool:
     """Whether a zero point is known to be 0 everywhere."""
     known = c.g.numbers(zero)
     return known is not None and not known.any()
 
 
-def single(c: Call, one: str | None) -> bool:
+def single(c: NodeContext, one: str | None) -> bool:
     """Whether a scale or a zero point is one number, or is left out."""
     return one is None or all(same(extent, 1) for extent in c.g.types[one].shape)
 
 
-def image_sums(c: Call, x: str, zero: str | None, weight: Weight, w: Windows, groups: int) -> str:
+def image_sums(c: NodeContext, x: str, zero: str | None, weight: Weight, w: Windows, groups: int) -> str:
     """A convolution of bytes; pads are what the zero point stands for."""
     if zero is not None and not is_zero(c, zero):
         x, w = _surrounded(c, x, zero, w), replace(w, before=(0,) * len(w.sizes), after=(0,) * len(w.sizes))
     return sums(c, x, zero, weight, 0, len(w.sizes), lambda one, other: convolved(c, one, other, w, groups))
 
 
-def _surrounded(c: Call, x: str, zero: str, w: Windows) -> str:
+def _surrounded(c: NodeContext, x: str, zero: str, w: Windows) -> str:
     """An image with its zero point as pads."""
     g, ends, known = c.g, ((0, 0, *w.before), (0, 0, *w.after)), c.g.numbers(zero)
     if known is not None:
@@ -117,12 +117,12 @@ def _surrounded(c: Call, x: str, zero: str, w: Windows) -> str:
     return g.add("cast", g.map("add", moved, one), dtype=g.types[x].dtype)
 
 
-def matrix_sums(c: Call, x: str, zero: str | None, weight: Weight) -> str:
+def matrix_sums(c: NodeContext, x: str, zero: str | None, weight: Weight) -> str:
     """(…, k) bytes times a weight (k, n)."""
     return sums(c, x, zero, weight, 1, 0, lambda one, other: matmul(c, one, other))
 
 
-def _both(c: Call, x: str, w: str, axis: int, groups: int = 1) -> tuple[Stored, Stored, Weight] | None:
+def _both(c: NodeContext, x: str, w: str, axis: int, groups: int = 1) -> tuple[Stored, Stored, Weight] | None:
     """What real numbers were made of, and the weight; ``axis``: of its features. None where no kernel of bytes fits."""
     left, right = c.g.stored.get(x), c.g.stored.get(w)
     if left is None or right is None or c.g.types[left.bytes].dtype not in BYTES or c.g.known(left.bytes) is not None:
@@ -136,7 +136,7 @@ def _both(c: Call, x: str, w: str, axis: int, groups: int = 1) -> tuple[Stored, 
     return None if weight is None else (left, right, weight)
 
 
-def _real(c: Call, found: str, left: Stored, right: Stored, behind: int) -> str:
+def _real(c: NodeContext, found: str, left: Stored, right: Stored, behind: int) -> str:
     """Sums times both scales; ``behind``: axes behind that of the features."""
     factor, g = right.scale, c.g
     count = g.types[factor].shape
@@ -144,7 +144,7 @@ def _real(c: Call, found: str, left: Stored, right: Stored, behind: int) -> str:
     return g.map("mul", g.add("cast", found, dtype="fp32"), g.map("mul", reshaped(c, left.scale, ()), factor))
 
 
-def product(c: Call, x: str, w: str) -> str:
+def product(c: NodeContext, x: str, w: str) -> str:
     """Numpy's matmul of real numbers: of the bytes that they were made of, where both were."""
     both = _both(c, x, w, 1) if c.g.types[w].rank == 2 and c.g.types[x].rank > 1 else None
     if both is None:
@@ -153,39 +153,39 @@ def product(c: Call, x: str, w: str) -> str:
     return _real(c, matrix_sums(c, left.bytes, left.zero, weight), left, right, 0)
 
 
-def _gemm(c: Call) -> str:
+def _gemm(c: NodeContext) -> str:
     turned = bool(c.attribute("transB", 0))
     plain = not c.attribute("transA", 0) and c.attribute("alpha", 1.0) == c.attribute("beta", 1.0) == 1
     both = _both(c, c.tensor(0), c.tensor(1), 0 if turned else 1) if plain else None
     if both is None:
-        return _found(PRODUCTS["Gemm"], c)
+        return _first_result(PRODUCTS["Gemm"], c)
     left, right, weight = both
     found = _real(c, matrix_sums(c, left.bytes, left.zero, weight.turned if turned else weight), left, right, 0)
     return c.g.map("add", found, c.tensor(2)) if c.given(2) else found
 
 
-def _conv(c: Call) -> str:
+def _conv(c: NodeContext) -> str:
     groups = int(c.attribute("group", 1))
     both = _both(c, c.tensor(0), c.tensor(1), 0, groups)
     if both is None or list(c.attribute("kernel_shape", c.shape(1)[2:])) != list(c.shape(1)[2:]):
-        return _found(CONVOLUTIONS["Conv"], c)
+        return _first_result(CONVOLUTIONS["Conv"], c)
     left, right, weight = both
     sizes = [int(one) for one in weight.near.shape[2:]]
     found = image_sums(c, left.bytes, left.zero, weight, windows_of(c, sizes, c.shape()[2:]), groups)
     return biased(c, _real(c, found, left, right, len(sizes)))
 
 
-def _found(rule: Rule, c: Call) -> str:
+def _first_result(rule: Rule, c: NodeContext) -> str:
     found = rule(c)
     assert isinstance(found, str)
     return found
 
 
-def _matmul_integer(c: Call) -> str:
+def _matmul_integer(c: NodeContext) -> str:
     x, w, zero = c.tensor(0), c.tensor(1), c.maybe(2)
     weight = weight_of(c, w, c.maybe(3), 1) if c.g.types[w].rank == 2 and c.type().rank > 1 and single(c, zero) else None
     if weight is None or c.g.known(x) is not None:
-        return _found(PRODUCTS["MatMulInteger"], c)
+        return _first_result(PRODUCTS["MatMulInteger"], c)
     return matrix_sums(c, x, zero, weight)
 
 

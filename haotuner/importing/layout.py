@@ -22,11 +22,11 @@ from haotuner.graph.extents import (
 )
 from haotuner.graph.graph import Required
 from haotuner.graph.types import broadcast
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.types import dtype_of_onnx
 
 
-def _reshape(c: Call) -> str:
+def _reshape(c: NodeContext) -> str:
     before = c.shape()
     zero_is_kept = not c.attribute("allowzero", 0)
     if c.given(1) and c.tensor(1) in c.g.inputs:
@@ -42,7 +42,7 @@ def _reshape(c: Call) -> str:
     return reshaped(c, c.tensor(0), shape)
 
 
-def _fed_shape(c: Call, *, zero_is_kept: bool) -> str:
+def _fed_shape(c: NodeContext, *, zero_is_kept: bool) -> str:
     """A shape that comes with the request, with what its 0 and -1 stand for in their places."""
     g, before, shape = c.g, c.shape(), c.tensor(1)
     count = c.shape(1)[0]
@@ -66,7 +66,7 @@ def _quotient(before: Sequence[Extent], after: Sequence[Extent], left: int) -> E
     return floor_division(product(mine), product(theirs))
 
 
-def reshaped(c: Call, x: str, shape: Sequence[Extent]) -> str:
+def reshaped(c: NodeContext, x: str, shape: Sequence[Extent]) -> str:
     """The tensor in another shape; itself where the shape is its own."""
     own = c.g.types[x].shape
     if len(own) == len(shape) and all(same(one, other) for one, other in zip(own, shape, strict=True)):
@@ -74,40 +74,40 @@ def reshaped(c: Call, x: str, shape: Sequence[Extent]) -> str:
     return c.g.add("reshape", x, shape=tuple(shape))
 
 
-def _flatten(c: Call) -> str:
+def _flatten(c: NodeContext) -> str:
     axis = c.attribute("axis", 1)
     axis = axis + c.type().rank if axis < 0 else axis
     return reshaped(c, c.tensor(0), (product(c.shape()[:axis]), product(c.shape()[axis:])))
 
 
-def transposed(c: Call, x: str, order: Sequence[int]) -> str:
+def transposed(c: NodeContext, x: str, order: Sequence[int]) -> str:
     """Axes in another order; the tensor itself where it is the same."""
     return x if list(order) == list(range(len(order))) else c.g.add("transpose", x, order=tuple(order))
 
 
-def cut(c: Call, x: str, axis: int, start: Extent, stop: Extent) -> str:
+def cut(c: NodeContext, x: str, axis: int, start: Extent, stop: Extent) -> str:
     """What lies from ``start`` up to ``stop`` along one axis."""
     return c.g.add("slice", x, axes=(axis,), starts=(start,), stops=(stop,), steps=(1,))
 
 
-def _transpose(c: Call) -> str:
+def _transpose(c: NodeContext) -> str:
     return transposed(c, c.tensor(0), c.attribute("perm", list(reversed(range(c.type().rank)))))
 
 
-def _squeeze(c: Call) -> str:
+def _squeeze(c: NodeContext) -> str:
     axes = c.settings("axes", 1)
     chosen = {c.axis(axis) for axis in axes} if axes is not None else {place for place, e in enumerate(c.shape()) if e == 1}
     return reshaped(c, c.tensor(0), [extent for place, extent in enumerate(c.shape()) if place not in chosen])
 
 
-def _unsqueeze(c: Call) -> str:
+def _unsqueeze(c: NodeContext) -> str:
     axes = c.settings("axes", 1) or []
     chosen = {c.axis(axis, len(axes)) for axis in axes}
     old = iter(c.shape())
     return reshaped(c, c.tensor(0), [1 if place in chosen else next(old) for place in range(c.type().rank + len(axes))])
 
 
-def joined(c: Call, parts: Sequence[str], axis: int) -> str:
+def joined(c: NodeContext, parts: Sequence[str], axis: int) -> str:
     """Tensors behind one another; what rounds them to bytes later rounds the parts (``quantised.py``)."""
     if len(parts) == 1:
         return parts[0]
@@ -116,13 +116,13 @@ def joined(c: Call, parts: Sequence[str], axis: int) -> str:
     return found
 
 
-def _concat(c: Call) -> str:
+def _concat(c: NodeContext) -> str:
     parts = [one for one in c.inputs if one is not None]
     axis = c.axis(c.required("axis"))
     return joined(c, parts, axis)
 
 
-def _split(c: Call) -> list[str]:
+def _split(c: NodeContext) -> list[str]:
     axis = c.axis(c.attribute("axis", 0))
     extent = c.shape()[axis]
     if c.given(1) or "split" in c.attributes:
@@ -139,7 +139,7 @@ def _split(c: Call) -> list[str]:
     return found
 
 
-def inside(c: Call, place: Extent, extent: Extent, low: Extent, high: Extent) -> Extent:
+def inside(c: NodeContext, place: Extent, extent: Extent, low: Extent, high: Extent) -> Extent:
     """A slice's bound, counted from the end where it is negative, brought between ``low`` and ``high``."""
     if isinstance(place, int) and abs(place) >= 2**31 - 1:  # the usual way to say: to the end
         return high if place > 0 else low
@@ -155,7 +155,7 @@ def inside(c: Call, place: Extent, extent: Extent, low: Extent, high: Extent) ->
     return smallest([largest([moved, low]), high])
 
 
-def _slice(c: Call) -> str:
+def _slice(c: NodeContext) -> str:
     starts: Sequence[Extent] = c.numbers(1) if c.given(1) else c.required("starts")
     ends: Sequence[Extent] = c.numbers(2) if c.given(2) else c.required("ends")
     axes = c.settings("axes", 3) or list(range(len(starts)))
@@ -179,7 +179,7 @@ def _slice(c: Call) -> str:
     return c.g.add("slice", c.tensor(0), axes=tuple(kept), starts=tuple(first), stops=tuple(last), steps=tuple(steps))
 
 
-def padded(c: Call, x: str, before: Sequence[Extent], after: Sequence[Extent], mode: str, value: float) -> str:
+def padded(c: NodeContext, x: str, before: Sequence[Extent], after: Sequence[Extent], mode: str, value: float) -> str:
     """Pads; negative ones cut."""
     cut = [(isinstance(b, int) and b < 0, isinstance(a, int) and a < 0) for b, a in zip(before, after, strict=True)]
     if any(b or a for b, a in cut):
@@ -202,7 +202,7 @@ def padded(c: Call, x: str, before: Sequence[Extent], after: Sequence[Extent], m
     return c.g.add("pad", x, before=tuple(before), after=tuple(after), mode=mode, value=value)
 
 
-def _leaves_elements(c: Call, extent: Extent, off: int) -> None:
+def _leaves_elements(c: NodeContext, extent: Extent, off: int) -> None:
     """UsageError where negative pads take more elements off than an axis has; requests where they would are refused."""
     rest = canonical(extent - off)
     if isinstance(rest, int) and rest < 0:
@@ -214,7 +214,7 @@ def _leaves_elements(c: Call, extent: Extent, off: int) -> None:
             c.g.required.append(Required(holds, words, c.g.guard))
 
 
-def _pad(c: Call) -> str:
+def _pad(c: NodeContext) -> str:
     pads: Sequence[Extent] = c.numbers(1) if c.given(1) else c.required("pads")
     rank = c.type().rank
     axes = [c.axis(axis) for axis in c.whole(3)] if c.given(3) else list(range(rank))
@@ -226,7 +226,7 @@ def _pad(c: Call) -> str:
     return padded(c, c.tensor(0), before, after, c.attribute("mode", "constant"), value)
 
 
-def _expand(c: Call) -> str:
+def _expand(c: NodeContext) -> str:
     shape = broadcast([c.shape(), c.numbers(1)], c.op)
     own = c.shape()
     if len(own) == len(shape) and all(same(one, other) for one, other in zip(own, shape, strict=True)):
@@ -234,7 +234,7 @@ def _expand(c: Call) -> str:
     return c.g.add("broadcast", c.tensor(0), shape=shape)
 
 
-def _tile(c: Call) -> str:
+def _tile(c: NodeContext) -> str:
     shape, repeats = c.shape(), c.numbers(1)
     spread = [one for extent in shape for one in (1, extent)]
     wide = [one for extent, times in zip(shape, repeats, strict=True) for one in (times, extent)]
@@ -242,7 +242,7 @@ def _tile(c: Call) -> str:
     return reshaped(c, found, [canonical(extent * times) for extent, times in zip(shape, repeats, strict=True)])
 
 
-def _shape(c: Call) -> str:
+def _shape(c: NodeContext) -> str:
     rank = c.type().rank
     start, stop = (
         min(max(at + rank if at < 0 else at, 0), rank) for at in (c.attribute("start", 0), c.attribute("end", rank))
@@ -256,16 +256,16 @@ def _objects(values: Sequence[Any]) -> Any:
     return found
 
 
-def _size(c: Call) -> str:
+def _size(c: NodeContext) -> str:
     return c.g.of_extents(_objects([product(c.shape())]).reshape(()), "int64")
 
 
-def _constant_of_shape(c: Call) -> str:
+def _constant_of_shape(c: NodeContext) -> str:
     value = np.asarray(c.attribute("value", np.zeros(1, np.float32))).reshape(())
     return c.g.add("broadcast", c.g.constant(value), shape=tuple(c.numbers(0)))
 
 
-def _range(c: Call) -> str:
+def _range(c: NodeContext) -> str:
     kind = c.type(0).dtype
     if (step := c.g.numbers(c.tensor(2))) is not None and not np.all(step):
         raise c.bad("a step of 0; it must be another number")
@@ -279,7 +279,7 @@ def _range(c: Call) -> str:
     return c.g.map("add", values, c.tensor(0))
 
 
-def _steps(c: Call) -> Extent:
+def _steps(c: NodeContext) -> Extent:
     """How many real numbers a range holds: the difference in their own type, divided in double, as ONNX Runtime does."""
     start, stop, step = (c.tensor(place) for place in range(3))
     node = next((one for one in reversed(c.g.nodes) if one.output == stop), None)
@@ -292,7 +292,7 @@ def _steps(c: Call) -> Extent:
     return c.g.whole_numbers(c.g.cast(count, "int64"), "Range: its end")[0]
 
 
-def _whole_steps(c: Call, start: Extent, stop: Extent, step: Extent) -> Extent:
+def _whole_steps(c: NodeContext, start: Extent, stop: Extent, step: Extent) -> Extent:
     """How many whole numbers a range holds. A step may be a size that divides the range."""
     if not isinstance(step, int):
         steps = quotient(canonical(stop - start), step)
@@ -303,7 +303,7 @@ def _whole_steps(c: Call, start: Extent, stop: Extent, step: Extent) -> Extent:
     return largest([ceiling_division(span, abs(step)), 0])
 
 
-def _depth_to_space(c: Call) -> str:
+def _depth_to_space(c: NodeContext) -> str:
     b, n, h, w = c.shape()
     size = c.required("blocksize")
     deep = floor_division(n, size * size)
@@ -314,7 +314,7 @@ def _depth_to_space(c: Call) -> str:
     return reshaped(c, found, (b, deep, canonical(h * size), canonical(w * size)))
 
 
-def _space_to_depth(c: Call) -> str:
+def _space_to_depth(c: NodeContext) -> str:
     b, n, h, w = c.shape()
     size = c.required("blocksize")
     high, wide = floor_division(h, size), floor_division(w, size)
@@ -323,13 +323,13 @@ def _space_to_depth(c: Call) -> str:
     return reshaped(c, found, (b, canonical(n * size * size), high, wide))
 
 
-def _below(c: Call, rows: Extent, columns: Extent, shift: str | int) -> str:
+def _below(c: NodeContext, rows: Extent, columns: Extent, shift: str | int) -> str:
     """Of each place of a matrix: column - row - shift."""
     down = c.g.add("reshape", c.g.add("iota", extent=rows, dtype="int64"), shape=(rows, 1))
     return c.g.map("sub", c.g.map("sub", c.g.add("iota", extent=columns, dtype="int64"), down), shift)
 
 
-def _trilu(c: Call) -> str:
+def _trilu(c: NodeContext) -> str:
     shift: str | int = c.tensor(1) if c.given(1) else 0
     if isinstance(shift, str):
         shift = reshaped(c, shift, ())
@@ -339,7 +339,7 @@ def _trilu(c: Call) -> str:
     return c.g.map("select", kept, c.tensor(0), 0)
 
 
-def _eye_like(c: Call) -> str:
+def _eye_like(c: NodeContext) -> str:
     kind = dtype_of_onnx(c.attributes["dtype"], c.op) if "dtype" in c.attributes else c.type().dtype
     return c.g.add("cast", c.g.map("equal", _below(c, c.shape()[0], c.shape()[1], c.attribute("k", 0)), 0), dtype=kind)
 

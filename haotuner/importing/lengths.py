@@ -15,17 +15,17 @@ from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import GraphBuilder, Node
 from haotuner.importing.proofs import Proof
 from haotuner.importing.symbolic_values import LARGEST, applied
-from haotuner.importing.typed_numbers import Undecided
+from haotuner.importing.typed_numbers import DataDependentError
 
 if TYPE_CHECKING:
-    from haotuner.importing.constant_folding import Folding
+    from haotuner.importing.constant_folding import ConstantFolding
 
 MOST = 16  # sizes that one tensor of data may hold
 _PASSED = ("concat", "reshape", "cast", "gather", "slice", "broadcast", "transpose")
 _ARITHMETIC = ("add", "sub", "mul", "floordiv", "max", "min")
 
 
-def lengths_of(g: Folding, tensor: str, *, new: bool = True) -> Any:
+def lengths_of(g: ConstantFolding, tensor: str, *, new: bool = True) -> Any:
     """Extents of a tensor's elements, an array of objects; None where they are no whole numbers, or too many.
 
     Undecided without ``new`` where an element has no dimension yet that some tensor's size is.
@@ -50,13 +50,13 @@ def lengths_of(g: Folding, tensor: str, *, new: bool = True) -> Any:
     return found.reshape(kind.shape)
 
 
-def new_dimension(g: Folding, stem: str, more: Collection[str] = ()) -> Extent:
+def new_dimension(g: ConstantFolding, stem: str, more: Collection[str] = ()) -> Extent:
     """A dimension that no input and no data before have, nor ``more``."""
     taken = set(more) | {str(s) for kind in g.types.values() for e in kind.shape for s in getattr(e, "free_symbols", ())}
     return dimension(next(name for name in (f"{stem}_{n}" for n in range(len(taken) + 1)) if name not in taken))
 
 
-def _carried(g: Folding, node: Node, dtype: str, new: bool) -> Any:
+def _carried(g: ConstantFolding, node: Node, dtype: str, new: bool) -> Any:
     """The elements, where the node only moves whole numbers or does arithmetic of sizes."""
     if node.primitive not in _PASSED and not (node.primitive == "map" and node.attributes["function"] in _ARITHMETIC):
         return None
@@ -73,18 +73,18 @@ def _carried(g: Folding, node: Node, dtype: str, new: bool) -> Any:
     proof = Proof(g.ranges)
     try:
         found = applied(node.primitive, parts, node.attributes, dtype, g.types[node.inputs[0]].dtype, proof=proof)
-    except (Undecided, TypeError):
+    except (DataDependentError, TypeError):
         return None
     g.require(proof)
     return found
 
 
-def computed_length(g: Folding, tensor: str) -> Extent:
+def computed_length(g: ConstantFolding, tensor: str) -> Extent:
     """A dimension of the number that a tensor holds, which is never negative."""
     return _length(g, tensor, 0, True)
 
 
-def length_at_least_0(g: Folding, tensor: str) -> Extent:
+def length_at_least_0(g: ConstantFolding, tensor: str) -> Extent:
     """A dimension of the larger of 0 and the number that a tensor of the data holds.
 
     It is the size that the number is elsewhere, too: a negative one is refused as soon as something takes it for a size.
@@ -97,7 +97,7 @@ def length_at_least_0(g: Folding, tensor: str) -> Extent:
     return g.lengths[tensor, 0]
 
 
-def _origin(g: Folding, tensor: str) -> str:
+def _origin(g: ConstantFolding, tensor: str) -> str:
     """The tensor of one element that others only reshape and cast."""
     made = {node.output: node for node in g.nodes}
     while tensor in made and made[tensor].primitive in ("reshape", "cast"):
@@ -108,10 +108,10 @@ def _origin(g: Folding, tensor: str) -> str:
     return tensor
 
 
-def _length(g: Folding, tensor: str, place: int, new: bool) -> Extent:
+def _length(g: ConstantFolding, tensor: str, place: int, new: bool) -> Extent:
     known = (tensor, place) in g.lengths and (new or tensor not in g.clamped)
     if not known and not new:
-        raise Undecided
+        raise DataDependentError
     if (tensor, place) not in g.lengths:
         extent = new_dimension(g, "length")
         GraphBuilder.add(g, "counted", tensor, place=place, extent=extent)

@@ -12,14 +12,14 @@ import numpy as np
 from haotuner.graph.graph import Node
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import numpy_dtype
-from haotuner.importing.constant_folding import Folding, number_of
+from haotuner.importing.constant_folding import ConstantFolding, number_of
 from haotuner.importing.integers import BYTES
 
 SIMPLE = frozenset({"add", "sub", "mul", "div", "max", "min", "round", "neg", "abs", "floor", "ceil", "select"})
 LEAST_NODES = 24  # of simple ones, which loops compute for sixteen elements at once, so many take as long as looking up
 
 
-def tables_of_bytes(g: Folding) -> None:
+def tables_of_bytes(g: ConstantFolding) -> None:
     """Puts tables in the place of such functions that take long; exact, since the reference computes the table."""
     made = {node.output: node for node in g.nodes}
     sources: dict[str, list[str]] = {}  # of a tensor: the bytes each of whose elements makes one of its own, the first first
@@ -35,7 +35,7 @@ def tables_of_bytes(g: Folding) -> None:
         sources[node.output] = [*found, node.output] if kind.dtype in BYTES else found
 
 
-def _common(g: Folding, node: Node, sources: Mapping[str, list[str]]) -> list[str]:
+def _common(g: ConstantFolding, node: Node, sources: Mapping[str, list[str]]) -> list[str]:
     """Bytes of which every element of a node's result is made, each of one."""
     if node.primitive not in ("map", "cast"):
         return []
@@ -62,7 +62,7 @@ def _takes_long(nodes: list[Node]) -> bool:
     return dear or len(nodes) >= LEAST_NODES
 
 
-def _table(g: Folding, nodes: list[Node], source: str, output: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
+def _table(g: ConstantFolding, nodes: list[Node], source: str, output: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
     """The result for every byte; those under 0 come last, as places counted from the end."""
     values = {source: np.arange(256).astype(np.uint8).view(numpy_dtype(g.types[source].dtype))}
     for node in nodes:

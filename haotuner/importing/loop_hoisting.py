@@ -13,14 +13,14 @@ from haotuner.graph.data_dependent_shapes import made_dimensions
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Node, sizes_of
 from haotuner.graph.types import TensorType
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.scalars import plain
 
 _LIFTED = ("map", "cast", "reshape", "transpose", "contract")
 
 
-def of_turns(
-    g: Folding, nodes: Iterable[Node], variables: Iterable[str], changing: Iterable[str]
+def hoist_loop_invariants(
+    g: ConstantFolding, nodes: Iterable[Node], variables: Iterable[str], changing: Iterable[str]
 ) -> tuple[set[str], set[str]]:
     """What differs from turn to turn: tensors that are made of a turn's ``variables``, and branches.
 
@@ -38,10 +38,10 @@ def of_turns(
 
 
 @dataclass(slots=True)
-class Sequences:
+class HoistedSequences:
     """``counters``: tensors that hold the number of the turn; ``turns``: how many; ``changing``: as of ``of_turns``."""
 
-    g: Folding
+    g: ConstantFolding
     start: int
     turns: Extent
     counters: Collection[str]
@@ -59,7 +59,7 @@ class Sequences:
         g = self.g
         nodes = g.nodes[self.start :]
         self.made = {node.output: node for node in nodes}
-        self.inside = {*variables, *of_turns(g, nodes, variables, self.changing)[0]}
+        self.inside = {*variables, *hoist_loop_invariants(g, nodes, variables, self.changing)[0]}
         lifted = self._liftable(nodes)
         wanted = {one.output for one in nodes if one.output in lifted and one.primitive == "contract"}
         for node in reversed(nodes):

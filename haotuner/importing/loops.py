@@ -16,14 +16,14 @@ from haotuner.errors import UsageError
 from haotuner.graph.data_dependent_shapes import HOST, made_dimensions
 from haotuner.graph.extents import Extent, dimensions, smallest
 from haotuner.graph.graph import Body, GraphBuilder, Node, Required, sizes_of
-from haotuner.importing.constant_folding import Before, Folding
+from haotuner.importing.constant_folding import Before, ConstantFolding
 from haotuner.importing.growth import Growth, changing_sizes, growth_of, named_anew, settles
 from haotuner.importing.layout import cut, joined, reshaped
 from haotuner.importing.lengths import new_dimension
-from haotuner.importing.loop_hoisting import Sequences, of_turns
-from haotuner.importing.node_context import Call
+from haotuner.importing.loop_hoisting import HoistedSequences, hoist_loop_invariants
+from haotuner.importing.node_context import NodeContext
 from haotuner.importing.trip_count import always, counted, counters
-from haotuner.importing.unrolled import UNROLLED_NODES, known_turns, turns_once, written_out
+from haotuner.importing.unrolled import UNROLLED_NODES, known_trip_count, runs_once, unrolled
 
 if TYPE_CHECKING:
     from haotuner.importing.read import Reader
@@ -34,7 +34,7 @@ MOST_TURNS = 1 << 24  # of any request: seconds, if a turn takes a microsecond
 
 
 @dataclass(slots=True)
-class Turned:
+class LoopReader:
     """A Loop or Scan: ``places`` of its body's inputs and outputs."""
 
     reader: Reader
@@ -52,7 +52,7 @@ class Turned:
     changing: dict[tuple[int, int], Extent] = field(default_factory=dict)  # of a state and its axis: the size in a turn
 
     @property
-    def g(self) -> Folding:
+    def g(self) -> ConstantFolding:
         """The builder of the graph."""
         return self.reader.g
 
@@ -99,7 +99,7 @@ def loop_results(
     limit, asked = ([*inputs, None, None])[:2]
     if asked is not None and always(g, asked):
         asked = None
-    return turned_results(Turned(reader, body_of_loop(node), names, opset, depth, states, [], True, limit, asked))
+    return loop_outputs(LoopReader(reader, body_of_loop(node), names, opset, depth, states, [], True, limit, asked))
 
 
 def body_of_loop(node: Any) -> Any:
@@ -110,9 +110,9 @@ def body_of_loop(node: Any) -> Any:
     return found
 
 
-def turned_results(t: Turned) -> list[str]:
+def loop_outputs(t: LoopReader) -> list[str]:
     """Final states, then stacks of rows. UsageError as of ``loop_results``."""
-    count, lists = known_turns(t), [one for one in t.states if one in t.g.sequences]
+    count, lists = known_trip_count(t), [one for one in t.states if one in t.g.sequences]
     most = UNROLLED_INSIDE if lists else UNROLLED
     if (
         count is not None
@@ -123,7 +123,7 @@ def turned_results(t: Turned) -> list[str]:
     ):
         t.reader.turns *= count
         try:
-            found = written_out(t, count)
+            found = unrolled(t, count)
         finally:
             t.reader.turns //= count
         if found is not None:
@@ -136,14 +136,14 @@ def turned_results(t: Turned) -> list[str]:
     return _looped(t)
 
 
-def _variable(g: Folding, stem: str, shape: Sequence[Extent], dtype: str) -> str:
+def _variable(g: ConstantFolding, stem: str, shape: Sequence[Extent], dtype: str) -> str:
     """A tensor that a turn is given."""
     found = GraphBuilder.add(g, "loop_result", name=stem, place=0, shape=tuple(shape), dtype=dtype)
     g.nodes.pop()
     return found
 
 
-def _looped(t: Turned) -> list[str]:
+def _looped(t: LoopReader) -> list[str]:
     """The loop as one; read again until no carried value is left that no turn changes."""
     g = t.g
     while True:
@@ -159,7 +159,7 @@ def _looped(t: Turned) -> list[str]:
         moving = [place for place in range(len(states)) if place not in t.fixed]
         outside = set().union(*(dimensions(one) for kind in before.held["types"].values() for one in kind.shape))
         ends = [(place, states[place], after[place]) for place in moving]
-        if not t.first and settles(g, t.states, t.changing, ends, outside) and turns_once(t):
+        if not t.first and settles(g, t.states, t.changing, ends, outside) and runs_once(t):
             before.restore(g)
             return _behind_first(t)
         changing = changing_sizes(t.states, t.changing, ends, t.said, g)
@@ -174,7 +174,7 @@ def _looped(t: Turned) -> list[str]:
     asks = None if goes_on is None or always(g, goes_on) else goes_on
     if told is not None:
         every, sizes = (turn, *counters(g, pairs, firsts)), set(map(str, t.changing.values()))
-        sequences = Sequences(g, before.nodes, told, every, dict(zip(rows, t.rows, strict=True)), sizes)
+        sequences = HoistedSequences(g, before.nodes, told, every, dict(zip(rows, t.rows, strict=True)), sizes)
         kept = [*after, *made, *([asks] if asks else [])]
         for stack, row in sequences.rows((turn, *(one for one, _ in pairs), *rows), kept):
             t.rows.append(stack)
@@ -184,9 +184,9 @@ def _looped(t: Turned) -> list[str]:
     return loop.results(t, told, moving)
 
 
-def _behind_first(t: Turned) -> list[str]:
+def _behind_first(t: LoopReader) -> list[str]:
     """The first turn written out, then the loop of the others, whose carried values are as that turn made them."""
-    g, c = t.g, Call(t.g, "Loop", (), {}, t.opset, 1)
+    g, c = t.g, NodeContext(t.g, "Loop", (), {}, t.opset, 1)
     rows = [reshaped(c, cut(c, one, 0, 0, 1), g.types[one].shape[1:]) for one in t.rows]
     goes_on, states, made = t.parted(t.turn(g.constant(0, "int64"), t.states, rows))
     rest = replace(
@@ -199,13 +199,13 @@ def _behind_first(t: Turned) -> list[str]:
         fixed={},
         changing={},
     )
-    found = turned_results(rest)
+    found = loop_outputs(rest)
     firsts = [reshaped(c, one, (1, *g.types[one].shape)) for one in made]
     stacks = [joined(c, list(both), 0) for both in zip(firsts, found[len(states) :], strict=True)]
     return [*found[: len(states)], *stacks]
 
 
-def _same_rows(g: Folding, body: Body) -> None:
+def _same_rows(g: ConstantFolding, body: Body) -> None:
     """UsageError for rows whose sizes each turn tells anew."""
     own = set().union(*(made_dimensions(node.primitive, node.attributes) for node in body.graph.nodes))
     own |= {str(extent) for _, _, extent in body.changing}
@@ -217,7 +217,7 @@ def _same_rows(g: Folding, body: Body) -> None:
             )
 
 
-def _turns(t: Turned, goes_on: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> Extent | None:
+def _turns(t: LoopReader, goes_on: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> Extent | None:
     """How many turns there are, whatever the data are; None: they tell."""
     g, most = t.g, [t.g.types[row].shape[0] for row in t.rows]
     if t.limit is not None and g.known(t.limit) is not None:
@@ -239,7 +239,7 @@ def _turns(t: Turned, goes_on: str | None, pairs: Sequence[tuple[str, str]], fir
     return found
 
 
-def _turns_at_most(g: Folding, limit: str) -> Extent:
+def _turns_at_most(g: ConstantFolding, limit: str) -> Extent:
     """The known limit of turns, an extent; none below 0."""
     (found,) = (one if not isinstance(one, np.generic) else int(one) for one in np.asarray(g.known(limit)).reshape(-1))
     return found if not isinstance(found, int) else max(found, 0)
@@ -249,7 +249,7 @@ def _turns_at_most(g: Folding, limit: str) -> Extent:
 class _Loop:
     """Takes the nodes of a turn out of the graph and puts the loop there."""
 
-    g: Folding
+    g: ConstantFolding
     start: int
     turn: str
     pairs: list[tuple[str, str]]
@@ -259,7 +259,7 @@ class _Loop:
     goes_on: str | None
     growth: Growth
 
-    def results(self, t: Turned, told: Extent | None, moving: Sequence[int]) -> list[str]:
+    def results(self, t: LoopReader, told: Extent | None, moving: Sequence[int]) -> list[str]:
         """The loop's node and what it gives."""
         g, body = self.g, self._body()
         changing = [(moving.index(place), axis, extent) for (place, axis), extent in t.changing.items()]
@@ -308,7 +308,7 @@ class _Loop:
         own = {self.turn, *(pair[0] for pair in self.pairs), *self.rows}
         if any(node.primitive == "random" for node in g.nodes[self.start :]):
             raise UsageError("random numbers in the body of a loop are not read; draw them before it")
-        turned, branches = of_turns(g, g.nodes[self.start :], own, map(str, self.growth.changing.values()))
+        turned, branches = hoist_loop_invariants(g, g.nodes[self.start :], own, map(str, self.growth.changing.values()))
         inside = [node for node in g.nodes[self.start :] if node.output in turned]
         g.nodes[self.start :] = [node for node in g.nodes[self.start :] if node.output not in turned]
         ends: list[str] = []
@@ -373,5 +373,5 @@ class _Loop:
 class _Builder(GraphBuilder):
     """Of the nodes of a turn alone."""
 
-    def __init__(self, g: Folding, nodes: Sequence[Node], required: Sequence[Required]) -> None:
+    def __init__(self, g: ConstantFolding, nodes: Sequence[Node], required: Sequence[Required]) -> None:
         GraphBuilder.__init__(self, [], list(nodes), g.types, g.constants, required=list(required))

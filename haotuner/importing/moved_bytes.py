@@ -14,12 +14,12 @@ import numpy as np
 
 from haotuner.importing.constant_folding import Stored
 from haotuner.importing.integers import BYTES, is_zero, single
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 LEAST_SCALE = 2.0**-100  # of a smaller one products may have no normal number
 
 
-def alike(c: Call, one: Stored, scale: str, zero: str | None, dtype: str) -> bool:
+def alike(c: NodeContext, one: Stored, scale: str, zero: str | None, dtype: str) -> bool:
     """Whether real numbers were made of bytes by one scale and one zero point, these."""
     if c.g.types[one.bytes].dtype != dtype or dtype not in BYTES or not (_single(c, one) and single(c, scale)):
         return False
@@ -29,11 +29,11 @@ def alike(c: Call, one: Stored, scale: str, zero: str | None, dtype: str) -> boo
     return bool(LEAST_SCALE <= own.reshape(()) < np.inf) and single(c, zero) and _same_zero(c, one.zero, zero)
 
 
-def _single(c: Call, one: Stored) -> bool:
+def _single(c: NodeContext, one: Stored) -> bool:
     return single(c, one.scale) and single(c, one.zero)
 
 
-def _same_zero(c: Call, one: str | None, other: str | None) -> bool:
+def _same_zero(c: NodeContext, one: str | None, other: str | None) -> bool:
     if one is None or other is None:
         return all(name is None or is_zero(c, name) for name in (one, other))
     values = [c.g.numbers(name) for name in (one, other)]
@@ -46,7 +46,7 @@ def moving(rule: Rule, again: Rule, *, every: bool = False) -> Rule:
     Of bytes with several scales or zero points, and of weights, it stays as it is.
     """
 
-    def found(c: Call) -> str | list[str]:
+    def found(c: NodeContext) -> str | list[str]:
         moved = c.inputs if every else c.inputs[:1]
         stored = [None if one is None else c.g.stored.get(one) for one in moved]
         first = stored[0] if stored else None

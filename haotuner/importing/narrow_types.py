@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from haotuner.importing.constant_folding import Folding
+    from haotuner.importing.constant_folding import ConstantFolding
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def numbers_of(kind: Narrow) -> Any:
     return found.astype(np.float32)
 
 
-def nearest(g: Folding, x: str, kind: Narrow, *, saturate: bool = True) -> str:
+def nearest(g: ConstantFolding, x: str, kind: Narrow, *, saturate: bool = True) -> str:
     """Numbers of a narrow float type nearest to those of an fp32 tensor, to even where two are as near.
 
     A step between neighbours is a power of two, chosen by the magnitude. Logarithms may be off by a rounding at a power
@@ -93,7 +93,7 @@ def nearest(g: Folding, x: str, kind: Narrow, *, saturate: bool = True) -> str:
     return g.map("select", g.map("greater", g.map("abs", found), kind.high), beyond, found)
 
 
-def wrapped(g: Folding, x: str, kind: Narrow) -> str:
+def wrapped(g: ConstantFolding, x: str, kind: Narrow) -> str:
     """The low bits of a tensor's whole numbers, floats cut towards zero, as a narrow type of whole numbers has them."""
     wide, count = g.cast(g.cast(x, "int32"), "int32"), 1 << kind.bits
     moved = g.map("sub", wide, int(kind.low))

@@ -11,14 +11,14 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, shown
 from haotuner.graph.types import TensorType, axis_of
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NodeContext:
     """``inputs``: names in the builder, None where one was left out; ``outputs``: how many are asked for."""
 
-    g: Folding
+    g: ConstantFolding
     op: str
     inputs: tuple[str | None, ...]
     attributes: Mapping[str, Any]
@@ -98,4 +98,4 @@ class Call:
         return UsageError(f"{self.op}: {words}")
 
 
-Rule: TypeAlias = Callable[[Call], str | Sequence[str]]
+Rule: TypeAlias = Callable[[NodeContext], str | Sequence[str]]

@@ -8,10 +8,10 @@ from dataclasses import replace
 from haotuner.graph.extents import product
 from haotuner.importing.data_dependent import places_of
 from haotuner.importing.layout import cut, reshaped
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 
-def _corners(c: Call, boxes: str) -> str:
+def _corners(c: NodeContext, boxes: str) -> str:
     """Boxes as least and largest coordinates, whichever corners or centres the file has."""
     g = c.g
     last = g.types[boxes].rank - 1
@@ -25,7 +25,7 @@ def _corners(c: Call, boxes: str) -> str:
     return g.add("concat", *parts, axis=last)
 
 
-def _non_max_suppression(c: Call) -> str:
+def _non_max_suppression(c: NodeContext) -> str:
     """Rows of batch, class and box: of each class the best box, then the best that overlaps none before it too much."""
     g = c.g
     batch, classes, count = c.shape(1)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from haotuner.graph import decompositions
 from haotuner.graph.extents import canonical, floor_division, product
 from haotuner.importing.layout import reshaped
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 
-def _rows(make: Callable[[Call, str, int], str]) -> Rule:
+def _rows(make: Callable[[NodeContext, str, int], str]) -> Rule:
     """Along one axis; before opset 13 over all axes from it on."""
 
-    def rule(c: Call) -> str:
+    def rule(c: NodeContext) -> str:
         if c.opset >= 13:
             return make(c, c.tensor(0), c.axis(c.attribute("axis", -1)))
         axis, shape = c.axis(c.attribute("axis", 1)), c.shape()
@@ -23,7 +23,7 @@ def _rows(make: Callable[[Call, str, int], str]) -> Rule:
     return rule
 
 
-def _hardmax(c: Call, x: str, axis: int) -> str:
+def _hardmax(c: NodeContext, x: str, axis: int) -> str:
     """1 at the first of the largest."""
     shape = c.g.types[x].shape
     place = c.g.add("arg_reduce", x, how="max", axis=axis, keepdims=True)
@@ -31,12 +31,12 @@ def _hardmax(c: Call, x: str, axis: int) -> str:
     return c.g.add("cast", c.g.map("equal", own, place), dtype=c.g.types[x].dtype)
 
 
-def _along(c: Call, x: str, rank: int) -> str:
+def _along(c: NodeContext, x: str, rank: int) -> str:
     """One number a channel, for images of this rank."""
     return reshaped(c, x, (c.g.types[x].shape[0], *[1] * (rank - 2)))
 
 
-def _batch_norm(c: Call) -> str:
+def _batch_norm(c: NodeContext) -> str:
     """By the means and variances of training."""
     if c.attribute("training_mode", 0):
         raise c.bad("training mode; export the model for inference")
@@ -48,13 +48,13 @@ def _batch_norm(c: Call) -> str:
     return c.g.map("add", c.g.map("mul", c.tensor(0), factor), shift)
 
 
-def _instance_norm(c: Call) -> str:
+def _instance_norm(c: NodeContext) -> str:
     rank = c.type().rank
     normal = decompositions.normalise(c.g, c.tensor(0), tuple(range(2, rank)), c.attribute("epsilon", 1e-5))
     return decompositions.affine(c.g, normal, _along(c, c.tensor(1), rank), _along(c, c.tensor(2), rank))
 
 
-def _group_norm(c: Call) -> str:
+def _group_norm(c: NodeContext) -> str:
     shape, groups = c.shape(), c.required("num_groups")
     own = (shape[0], groups, canonical(floor_division(product(shape[1:]), groups)))
     normal = decompositions.normalise(c.g, reshaped(c, c.tensor(0), own), (2,), c.attribute("epsilon", 1e-5))
@@ -66,7 +66,7 @@ def _group_norm(c: Call) -> str:
     return decompositions.affine(c.g, reshaped(c, normal, shape), *(_along(c, one, len(shape)) for one in (scale, bias)))
 
 
-def _layer_norm(c: Call) -> list[str]:
+def _layer_norm(c: NodeContext) -> list[str]:
     axes = tuple(range(c.axis(c.attribute("axis", -1)), c.type().rank))
     x, eps = c.tensor(0), c.attribute("epsilon", 1e-5)
     if c.outputs < 2:
@@ -79,12 +79,12 @@ def _layer_norm(c: Call) -> list[str]:
     return [found, middle, inverse]
 
 
-def _rms_norm(c: Call) -> str:
+def _rms_norm(c: NodeContext) -> str:
     axes = tuple(range(c.axis(c.attribute("axis", -1)), c.type().rank))
     return c.g.map("mul", decompositions.rms_normalise(c.g, c.tensor(0), axes, c.attribute("epsilon", 1e-5)), c.tensor(1))
 
 
-def _local_response(c: Call) -> str:
+def _local_response(c: NodeContext) -> str:
     """Lrn: squares of neighbouring channels."""
     size, rank = c.required("size"), c.type().rank
     low, high = (size - 1) // 2, size - 1 - (size - 1) // 2
@@ -104,14 +104,14 @@ def _local_response(c: Call) -> str:
     return c.g.map("div", c.tensor(0), c.g.map("pow", scaled, c.attribute("beta", 0.75)))
 
 
-def _mean_variance(c: Call) -> str:
+def _mean_variance(c: NodeContext) -> str:
     axes = tuple(c.axis(axis) for axis in c.attribute("axes", [0, 2, 3]))
     moved = c.g.map("sub", c.tensor(0), decompositions.mean(c.g, c.tensor(0), axes))
     deviation = c.g.map("sqrt", decompositions.mean(c.g, c.g.map("mul", moved, moved), axes))
     return c.g.map("div", moved, c.g.map("add", deviation, 1e-9))
 
 
-def _lp_norm(c: Call) -> str:
+def _lp_norm(c: NodeContext) -> str:
     """Divided by its own length; nothing stays nothing."""
     axis, p, x = c.axis(c.attribute("axis", -1)), c.attribute("p", 2), c.tensor(0)
     if p not in (1, 2):

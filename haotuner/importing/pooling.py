@@ -10,17 +10,17 @@ import numpy as np
 from haotuner.graph import decompositions
 from haotuner.graph.extents import canonical, product
 from haotuner.importing.layout import padded, reshaped
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.windows import Windows, windows_of
 
 PAYS = 2.5  # comparisons that windows taken an axis at a time save for each that is left: a row more is stored and read
 
 
-def _windows(c: Call) -> Windows:
+def _windows(c: NodeContext) -> Windows:
     return windows_of(c, list(c.required("kernel_shape")), c.shape()[2:])
 
 
-def _slid(c: Call, x: str, w: Windows, value: float) -> tuple[str, tuple[int, ...]]:
+def _slid(c: NodeContext, x: str, w: Windows, value: float) -> tuple[str, tuple[int, ...]]:
     """The windows, and their axes at the end."""
     rank = len(w.sizes)
     x = padded(c, x, (0, 0, *w.before), (0, 0, *w.after), "constant", value)
@@ -33,7 +33,7 @@ def _lowest(dtype: str) -> float:
     return float(np.iinfo(dtype).min) if "int" in dtype else -np.inf
 
 
-def _max_pool(c: Call) -> list[str]:
+def _max_pool(c: NodeContext) -> list[str]:
     w, x = _windows(c), c.tensor(0)
     if c.outputs < 2 and prod(w.sizes) >= PAYS * sum(w.sizes):
         return [_by_axis(c, x, w)]
@@ -47,7 +47,7 @@ def _max_pool(c: Call) -> list[str]:
     return [found, _places(c, w, first)]
 
 
-def _by_axis(c: Call, x: str, w: Windows) -> str:
+def _by_axis(c: NodeContext, x: str, w: Windows) -> str:
     """Maxima an axis at a time: of 13 x 13 elements 26 are compared, not 169. The numbers are the same."""
     rank = len(w.sizes)
     for axis in reversed(range(rank)):
@@ -59,7 +59,7 @@ def _by_axis(c: Call, x: str, w: Windows) -> str:
     return x
 
 
-def _places(c: Call, w: Windows, inside: str) -> str:
+def _places(c: NodeContext, w: Windows, inside: str) -> str:
     """Of an element's place in its window the place in the whole input."""
     image = c.shape()[2:]
     rank = len(image)
@@ -84,7 +84,7 @@ def _places(c: Call, w: Windows, inside: str) -> str:
     return c.g.map("add", total, c.g.map("mul", image_number, c.g.of_extents([product(image)], "int64")))
 
 
-def _average_pool(c: Call) -> str:
+def _average_pool(c: NodeContext) -> str:
     w, x = _windows(c), c.tensor(0)
     slid, ends = _slid(c, x, w, 0.0)
     total = c.g.add("reduce", slid, how="sum", axes=ends, keepdims=False)
@@ -105,25 +105,25 @@ def _average_pool(c: Call) -> str:
     return c.g.map("div", total, c.g.add("reduce", counted, how="sum", axes=ends, keepdims=False))
 
 
-def _power(c: Call, x: str, p: float) -> str:
+def _power(c: NodeContext, x: str, p: float) -> str:
     return c.g.map("mul", x, x) if p == 2 else c.g.map("pow", c.g.map("abs", x), p)
 
 
-def _root(c: Call, x: str, p: float) -> str:
+def _root(c: NodeContext, x: str, p: float) -> str:
     return c.g.map("sqrt", x) if p == 2 else c.g.map("pow", x, 1 / p)
 
 
-def _lp_pool(c: Call) -> str:
+def _lp_pool(c: NodeContext) -> str:
     p = float(c.attribute("p", 2))
     slid, ends = _slid(c, _power(c, c.tensor(0), p), _windows(c), 0.0)
     return _root(c, c.g.add("reduce", slid, how="sum", axes=ends, keepdims=False), p)
 
 
-def _image_axes(c: Call) -> tuple[int, ...]:
+def _image_axes(c: NodeContext) -> tuple[int, ...]:
     return tuple(range(2, c.type().rank))
 
 
-def _global_lp(c: Call) -> str:
+def _global_lp(c: NodeContext) -> str:
     p = float(c.attribute("p", 2))
     powers = _power(c, c.tensor(0), p)
     return _root(c, c.g.add("reduce", powers, how="sum", axes=_image_axes(c), keepdims=True), p)

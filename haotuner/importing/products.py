@@ -6,10 +6,10 @@ import string
 from collections.abc import Mapping
 
 from haotuner.importing.layout import reshaped
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 
-def matmul(c: Call, a: str, b: str) -> str:
+def matmul(c: NodeContext, a: str, b: str) -> str:
     """Numpy's matmul: axes before the last two go together as element-wise ones do."""
     first, second = c.g.types[a].shape, c.g.types[b].shape
     letters = string.ascii_lowercase[: max(len(first), len(second), 2) - 2]
@@ -28,7 +28,7 @@ def matmul(c: Call, a: str, b: str) -> str:
     return c.g.add("contract", *tensors, labels=f"{names[0]},{names[1]}->{result}")
 
 
-def _gemm(c: Call) -> str:
+def _gemm(c: NodeContext) -> str:
     left, right = "km" if c.attribute("transA", 0) else "mk", "nk" if c.attribute("transB", 0) else "kn"
     found = c.g.add("contract", c.tensor(0), c.tensor(1), labels=f"{left},{right}->mn")
     alpha, beta = c.attribute("alpha", 1.0), c.attribute("beta", 1.0)
@@ -39,7 +39,7 @@ def _gemm(c: Call) -> str:
     return c.g.map("add", found, bias)
 
 
-def _einsum(c: Call) -> str:
+def _einsum(c: NodeContext) -> str:
     equation = str(c.required("equation")).replace(" ", "")
     inputs, arrow, output = equation.partition("->")
     operands = inputs.split(",")
@@ -58,7 +58,7 @@ def _einsum(c: Call) -> str:
     return c.g.add("contract", *tensors, labels=f"{','.join(names)}->{output.replace('...', wide)}")
 
 
-def _diagonals(c: Call, x: str, labels: str) -> str:
+def _diagonals(c: NodeContext, x: str, labels: str) -> str:
     """A letter twice in one operand means the elements where both are equal."""
     for letter in dict.fromkeys(labels):
         while labels.count(letter) > 1:
@@ -76,7 +76,7 @@ def _diagonals(c: Call, x: str, labels: str) -> str:
     return x
 
 
-def _matmul_integer(c: Call) -> str:
+def _matmul_integer(c: NodeContext) -> str:
     wide = []
     for place in (0, 1):
         one = c.g.add("cast", c.tensor(place), dtype="int32")

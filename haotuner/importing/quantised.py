@@ -19,20 +19,20 @@ from haotuner.importing.integers import image_sums, is_zero, matrix_sums, single
 from haotuner.importing.layout import cut, reshaped
 from haotuner.importing.moved_bytes import alike
 from haotuner.importing.narrow_types import NARROW, Narrow, nearest
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.products import matmul
 from haotuner.importing.sign_analysis import never_negative
 from haotuner.importing.types import dtype_of_onnx
 from haotuner.importing.windows import windows_of
 
 
-def _axis(c: Call) -> int:
+def _axis(c: NodeContext) -> int:
     """The axis of scales that differ; where there is one scale it says nothing, and may lie beyond the tensor's."""
     asked, rank = int(c.attribute("axis", 1)), c.type().rank
     return min(asked + rank if asked < 0 else asked, max(rank - 1, 0))
 
 
-def _spread(c: Call, x: str, shape: Sequence[Extent], axis: int) -> str:
+def _spread(c: NodeContext, x: str, shape: Sequence[Extent], axis: int) -> str:
     """One number for all, one for each place along an axis, or one for each block of them, for a tensor of this shape."""
     count, block, rank = c.g.types[x].shape, int(c.attribute("block_size", 0)), len(shape)
     if block and len(count) == rank > 0:
@@ -46,7 +46,7 @@ def _spread(c: Call, x: str, shape: Sequence[Extent], axis: int) -> str:
     return reshaped(c, x, (count[0], *[1] * (rank - 1 - axis)))
 
 
-def _of_blocks(c: Call, x: str, shape: Sequence[Extent], axis: int, block: int) -> str:
+def _of_blocks(c: NodeContext, x: str, shape: Sequence[Extent], axis: int, block: int) -> str:
     """Each number as often as its block has places, the last one as often as the tensor goes on."""
     own = c.g.types[x].shape
     other = [(one, size) for place, (one, size) in enumerate(zip(own, shape, strict=True)) if place != axis]
@@ -59,7 +59,9 @@ def _of_blocks(c: Call, x: str, shape: Sequence[Extent], axis: int, block: int) 
     return whole if same(own[axis] * block, shape[axis]) else cut(c, whole, axis, 0, shape[axis])
 
 
-def quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: int, narrow: Narrow | None = None) -> str:
+def quantised(
+    c: NodeContext, x: str, scale: str, zero: str | None, dtype: str, axis: int, narrow: Narrow | None = None
+) -> str:
     """Rounded to the nearest, to even where two are as near, and kept in the range of the bytes, or of a ``narrow`` type.
 
     What was made of bytes of this scale is those bytes; of tensors behind one another each is rounded.
@@ -84,7 +86,7 @@ def quantised(c: Call, x: str, scale: str, zero: str | None, dtype: str, axis: i
     return g.add("cast", g.map("min", g.map("max", found, float(low)), float(high)), dtype=dtype)
 
 
-def _quantise(c: Call) -> str:
+def _quantise(c: NodeContext) -> str:
     zero, asked = c.maybe(2), int(c.attribute("output_dtype", 0))
     narrow = c.g.narrow.get(zero) if zero is not None else NARROW.get(asked)
     known = "uint8" if not asked else narrow.held if narrow is not None else dtype_of_onnx(asked, c.op)
@@ -94,7 +96,7 @@ def _quantise(c: Call) -> str:
     return quantised(c, c.tensor(0), c.tensor(1), zero, dtype, _axis(c), narrow)
 
 
-def _moved(c: Call, x: str, zero: str | None, axis: int) -> str:
+def _moved(c: NodeContext, x: str, zero: str | None, axis: int) -> str:
     """Less the zero point, in 32 bits."""
     wide = c.g.add("cast", x, dtype="int32")
     if zero is None:
@@ -102,18 +104,18 @@ def _moved(c: Call, x: str, zero: str | None, axis: int) -> str:
     return c.g.map("sub", wide, c.g.add("cast", _spread(c, zero, c.g.types[x].shape, axis), dtype="int32"))
 
 
-def _dequantise(c: Call) -> str:
+def _dequantise(c: NodeContext) -> str:
     found = dequantised(c, c.tensor(0), c.tensor(1), c.maybe(2), _axis(c))
     return c.g.cast(found, _real_type(c, c.tensor(1)))
 
 
-def _real_type(c: Call, scale: str) -> str:
+def _real_type(c: NodeContext, scale: str) -> str:
     """Of what bytes stand for: that of the scale, or the one asked for."""
     asked = int(c.attribute("output_dtype", 0))
     return dtype_of_onnx(asked, c.op) if asked else c.g.types[scale].dtype
 
 
-def dequantised(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str:
+def dequantised(c: NodeContext, x: str, scale: str, zero: str | None, axis: int) -> str:
     """The real numbers that bytes stand for; of weights a constant. Products look at the bytes (``integers.py``)."""
     found = _real_of(c, x, scale, zero, axis)
     if c.attribute("block_size", 0) or c.g.types[x].dtype in FLOATS or c.g.types[found].dtype != c.g.types[scale].dtype:
@@ -122,7 +124,7 @@ def dequantised(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str
     return found
 
 
-def _real_of(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str:
+def _real_of(c: NodeContext, x: str, scale: str, zero: str | None, axis: int) -> str:
     g, shape = c.g, c.g.types[x].shape
     known = [g.numbers(one) for one in (x, scale, *([] if zero is None else [zero]))]
     if all(one is not None for one in known):  # weights: as many bytes more as it may be
@@ -144,7 +146,7 @@ def _real_of(c: Call, x: str, scale: str, zero: str | None, axis: int) -> str:
     return g.map("mul", g.map("sub", g.add("cast", x, dtype=own), less), factor)
 
 
-def _spread_now(c: Call, values: Any, shape: Sequence[int], axis: int) -> Any:
+def _spread_now(c: NodeContext, values: Any, shape: Sequence[int], axis: int) -> Any:
     """As ``_spread``, of numbers that are known."""
     block = int(c.attribute("block_size", 0))
     if block and values.ndim == len(shape) > 0:
@@ -155,7 +157,7 @@ def _spread_now(c: Call, values: Any, shape: Sequence[int], axis: int) -> Any:
     return np.asarray(c.g.known(_spread(c, c.g.constant(values), shape, axis)))
 
 
-def _sums(c: Call, x: int, w: int, x_zero: int, w_zero: int) -> str:
+def _sums(c: NodeContext, x: int, w: int, x_zero: int, w_zero: int) -> str:
     """A convolution of whole numbers; pads are what the zero point stands for."""
     sizes = [int(one) for one in c.shape(w)[2:]]
     windows, groups = windows_of(c, sizes, c.shape(x)[2:]), int(c.attribute("group", 1))
@@ -166,7 +168,7 @@ def _sums(c: Call, x: int, w: int, x_zero: int, w_zero: int) -> str:
     return convolved(c, left, right, windows, groups)
 
 
-def _requantised(c: Call, sums: str, scales: tuple[int, int, int], zero: int, axis: int) -> str:
+def _requantised(c: NodeContext, sums: str, scales: tuple[int, int, int], zero: int, axis: int) -> str:
     """Sums times both scales, quantised by the third."""
     g, shape = c.g, c.g.types[sums].shape
     wide = [g.add("cast", c.tensor(place), dtype="fp32") for place in scales]
@@ -175,11 +177,11 @@ def _requantised(c: Call, sums: str, scales: tuple[int, int, int], zero: int, ax
     return quantised(c, real, wide[2], c.tensor(zero), c.type(zero).dtype, axis)
 
 
-def _convolution(c: Call) -> str:
+def _convolution(c: NodeContext) -> str:
     return _requantised(c, biased(c, _sums(c, 0, 3, 2, 5), 8), (1, 4, 6), 7, 1)
 
 
-def _product(c: Call) -> str:
+def _product(c: NodeContext) -> str:
     rank, zero = c.type().rank, c.maybe(2)
     weight = weight_of(c, c.tensor(3), c.maybe(5), 1) if c.type(3).rank == 2 and rank > 1 and single(c, zero) else None
     if weight is not None:
@@ -191,7 +193,7 @@ def _product(c: Call) -> str:
     return _requantised(c, found, (1, 4, 6), 7, c.g.types[found].rank - 1)
 
 
-def dynamic(c: Call) -> list[str]:
+def dynamic(c: NodeContext) -> list[str]:
     """The scale and zero point are those of the tensor's own range, 0 in it; what is never negative has the zero point 0."""
     g, x = c.g, c.tensor(0)
     if never_negative(g, x):
@@ -207,7 +209,7 @@ def dynamic(c: Call) -> list[str]:
     return [quantised(replace(c, attributes={}), x, divisor, zero, "uint8", 0), scale, zero]
 
 
-def _farthest(c: Call, how: str) -> str:
+def _farthest(c: NodeContext, how: str) -> str:
     """The largest or the least element, or 0."""
     axes = tuple(range(c.type().rank))
     found = c.g.add("reduce", c.tensor(0), how=how, axes=axes, keepdims=False) if axes else c.tensor(0)

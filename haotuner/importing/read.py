@@ -20,7 +20,7 @@ from haotuner.graph.fold_scales import scaled_weights
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
 from haotuner.graph.types import TensorType, numpy_dtype
 from haotuner.importing.branches import Rest, branched
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.defaults import with_defaults
 from haotuner.importing.dynamic_squeeze import by_sizes
 from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
@@ -29,7 +29,7 @@ from haotuner.importing.intervals import Interval, interval_of
 from haotuner.importing.lookup_tables import tables_of_bytes
 from haotuner.importing.loops import loop_results
 from haotuner.importing.narrow_types import NARROW
-from haotuner.importing.node_context import Call
+from haotuner.importing.node_context import NodeContext
 from haotuner.importing.proofs import ANY
 from haotuner.importing.scan import scan_results
 from haotuner.importing.sparse import dense_array
@@ -116,7 +116,7 @@ def _graph_with(
     own = {(one.domain, one.name): one for one in model.functions}
     opset = opset_of(model.opset_import, "model")
     _refuse_unknown(model.graph, opset, own)
-    reader = Reader(Folding(), folder, own)
+    reader = Reader(ConstantFolding(), folder, own)
     names: dict[str, str] = {}
     weights = {one.name for one in model.graph.initializer} | {one.values.name for one in model.graph.sparse_initializer}
     for name, value in fixed.items():
@@ -145,7 +145,7 @@ def _graph_with(
     return finished(reader.g, [(name, names[name]) for name in outputs])
 
 
-def _input(g: Folding, one: Any, sizes: Mapping[str, int]) -> str:
+def _input(g: ConstantFolding, one: Any, sizes: Mapping[str, int]) -> str:
     kind = one.type.WhichOneof("value")
     if kind != "tensor_type":
         raise UsageError(f"input {one.name}: a {kind or 'value without type'}; only tensors are read")
@@ -159,7 +159,7 @@ def _input(g: Folding, one: Any, sizes: Mapping[str, int]) -> str:
     return g.input(one.name, shape, dtype_of_onnx(tensor.elem_type, f"input {one.name}"))
 
 
-def _default(g: Folding, name: str, value: Any) -> Any:
+def _default(g: ConstantFolding, name: str, value: Any) -> Any:
     """The value of an input that a request may leave out. UsageError where the input's type is another one."""
     kind = g.types[name]
     fits = value.ndim == kind.rank and all(
@@ -207,7 +207,7 @@ def _refuse_unknown(graph: Any, opset: int, own: Mapping[tuple[str, str], Any]) 
 class Reader:
     """Walks graphs and bodies of functions; all build one graph."""
 
-    g: Folding
+    g: ConstantFolding
     folder: Path | None
     own: Mapping[tuple[str, str], Any]
     nodes: int = 0
@@ -282,7 +282,7 @@ class Reader:
         rule = rule_of(node.domain, node.op_type)
         if rule is not None and (node.domain, node.op_type) not in self.own:
             attributes = {one.name: self._attribute(one) for one in node.attribute}
-            found = rule(Call(self.g, node.op_type, inputs, attributes, opset, asked))
+            found = rule(NodeContext(self.g, node.op_type, inputs, attributes, opset, asked))
             return [found] if isinstance(found, str) else found
         body = body_of(node, opset, [None if one is None else self.g.types[one] for one in inputs], self.own)
         if body is None:
@@ -356,7 +356,7 @@ def _refuse_absurd(graph: Graph) -> None:
                 )
 
 
-def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
+def finished(g: ConstantFolding, outputs: Sequence[tuple[str, str]]) -> Graph:
     """The graph with the file's names for its outputs."""
     if not outputs:
         raise UsageError("the model has no outputs: nothing would be computed; export it with what it should answer")

@@ -12,13 +12,13 @@ from haotuner.graph.extents import Extent, canonical, floor_division, product
 from haotuner.importing.data_dependent import places_of
 from haotuner.importing.indexing import INDEXING, taken_along
 from haotuner.importing.layout import cut, reshaped, transposed
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.types import dtype_of_onnx
 
 LARGEST_MATRIX = 32  # rows of a determinant, each of which is some twenty steps
 
 
-def _col2im(c: Call) -> str:
+def _col2im(c: NodeContext) -> str:
     """Sums of blocks where they overlap: written into the image with its pads, which are cut off."""
     g, image, sizes = c.g, c.numbers(1), c.whole(2)
     rank = len(image)
@@ -53,7 +53,7 @@ def _col2im(c: Call) -> str:
     return found
 
 
-def _det(c: Call) -> str:
+def _det(c: NodeContext) -> str:
     """Elimination with the largest pivot of each column."""
     g, shape = c.g, c.shape()
     rows = shape[-1]
@@ -84,7 +84,7 @@ def _det(c: Call) -> str:
     return reshaped(c, found, shape[:-2])
 
 
-def _mel_weight_matrix(c: Call) -> str:
+def _mel_weight_matrix(c: NodeContext) -> str:
     """Triangles over the bins of a spectrum, evenly far apart in mel."""
     bands, length, rate = (int(c.floats(place)[0]) for place in range(3))
     low, high = (2595 * np.log1p(c.floats(place)[0] / 700) / np.log(10) for place in (3, 4))
@@ -101,7 +101,7 @@ def _mel_weight_matrix(c: Call) -> str:
     return c.g.constant(found, dtype_of_onnx(c.attribute("output_datatype", 1), c.op))
 
 
-def _tensor_scatter(c: Call) -> str:
+def _tensor_scatter(c: NodeContext) -> str:
     """A cache with new rows from each batch's own place on; ``circular``: behind the last row comes the first."""
     g, shape, new = c.g, c.shape(), c.shape(1)
     axis, mode = c.axis(c.attribute("axis", -2)), c.attribute("mode", "linear")
@@ -119,7 +119,7 @@ def _tensor_scatter(c: Call) -> str:
     return found
 
 
-def _unique(c: Call) -> list[str]:
+def _unique(c: NodeContext) -> list[str]:
     """Values, or slices of an axis, each once: sorted, or as they come first."""
     g, x = c.g, c.tensor(0)
     if "axis" in c.attributes:
@@ -153,19 +153,19 @@ def _unique(c: Call) -> list[str]:
     return [g.add("gather", x, indices, axis=axis), indices, inverse, ends][: max(1, c.outputs)]
 
 
-def _previous(c: Call, count: Extent) -> str:
+def _previous(c: NodeContext, count: Extent) -> str:
     return c.g.map("max", c.g.map("sub", c.g.add("iota", extent=count, dtype="int64"), 1), 0)
 
 
-def _zeros(c: Call, count: Extent) -> str:
+def _zeros(c: NodeContext, count: Extent) -> str:
     return c.g.add("broadcast", c.g.constant(0, "int64"), shape=(count,))
 
 
-def _ones(c: Call, count: Extent) -> str:
+def _ones(c: NodeContext, count: Extent) -> str:
     return c.g.add("broadcast", c.g.constant(1, "int64"), shape=(count,))
 
 
-def _sorted_rows(c: Call, rows: str, count: Extent, wide: Extent) -> tuple[str, str]:
+def _sorted_rows(c: NodeContext, rows: str, count: Extent, wide: Extent) -> tuple[str, str]:
     """The order of rows, the first column counting most, and of each in it whether it equals the one before.
 
     Each is compared with all others at the first column where both differ.

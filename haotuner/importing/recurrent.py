@@ -8,14 +8,14 @@ from typing import Any
 
 from haotuner.graph.recurrent import GATES
 from haotuner.importing.layout import cut, reshaped, transposed
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 DEFAULTS = {"lstm": ["sigmoid", "tanh", "tanh"], "gru": ["sigmoid", "tanh"], "rnn": ["tanh"]}
 SETTINGS = {"hardsigmoid": (0.2, 0.5), "elu": (1.0, 0.0), "leakyrelu": (0.01, 0.0), "affine": (1.0, 0.0),
             "thresholdedrelu": (1.0, 0.0), "scaledtanh": (1.0, 1.0)}  # fmt: skip
 
 
-def _direction(c: Call, place: int, number: int) -> str | None:
+def _direction(c: NodeContext, place: int, number: int) -> str | None:
     """One direction's part of an input."""
     tensor = c.maybe(place)
     if tensor is None:
@@ -23,7 +23,7 @@ def _direction(c: Call, place: int, number: int) -> str | None:
     return reshaped(c, cut(c, tensor, 0, number, number + 1), c.g.types[tensor].shape[1:])
 
 
-def _activations(c: Call, kind: str, number: int) -> list[tuple[str, float, float]]:
+def _activations(c: NodeContext, kind: str, number: int) -> list[tuple[str, float, float]]:
     own = len(DEFAULTS[kind])
     given = [str(name).lower() for name in c.attribute("activations", [])]
     names = given[number * own : (number + 1) * own] or DEFAULTS[kind]
@@ -35,7 +35,7 @@ def _activations(c: Call, kind: str, number: int) -> list[tuple[str, float, floa
     return found
 
 
-def _multiplied(c: Call, x: str, number: int) -> str:
+def _multiplied(c: NodeContext, x: str, number: int) -> str:
     """The sequence (tokens, batch, inputs) times one direction's weight."""
     w = _direction(c, 1, number)
     assert w is not None
@@ -52,7 +52,7 @@ class StateWeights:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _state_weights(c: Call, number: int) -> StateWeights:
+def _state_weights(c: NodeContext, number: int) -> StateWeights:
     r = _direction(c, 2, number)
     assert r is not None
     hidden = c.g.types[r].shape[1]
@@ -61,7 +61,7 @@ def _state_weights(c: Call, number: int) -> StateWeights:
     return StateWeights(transposed(c, r, (1, 0)), hidden)
 
 
-def _one_way(c: Call, kind: str, x: str, number: int, products: str, state: StateWeights, *, reverse: bool) -> str:
+def _one_way(c: NodeContext, kind: str, x: str, number: int, products: str, state: StateWeights, *, reverse: bool) -> str:
     """(tokens, batch, 2 hidden)."""
     g, gates, dtype, hidden = c.g, GATES[kind], c.type().dtype, state.hidden
     tokens, batch = g.types[x].shape[:2]
@@ -90,19 +90,19 @@ def _one_way(c: Call, kind: str, x: str, number: int, products: str, state: Stat
 
 def layer(
     kind: str,
-    multiplied: Callable[[Call, str, int], str] = _multiplied,
-    state_weights: Callable[[Call, int], StateWeights] = _state_weights,
+    multiplied: Callable[[NodeContext, str, int], str] = _multiplied,
+    state_weights: Callable[[NodeContext, int], StateWeights] = _state_weights,
 ) -> Rule:
     """``multiplied``: the sequence times a direction's weight."""
 
-    def rule(c: Call) -> list[str]:
+    def rule(c: NodeContext) -> list[str]:
         g, batch_first = c.g, bool(c.attribute("layout", 0))
         turn = (1, 0, 2)
         if batch_first:
             firsts = {5: c.maybe(5), 6: c.maybe(6) if kind == "lstm" else None}
             turned = [transposed(c, one, turn) if at in firsts and (one := firsts[at]) else kept
                       for at, kept in enumerate(c.inputs)]  # fmt: skip
-            c = Call(g, c.op, tuple(turned), c.attributes, c.opset, c.outputs)
+            c = NodeContext(g, c.op, tuple(turned), c.attributes, c.opset, c.outputs)
         x = transposed(c, c.tensor(0), turn) if batch_first else c.tensor(0)
         tokens, batch = g.types[x].shape[:2]
         way = c.attribute("direction", "forward")
@@ -134,7 +134,7 @@ def layer(
     return rule
 
 
-def _last(c: Call, states: str, *, reverse: bool) -> str:
+def _last(c: NodeContext, states: str, *, reverse: bool) -> str:
     """(1, batch, hidden): the state after the last token of each sequence, in the direction's own order."""
     tokens, batch, hidden = c.g.types[states].shape
     if reverse:

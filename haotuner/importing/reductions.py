@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 from haotuner.graph import decompositions
 from haotuner.importing.layout import cut
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 
-def _reduced(c: Call, how: str, x: str) -> str:
+def _reduced(c: NodeContext, how: str, x: str) -> str:
     axes = _axes(c)
     if axes is None:
         return x
     return c.g.add("reduce", x, how=how, axes=axes, keepdims=bool(c.attribute("keepdims", 1)))
 
 
-def _axes(c: Call) -> tuple[int, ...] | None:
+def _axes(c: NodeContext) -> tuple[int, ...] | None:
     """The axes; None: reduce nothing."""
     found = c.settings("axes", 1)
     if found:
@@ -28,18 +28,18 @@ def _how(how: str) -> Rule:
     return lambda c: _reduced(c, how, c.tensor(0))
 
 
-def _mean(c: Call) -> str:
+def _mean(c: NodeContext) -> str:
     axes = _axes(c)
     if axes is None:
         return c.tensor(0)
     return decompositions.mean(c.g, c.tensor(0), axes, keepdims=bool(c.attribute("keepdims", 1)))
 
 
-def _square(c: Call) -> str:
+def _square(c: NodeContext) -> str:
     return c.g.map("mul", c.tensor(0), c.tensor(0))
 
 
-def _log_sum_exp(c: Call) -> str:
+def _log_sum_exp(c: NodeContext) -> str:
     """The largest is taken out first; where it is infinite there is nothing to take out."""
     axes, x, keep = _axes(c), c.tensor(0), bool(c.attribute("keepdims", 1))
     if axes is None:
@@ -65,7 +65,7 @@ def _arg(how: str) -> Rule:
 def _cumulative(how: str, first: int) -> Rule:
     """A scan; with ``exclusive`` the own element is left out: moved by one, after ``first``."""
 
-    def rule(c: Call) -> str:
+    def rule(c: NodeContext) -> str:
         axis, rank = c.axis(c.whole(1)[0]), c.type().rank
         x = _turned(c, c.tensor(0), axis) if c.attribute("reverse", 0) else c.tensor(0)
         if c.attribute("exclusive", 0):
@@ -78,7 +78,7 @@ def _cumulative(how: str, first: int) -> Rule:
     return rule
 
 
-def _turned(c: Call, x: str, axis: int) -> str:
+def _turned(c: NodeContext, x: str, axis: int) -> str:
     return c.g.add("slice", x, axes=(axis,), starts=(c.g.types[x].shape[axis] - 1,), stops=(-1,), steps=(-1,))
 
 

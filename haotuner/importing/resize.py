@@ -20,9 +20,9 @@ from haotuner.graph.extents import (
     same,
     smallest,
 )
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.layout import cut, reshaped
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.scaled_lengths import scaled_length
 from haotuner.words.shape import Span
 
@@ -53,7 +53,7 @@ class Axis:
         return same(self.extent, self.out) and (not self.rounded or self.ratio == 1)
 
 
-def _resize(c: Call) -> str:
+def _resize(c: NodeContext) -> str:
     older = c.op == "Upsample" or c.opset < 11
     mode = c.attribute("mode", "nearest")
     where = "asymmetric" if older else c.attribute("coordinate_transformation_mode", "half_pixel")
@@ -104,7 +104,7 @@ def _expected(axis: Axis, ranges: Mapping[str, Span]) -> float | None:
     return evaluate(axis.out, sizes) / max(1, evaluate(axis.extent, sizes))
 
 
-def _axes(c: Call, places: Sequence[int], at_scales: int, at_sizes: int) -> list[Axis]:
+def _axes(c: NodeContext, places: Sequence[int], at_scales: int, at_sizes: int) -> list[Axis]:
     """Extents of the result and scales of the axes. Sizes decide the extents, and the scales where none are given."""
     sizes = c.numbers(at_sizes) if c.given(at_sizes) and c.shape(at_sizes) != (0,) else None
     scales: list[float | str] | None = None
@@ -136,7 +136,7 @@ def _axes(c: Call, places: Sequence[int], at_scales: int, at_sizes: int) -> list
     return found
 
 
-def _scales(c: Call, tensor: str, count: int) -> list[float | str]:
+def _scales(c: NodeContext, tensor: str, count: int) -> list[float | str]:
     """Each axis' scale: a number, or a scalar tensor of what sizes make or what comes with the request."""
     known = c.g.numbers(tensor)
     if known is not None:
@@ -151,7 +151,7 @@ def _scales(c: Call, tensor: str, count: int) -> list[float | str]:
     return [reshaped(c, cut(c, tensor, 0, at, at + 1), ()) for at in range(count)]
 
 
-def _by_sizes(c: Call, place: int, out: Extent) -> Axis:
+def _by_sizes(c: NodeContext, place: int, out: Extent) -> Axis:
     extent = c.shape()[place]
     if isinstance(extent, int) and isinstance(out, int) and extent:
         ratio = out / extent
@@ -160,7 +160,7 @@ def _by_sizes(c: Call, place: int, out: Extent) -> Axis:
     return Axis(place, extent, out, scale, None, False, ((extent, largest([out, 1])),))
 
 
-def _in_proportion(c: Call, places: Sequence[int], sizes: Sequence[Extent], policy: str) -> list[Axis]:
+def _in_proportion(c: NodeContext, places: Sequence[int], sizes: Sequence[Extent], policy: str) -> list[Axis]:
     """One scale for all axes, so that none is larger, or smaller, than its size; halves are rounded up."""
     if policy not in ("not_larger", "not_smaller"):
         raise c.bad(f"keep_aspect_ratio_policy {policy!r} is unknown")
@@ -185,7 +185,7 @@ def _in_proportion(c: Call, places: Sequence[int], sizes: Sequence[Extent], poli
     return found
 
 
-def _number(c: Call, value: Extent | float, dtype: str = PRECISE) -> str:
+def _number(c: NodeContext, value: Extent | float, dtype: str = PRECISE) -> str:
     """A number, or a quotient of extents, as a tensor.
 
     Extents are no known tensors there: what is computed of an axis would be folded element by element.
@@ -200,7 +200,7 @@ def _number(c: Call, value: Extent | float, dtype: str = PRECISE) -> str:
     return parts[0] if denominator == 1 else c.g.map("div", *parts)
 
 
-def _coordinates(c: Call, where: str, axis: Axis, bounds: tuple[float, float] | None, mode: str) -> str:
+def _coordinates(c: NodeContext, where: str, axis: Axis, bounds: tuple[float, float] | None, mode: str) -> str:
     """Of each element of the result its place in the input, between elements; fp64."""
     g, scale = c.g, axis.scale
     if where == "tf_crop_and_resize" and bounds is not None:
@@ -232,7 +232,7 @@ def _coordinates(c: Call, where: str, axis: Axis, bounds: tuple[float, float] | 
     raise c.bad(f"coordinate_transformation_mode {where!r} is unknown")
 
 
-def _cropped(c: Call, axis: Axis, start: float, stop: float) -> str:
+def _cropped(c: NodeContext, axis: Axis, start: float, stop: float) -> str:
     """Places of a part of the image, in fp32 as others compute them: what lies on the image's last pixel is inside."""
     g = c.g
     own = g.add("iota", extent=axis.out, dtype=SINGLE)
@@ -245,7 +245,7 @@ def _cropped(c: Call, axis: Axis, start: float, stop: float) -> str:
     return g.cast(g.map("select", single, middle, many), PRECISE)
 
 
-def _pixels(c: Call, x: str, axis: Axis, places: str) -> str:
+def _pixels(c: NodeContext, x: str, axis: Axis, places: str) -> str:
     """The pixels at these places along an axis, those of the border beyond it.
 
     Places are bounded as real numbers and again as whole ones, which no NaN passes: a pixel is then read without questions.
@@ -256,7 +256,7 @@ def _pixels(c: Call, x: str, axis: Axis, places: str) -> str:
     return g.add("gather", x, g.map("max", g.map("min", whole, last), 0), axis=axis.place, bounded=True)
 
 
-def _nearest(c: Call, x: str, axis: Axis, line: str, how: str) -> str:
+def _nearest(c: NodeContext, x: str, axis: Axis, line: str, how: str) -> str:
     g = c.g
     if how == "round_prefer_floor":
         places = g.map("ceil", g.map("sub", line, 0.5))
@@ -269,7 +269,7 @@ def _nearest(c: Call, x: str, axis: Axis, line: str, how: str) -> str:
     return _pixels(c, x, axis, places)
 
 
-def _weighted(c: Call, x: str, axis: Axis, line: str, mode: str) -> str:
+def _weighted(c: NodeContext, x: str, axis: Axis, line: str, mode: str) -> str:
     """Sum of neighbours; with ``antialias`` the neighbours of a smaller image are spread wider."""
     g, support = c.g, 2 if mode == "cubic" else 1
     if not c.attribute("antialias", 0) or axis.ratio is not None and axis.ratio >= 1:
@@ -282,7 +282,7 @@ def _weighted(c: Call, x: str, axis: Axis, line: str, mode: str) -> str:
     return _of_dimension(c, x, axis, line, mode, wider, reach)
 
 
-def _of_taps(c: Call, x: str, axis: Axis, line: str, mode: str, stretch: str | None, reach: int) -> str:
+def _of_taps(c: NodeContext, x: str, axis: Axis, line: str, mode: str, stretch: str | None, reach: int) -> str:
     """A sum with one term a neighbour; ``reach``: neighbours on each side."""
     g, rank, dtype = c.g, c.g.types[x].rank, c.g.types[x].dtype
     low, outside = g.map("floor", line), bool(c.attribute("exclude_outside", 0))
@@ -301,7 +301,7 @@ def _of_taps(c: Call, x: str, axis: Axis, line: str, mode: str, stretch: str | N
     return result
 
 
-def _of_dimension(c: Call, x: str, axis: Axis, line: str, mode: str, stretch: str, reach: Extent) -> str:
+def _of_dimension(c: NodeContext, x: str, axis: Axis, line: str, mode: str, stretch: str, reach: Extent) -> str:
     """A sum over neighbours whose number comes with the request."""
     g, rank, dtype, count = c.g, c.g.types[x].rank, c.g.types[x].dtype, canonical(2 * reach)
     line = reshaped(c, line, (1, axis.out))
@@ -314,7 +314,7 @@ def _of_dimension(c: Call, x: str, axis: Axis, line: str, mode: str, stretch: st
     return g.add("reduce", g.map("mul", pixels, factor), how="sum", axes=(axis.place,), keepdims=False)
 
 
-def _weight(c: Call, axis: Axis, line: str, place: str, mode: str, stretch: str | None) -> str:
+def _weight(c: NodeContext, axis: Axis, line: str, place: str, mode: str, stretch: str | None) -> str:
     """What a pixel counts at a place; 0 outside of the image where the file says so."""
     g = c.g
     away = g.map("abs", g.map("sub", line, place))
@@ -326,18 +326,18 @@ def _weight(c: Call, axis: Axis, line: str, place: str, mode: str, stretch: str 
     return g.map("select", g.map("and", low, g.map("less", place, _number(c, axis.extent))), weight, 0.0)
 
 
-def _linear(c: Call, away: str) -> str:
+def _linear(c: NodeContext, away: str) -> str:
     return c.g.map("max", c.g.map("sub", c.g.constant(1.0, PRECISE), away), 0.0)
 
 
-def keys_cubic(g: Folding, s: str, a: float) -> str:
+def keys_cubic(g: ConstantFolding, s: str, a: float) -> str:
     """Keys' convolution kernel (1981) with parameter ``a`` at the distances ``s``."""
     near = g.map("add", g.map("mul", g.map("mul", g.map("sub", g.map("mul", s, a + 2), a + 3), s), s), 1.0)
     far = g.map("mul", g.map("sub", g.map("mul", g.map("add", g.map("mul", g.map("sub", s, 5.0), s), 8.0), s), 4.0), a)
     return g.map("select", g.map("less_equal", s, 1.0), near, g.map("select", g.map("less", s, 2.0), far, 0.0))
 
 
-def _outside(c: Call, x: str, axis: Axis, line: str) -> str:
+def _outside(c: NodeContext, x: str, axis: Axis, line: str) -> str:
     """What lies outside the image is the value that the file gives."""
     g, rank = c.g, c.g.types[x].rank
     last = _number(c, canonical(axis.extent - 1))

@@ -14,7 +14,7 @@ from haotuner.graph.extents import Extent, product
 from haotuner.importing.grid_sample import Taps, blended
 from haotuner.importing.layout import cut, reshaped, transposed
 from haotuner.importing.lengths import computed_length
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Samples:
     counts: str
 
 
-def _roi_align(c: Call) -> str:
+def _roi_align(c: NodeContext) -> str:
     mode = c.attribute("mode", "avg")
     where = c.attribute("coordinate_transformation_mode", "half_pixel" if c.opset >= 16 else "output_half_pixel")
     if mode not in ("avg", "max") or where not in ("half_pixel", "output_half_pixel"):
@@ -59,7 +59,7 @@ def _roi_align(c: Call) -> str:
     return transposed(c, found, (0, 3, 1, 2))
 
 
-def _sampled(c: Call, axis: int, extent: Extent, bins: int, half: bool) -> Samples:
+def _sampled(c: NodeContext, axis: int, extent: Extent, bins: int, half: bool) -> Samples:
     """The samples of an axis, 0 for rows and 1 for columns; shapes (boxes, bins, samples)."""
     g, boxes, scale = c.g, c.shape(1)[0], float(c.attribute("spatial_scale", 1.0))
     sides = g.cast(c.tensor(1), "fp32")
@@ -85,13 +85,13 @@ def _sampled(c: Call, axis: int, extent: Extent, bins: int, half: bool) -> Sampl
     return Samples(_neighbours(c, place, extent), there, counts)
 
 
-def _most(c: Call, counts: str) -> str:
+def _most(c: NodeContext, counts: str) -> str:
     """The largest of some counts, none below 0."""
     most = c.g.add("reduce", counts, how="max", axes=(0,), keepdims=False)
     return c.g.plain("map", most, c.g.constant(0, "int64"), function="max")
 
 
-def _neighbours(c: Call, place: str, extent: Extent) -> Taps:
+def _neighbours(c: NodeContext, place: str, extent: Extent) -> Taps:
     """Both pixels around a place with their weights; 0 where it lies more than a pixel outside of the image."""
     g = c.g
     size = extent_value(g, extent, "fp32")
@@ -106,18 +106,18 @@ def _neighbours(c: Call, place: str, extent: Extent) -> Taps:
     return list(zip(pixels, weights, strict=True))
 
 
-def _axes(c: Call, tensor: str, axis: int, shape: tuple[Extent, ...]) -> str:
+def _axes(c: NodeContext, tensor: str, axis: int, shape: tuple[Extent, ...]) -> str:
     """(boxes, bins, samples) of one axis among those of both: (boxes, bins, samples, bins, samples)."""
     boxes, bins, grid = shape
     full = c.g.add("broadcast", tensor, shape=shape)
     return reshaped(c, full, (boxes, bins, grid, 1, 1) if axis == 0 else (boxes, 1, 1, bins, grid))
 
 
-def _spread(c: Call, taps: Taps, axis: int, shape: tuple[Extent, ...]) -> Taps:
+def _spread(c: NodeContext, taps: Taps, axis: int, shape: tuple[Extent, ...]) -> Taps:
     return [(_axes(c, at, axis, shape), weight and _axes(c, weight, axis, shape)) for at, weight in taps]
 
 
-def _max_roi_pool(c: Call) -> str:
+def _max_roi_pool(c: NodeContext) -> str:
     """Bins are whole pixels, which overlap where they do not divide a box; empty ones are 0."""
     g, (images, channels, *image), boxes = c.g, c.shape(0), c.shape(1)[0]
     bins, scale = list(c.required("pooled_shape")), float(c.attribute("spatial_scale", 1.0))

@@ -8,8 +8,8 @@ import numpy as np
 
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Node
-from haotuner.importing.constant_folding import Folding
-from haotuner.importing.typed_numbers import Undecided, exact
+from haotuner.importing.constant_folding import ConstantFolding
+from haotuner.importing.typed_numbers import DataDependentError, exact
 
 PASSED = ("cast", "reshape", "broadcast")  # another type or shape, the same number
 
@@ -21,7 +21,7 @@ def plain(made: Mapping[str, Node], tensor: str) -> str:
     return tensor
 
 
-def number_held(g: Folding, made: Mapping[str, Node], tensor: str) -> Extent | None:
+def number_held(g: ConstantFolding, made: Mapping[str, Node], tensor: str) -> Extent | None:
     """The number, or expression of dimensions, that a tensor of one element holds; None where data tell it."""
     while (known := g.known(tensor)) is None:
         node = made.get(tensor)
@@ -36,5 +36,5 @@ def number_held(g: Folding, made: Mapping[str, Node], tensor: str) -> Extent | N
     flat = np.asarray(known).reshape(-1)
     try:
         return exact(flat[0]) if flat.size == 1 else None
-    except Undecided:
+    except DataDependentError:
         return None

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from haotuner.graph.extents import Extent
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 
 
-def scaled_length(g: Folding, extent: Extent, scale: float | str, dtype: str) -> Extent:
+def scaled_length(g: ConstantFolding, extent: Extent, scale: float | str, dtype: str) -> Extent:
     """The whole part of ``extent`` x ``scale`` in the arithmetic of ``dtype``, that of a scale which is a scalar tensor.
 
     Where only the request's data tell the scale, the length is a dimension of its own.

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import canonical
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.file import onnx_library
 from haotuner.importing.layout import transposed
-from haotuner.importing.loops import Turned, body_of_loop, turned_results
-from haotuner.importing.node_context import Call
+from haotuner.importing.loops import LoopReader, body_of_loop, loop_outputs
+from haotuner.importing.node_context import NodeContext
 
 if TYPE_CHECKING:
     from haotuner.importing.read import Reader
@@ -37,7 +37,7 @@ def scan_results(
     rows = []
     for one, axis, back in zip(scanned, *_ways(told, "input", count), strict=True):
         rows.append(_turned(g, _first(g, one, axis), back))
-    found = turned_results(Turned(reader, body, names, opset, depth, states, rows, False))
+    found = loop_outputs(LoopReader(reader, body, names, opset, depth, states, rows, False))
     ends = found[len(states) :]
     for place, (axis, back) in enumerate(zip(*_ways(told, "output", made), strict=True)):
         ends[place] = _last(g, _turned(g, ends[place], back), axis)
@@ -68,22 +68,22 @@ def _ways(told: Mapping[str, Any], end: str, count: int) -> tuple[list[int], lis
     return axes, [bool(one) for one in directions]
 
 
-def _first(g: Folding, x: str, axis: int) -> str:
+def _first(g: ConstantFolding, x: str, axis: int) -> str:
     """The axis moved to the front."""
-    c, rank = Call(g, "Scan", (x,), {}, 9, 1), g.types[x].rank
+    c, rank = NodeContext(g, "Scan", (x,), {}, 9, 1), g.types[x].rank
     axis = c.axis(axis)
     return transposed(c, x, [axis, *(one for one in range(rank) if one != axis)])
 
 
-def _last(g: Folding, x: str, axis: int) -> str:
+def _last(g: ConstantFolding, x: str, axis: int) -> str:
     """The first axis moved to its place."""
-    c, rank = Call(g, "Scan", (x,), {}, 9, 1), g.types[x].rank
+    c, rank = NodeContext(g, "Scan", (x,), {}, 9, 1), g.types[x].rank
     order = list(range(1, rank))
     order.insert(c.axis(axis), 0)
     return transposed(c, x, order)
 
 
-def _turned(g: Folding, x: str, back: bool) -> str:
+def _turned(g: ConstantFolding, x: str, back: bool) -> str:
     if not back:
         return x
     return g.add("slice", x, axes=(0,), starts=(canonical(g.types[x].shape[0] - 1),), stops=(-1,), steps=(-1,))

@@ -6,7 +6,7 @@ import numpy as np
 
 from haotuner.graph.graph import Node
 from haotuner.graph.types import FLOATS
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 
 MOST_STEPS = 64  # of a walk back
 MOVING = ("reshape", "transpose", "broadcast", "slice", "concat", "window", "gather")
@@ -15,7 +15,7 @@ REDUCTIONS = ("max", "min", "sum", "mean")
 KEEPING = ("add", "mul", "div", "max", "min", "round", "floor", "ceil")  # of such numbers they make such numbers
 
 
-def never_negative(g: Folding, tensor: str) -> bool:
+def never_negative(g: ConstantFolding, tensor: str) -> bool:
     """Whether no element is below 0; not-a-numbers apart. False where that is not seen in a few steps."""
     made = {node.output: node for node in g.nodes}
     waiting, seen = [tensor], set[str]()
@@ -31,7 +31,7 @@ def never_negative(g: Folding, tensor: str) -> bool:
     return True
 
 
-def _of_what(g: Folding, name: str, node: Node | None) -> list[str] | None:
+def _of_what(g: ConstantFolding, name: str, node: Node | None) -> list[str] | None:
     """Tensors that must never be negative so that this one is not; None: it may be."""
     if node is None:
         value = g.numbers(name)
@@ -50,7 +50,7 @@ def _of_what(g: Folding, name: str, node: Node | None) -> list[str] | None:
     return _of_map(g, node) if node.primitive == "map" else None
 
 
-def _of_map(g: Folding, node: Node) -> list[str] | None:
+def _of_map(g: ConstantFolding, node: Node) -> list[str] | None:
     function = node.attributes["function"]
     if function in ALWAYS:
         return []

@@ -19,7 +19,7 @@ from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.typed_extents import is_real
 from haotuner.graph.types import FLOATS
 from haotuner.importing.proofs import Proof
-from haotuner.importing.typed_numbers import Undecided, cast, exact, mapped
+from haotuner.importing.typed_numbers import DataDependentError, cast, exact, mapped
 
 LARGEST = 4_096  # elements; shapes have some ten
 _MOVES = ("transpose", "reshape", "broadcast", "slice", "concat", "pad")
@@ -61,7 +61,7 @@ def applied(
         return np.asarray(PRIMITIVES[primitive].compute([objects(arrays[0]), arrays[1]], attributes, _number), object)
     if primitive == "reduce" and attributes["how"] in _REDUCED:
         return _reduced(objects(arrays[0]), attributes, dtype, proof)
-    raise Undecided
+    raise DataDependentError
 
 
 def _single(value: Any) -> Any:
@@ -72,7 +72,7 @@ def _single(value: Any) -> Any:
 
 def _number(extent: Extent) -> int:
     if not isinstance(extent, int):
-        raise Undecided
+        raise DataDependentError
     return extent
 
 
@@ -90,7 +90,7 @@ def _truth(condition: Any) -> int:
         return 1
     if condition in (False, sympy.false):
         return 0
-    raise Undecided
+    raise DataDependentError
 
 
 def _equal(one: Extent, other: Extent, is_size: Callable[[Extent], bool] = lambda extent: False) -> int:
@@ -100,7 +100,7 @@ def _equal(one: Extent, other: Extent, is_size: Callable[[Extent], bool] = lambd
         return 0
     if any(_under(*pair, is_size) for pair in ((one, other), (other, one))):
         return 0
-    raise Undecided
+    raise DataDependentError
 
 
 def _under(one: Extent, other: Extent, is_size: Callable[[Extent], bool]) -> bool:
@@ -166,7 +166,7 @@ def _joined(function: str, dtype: str, proof: Proof) -> Callable[[Any, Any], Any
     def one_more(before: Any, value: Any) -> Any:
         found = mapped(function, (before, value), dtype, proof)
         if dtype in FLOATS and function in ("add", "mul") and is_real(found):
-            raise Undecided
+            raise DataDependentError
         return found
 
     return one_more
@@ -179,7 +179,7 @@ def _reduced(array: Any, attributes: Mapping[str, Any], dtype: str, proof: Proof
     shape = rows.shape[: len(kept)]
     count = int(np.prod(rows.shape[len(kept) :], dtype=np.int64))
     if not count:
-        raise Undecided
+        raise DataDependentError
     flat = rows.reshape(-1, count)
     found = np.empty(len(flat), object)
     for place, values in enumerate(flat):

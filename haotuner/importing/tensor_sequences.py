@@ -1,7 +1,7 @@
 """Rules of ONNX's sequences and optionals. A sequence is a list of tensors whose length is known when the file is read.
 
-The builder knows it by a name (``Folding.sequences``); no primitive reads one. An optional that holds something is that
-tensor or sequence, an empty one a name without elements.
+The builder knows it by a name (``ConstantFolding.sequences``); no primitive reads one. An optional that holds something is
+that tensor or sequence, an empty one a name without elements.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, canonical, same, shown, smallest
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.layout import cut, joined, reshaped
-from haotuner.importing.node_context import Call, Rule
+from haotuner.importing.node_context import NodeContext, Rule
 
 if TYPE_CHECKING:
     from haotuner.importing.read import Reader
@@ -24,7 +24,7 @@ MOST = 1024  # elements of a sequence
 PASSED = ("Identity", "If", "Loop", "SequenceMap")  # operators of tensors that take sequences, too
 
 
-def _elements(c: Call, place: int = 0) -> tuple[str, ...]:
+def _elements(c: NodeContext, place: int = 0) -> tuple[str, ...]:
     name = c.tensor(place)
     found = c.g.sequences.get(name)
     if found is None:
@@ -32,7 +32,7 @@ def _elements(c: Call, place: int = 0) -> tuple[str, ...]:
     return found
 
 
-def _made(c: Call, elements: Sequence[str]) -> str:
+def _made(c: NodeContext, elements: Sequence[str]) -> str:
     if len(elements) > MOST:
         raise c.bad(f"a sequence of {len(elements)} tensors; at most {MOST} are read")
     kinds = {c.g.types[one].dtype for one in elements}
@@ -41,7 +41,7 @@ def _made(c: Call, elements: Sequence[str]) -> str:
     return c.g.sequence(elements)
 
 
-def _position(c: Call, place: int, low: int, high: int, default: int) -> int:
+def _position(c: NodeContext, place: int, low: int, high: int, default: int) -> int:
     """Where in a sequence, from the front; ``low`` to ``high`` may be asked for."""
     if not c.given(place):
         return default
@@ -52,7 +52,7 @@ def _position(c: Call, place: int, low: int, high: int, default: int) -> int:
     return found + count if found < 0 else found
 
 
-def _at(c: Call) -> str:
+def _at(c: NodeContext) -> str:
     """An element; of a position that data tell where all elements are alike, for then they are rows of one tensor."""
     elements = _elements(c)
     known = c.g.known(c.tensor(1))
@@ -66,13 +66,13 @@ def _at(c: Call) -> str:
     return c.g.add("gather", rows, reshaped(c, c.tensor(1), ()), axis=0)
 
 
-def _insert(c: Call) -> str:
+def _insert(c: NodeContext) -> str:
     elements = list(_elements(c))
     elements.insert(_position(c, 2, -len(elements), len(elements), len(elements)), c.tensor(1))
     return _made(c, elements)
 
 
-def _erase(c: Call) -> str:
+def _erase(c: NodeContext) -> str:
     elements = list(_elements(c))
     if not elements:
         raise c.bad("the sequence is empty")
@@ -80,7 +80,7 @@ def _erase(c: Call) -> str:
     return _made(c, elements)
 
 
-def _split(c: Call) -> str:
+def _split(c: NodeContext) -> str:
     axis = c.axis(c.attribute("axis", 0))
     extent = c.shape()[axis]
     sizes = _sizes(c, extent)
@@ -96,7 +96,7 @@ def _split(c: Call) -> str:
     return _made(c, found)
 
 
-def _sizes(c: Call, extent: Extent) -> Sequence[Extent]:
+def _sizes(c: NodeContext, extent: Extent) -> Sequence[Extent]:
     """Of each part along the axis."""
     if c.given(1) and c.type(1).rank == 1:
         return c.numbers(1)
@@ -113,7 +113,7 @@ def _sizes(c: Call, extent: Extent) -> Sequence[Extent]:
     return [smallest([step, extent - start]) for start in range(0, extent, step)]
 
 
-def _concat(c: Call) -> str:
+def _concat(c: NodeContext) -> str:
     elements = _elements(c)
     if not elements:
         raise c.bad("the sequence is empty: nothing says what its result is like")
@@ -129,17 +129,17 @@ def _concat(c: Call) -> str:
     return joined(c, parts, axis)
 
 
-def _optional(c: Call) -> str:
+def _optional(c: NodeContext) -> str:
     return c.tensor(0) if c.given(0) else c.g.sequence(None)
 
 
-def _empty(c: Call) -> bool:
+def _empty(c: NodeContext) -> bool:
     """Whether there is nothing in an optional."""
     name = c.maybe(0)
     return name is None or (name in c.g.sequences and c.g.sequences[name] is None)
 
 
-def _element(c: Call) -> str:
+def _element(c: NodeContext) -> str:
     if _empty(c):
         raise c.bad("the optional is empty")
     return c.tensor(0)
@@ -158,7 +158,7 @@ def mapped_results(
     given = [one for one in inputs if one is not None]
     if body is None or not given or given[0] not in reader.g.sequences or len(body.input) != len(given):
         raise UsageError("its body is missing, its first input is no sequence, or the body takes other inputs")
-    c = Call(reader.g, "SequenceMap", tuple(given), {}, opset, len(body.output))
+    c = NodeContext(reader.g, "SequenceMap", tuple(given), {}, opset, len(body.output))
     lists = {place: _elements(c, place) for place, one in enumerate(given) if one in reader.g.sequences}
     counts = {len(one) for one in lists.values()}
     if len(counts) > 1:
@@ -173,7 +173,7 @@ def mapped_results(
     return [_made(c, one) for one in made]
 
 
-def refuse_sequences(g: Folding, op: str, inputs: Sequence[str | None]) -> None:
+def refuse_sequences(g: ConstantFolding, op: str, inputs: Sequence[str | None]) -> None:
     """UsageError where an operator of tensors reads a sequence."""
     if op in TENSOR_SEQUENCES or op in PASSED:
         return

@@ -9,18 +9,18 @@ import numpy as np
 from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import Extent, canonical, ceiling_division, largest, same
 from haotuner.graph.graph import Node
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.scalars import number_held, plain
 
 
-def always(g: Folding, condition: str) -> bool:
+def always(g: ConstantFolding, condition: str) -> bool:
     """Whether a condition is known to hold."""
     found = g.numbers(condition)
     return found is not None and bool(np.asarray(found).all())
 
 
 def counted(
-    g: Folding, goes_on: str, asked: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]
+    g: ConstantFolding, goes_on: str, asked: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]
 ) -> Extent | None:
     """The turns, an extent, of a condition that is no more than ``counter < limit`` behind a turn; else None.
 
@@ -49,7 +49,7 @@ def _alike(one: Extent | None, other: Extent) -> bool:
     return one is not None and same(one, other)
 
 
-def _less(g: Folding, made: dict[str, Node], tensor: str) -> tuple[str, str] | None:
+def _less(g: ConstantFolding, made: dict[str, Node], tensor: str) -> tuple[str, str] | None:
     """Both sides of ``one < other``, however it is written."""
     node = made.get(plain(made, tensor))
     if node is None or node.primitive != "map":
@@ -65,13 +65,13 @@ def _less(g: Folding, made: dict[str, Node], tensor: str) -> tuple[str, str] | N
     return None
 
 
-def _number(g: Folding, made: dict[str, Node], tensor: str) -> Extent | None:
+def _number(g: ConstantFolding, made: dict[str, Node], tensor: str) -> Extent | None:
     """The whole number, or expression of dimensions, that a tensor of one element holds."""
     found = number_held(g, made, tensor)
     return found if isinstance(found, int) or getattr(found, "is_integer", False) else None
 
 
-def _step(g: Folding, made: dict[str, Node], before: str, after: str) -> int | None:
+def _step(g: ConstantFolding, made: dict[str, Node], before: str, after: str) -> int | None:
     """What a turn adds to a counter."""
     node = made.get(plain(made, after))
     if node is None or node.primitive != "map" or node.attributes["function"] != "add":
@@ -81,7 +81,7 @@ def _step(g: Folding, made: dict[str, Node], before: str, after: str) -> int | N
     return found if isinstance(found, int) and found > 0 else None
 
 
-def counters(g: Folding, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> list[str]:
+def counters(g: ConstantFolding, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> list[str]:
     """Carried values that hold the number of the turn."""
     made = {node.output: node for node in g.nodes}
     return [

@@ -26,7 +26,7 @@ _MOST_FACTORS = 16  # of a power that is multiplied out
 _WIDER = {("fp16", "fp32"), ("fp16", "fp64"), ("bf16", "fp32"), ("bf16", "fp64"), ("fp32", "fp64")}
 
 
-class Undecided(Exception):
+class DataDependentError(Exception):
     """It depends on the request; the tensor is computed when it runs."""
 
 
@@ -40,7 +40,7 @@ def exact(value: Any) -> Extent:
         return int(value)
     number = float(value)
     if not np.isfinite(number):
-        raise Undecided
+        raise DataDependentError
     return int(number) if number.is_integer() else sympy.Rational(number)
 
 
@@ -60,10 +60,10 @@ def mapped(function: str, values: Sequence[Any], dtype: str, proof: Proof) -> An
         return _of_numbers(function, values, dtype)
     if dtype in FLOATS:
         if function not in _FLOATS:
-            raise Undecided
+            raise DataDependentError
         return _FLOATS[function](dtype, proof, *values)
     if function not in _WHOLE or "int" not in dtype:
-        raise Undecided
+        raise DataDependentError
     return _wrapped(_WHOLE[function](dtype, proof, *values), dtype, proof)
 
 
@@ -73,13 +73,13 @@ def _of_numbers(function: str, values: Sequence[Any], dtype: str) -> Any:
         arrays = [np.asarray(float(one) if dtype in FLOATS else int(one)).astype(kind) for one in values]
         return exact(PRIMITIVES["map"].compute(arrays, {"function": function}, int)[()])
     except (UsageError, OverflowError) as error:
-        raise Undecided from error
+        raise DataDependentError from error
 
 
 def _limited(name: str, *operands: Any) -> Any:
     found = typed(name, *operands)
     if parts(found) > MOST_PARTS:
-        raise Undecided
+        raise DataDependentError
     return found
 
 
@@ -88,14 +88,14 @@ def _wrapped(value: Extent, dtype: str, proof: Proof) -> Extent:
     if dtype == "int64" or proof.within(value, *limits(dtype)):
         return value
     if dtype == "uint64":
-        raise Undecided
+        raise DataDependentError
     return _limited(f"to_{dtype}", value)
 
 
 def divided(dtype: str, proof: Proof, one: Extent, other: Extent) -> Extent:
     """Towards zero, as ONNX divides whole numbers."""
     if other == 0:
-        raise Undecided
+        raise DataDependentError
     whole = quotient(one, other)  # where the divisor may be 0 the request has no answer
     if whole is not None:
         return whole
@@ -110,7 +110,7 @@ def divided(dtype: str, proof: Proof, one: Extent, other: Extent) -> Extent:
 
 def _floor_by(one: Extent, other: Extent) -> Extent:
     if other == 0:
-        raise Undecided
+        raise DataDependentError
     return floor_division(one, other)
 
 
@@ -120,7 +120,7 @@ def _absolute(value: Extent) -> Extent:
 
 def _power(dtype: str, proof: Proof, one: Extent, exponent: Extent) -> Extent:
     if not isinstance(exponent, int) or not 0 <= exponent <= _MOST_FACTORS:
-        raise Undecided
+        raise DataDependentError
     found: Extent = 1
     for _ in range(exponent):
         found = _wrapped(canonical(found * one), dtype, proof)
@@ -296,12 +296,12 @@ def _root(dtype: str, proof: Proof, value: Any) -> Any:
 def _real_power(dtype: str, proof: Proof, one: Any, exponent: Any) -> Any:
     """A product, where each factor more gives an exact value: libraries round powers in their own ways."""
     if not isinstance(exponent, int) or not 0 <= exponent <= _MOST_FACTORS:
-        raise Undecided
+        raise DataDependentError
     found: Any = 1
     for _ in range(exponent):
         found = _FLOATS["mul"](dtype, proof, found, one)
         if is_real(found):
-            raise Undecided
+            raise DataDependentError
     return found
 
 
@@ -331,7 +331,7 @@ def cast(value: Any, source: str, dtype: str, proof: Proof) -> Any:
     if dtype in FLOATS:
         return value if (source, dtype) in _WIDER or source == dtype else rounded(value, dtype, proof)
     if "int" not in dtype:
-        raise Undecided
+        raise DataDependentError
     if source in FLOATS:
         return _truncated(value, source, dtype, proof)
     return _wrapped(value, dtype, proof)
@@ -342,7 +342,7 @@ def _number_cast(value: Any, source: str, dtype: str) -> Any:
         array = np.asarray(float(value) if source in FLOATS else int(value)).astype(numpy_dtype(source))
         return exact(PRIMITIVES["cast"].compute([array], {"dtype": dtype}, int)[()])
     except (UsageError, OverflowError) as error:
-        raise Undecided from error
+        raise DataDependentError from error
 
 
 def _truncated(value: Any, source: str, dtype: str, proof: Proof) -> Extent:
@@ -353,5 +353,5 @@ def _truncated(value: Any, source: str, dtype: str, proof: Proof) -> Extent:
     else:
         found = divided("int64", proof, *_fraction(value))
     if dtype in ("int32", "uint32", "uint64") and not proof.within(found, *limits(dtype)):
-        raise Undecided  # machines differ in what becomes of others
+        raise DataDependentError  # machines differ in what becomes of others
     return _wrapped(found, dtype, proof)

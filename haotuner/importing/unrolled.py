@@ -8,15 +8,15 @@ import numpy as np
 
 from haotuner.importing.constant_folding import Before
 from haotuner.importing.layout import cut, reshaped
-from haotuner.importing.node_context import Call
+from haotuner.importing.node_context import NodeContext
 
 if TYPE_CHECKING:
-    from haotuner.importing.loops import Turned
+    from haotuner.importing.loops import LoopReader
 
 UNROLLED_NODES = 512  # that they may come to
 
 
-def known_turns(t: Turned) -> int | None:
+def known_trip_count(t: LoopReader) -> int | None:
     """Turns at most, where that is a number known now."""
     found = t.g.numbers(t.limit) if t.limit is not None else None
     most = [] if found is None else [int(np.asarray(found).reshape(-1)[0])]
@@ -24,11 +24,11 @@ def known_turns(t: Turned) -> int | None:
     return min(most) if most and len(most) == len(t.rows) + (t.limit is not None) else None
 
 
-def written_out(t: Turned, count: int) -> list[str] | None:
+def unrolled(t: LoopReader, count: int) -> list[str] | None:
     """Turn after turn; None where a condition depends on data, or where that would be too much."""
     g, before = t.g, Before.of(t.g)
     states, stacks = list(t.states), list[list[str]]()
-    c = Call(g, "Loop", (), {}, t.opset, 1)
+    c = NodeContext(g, "Loop", (), {}, t.opset, 1)
     for turn in range(count):
         rows = [reshaped(c, cut(c, one, 0, turn, turn + 1), g.types[one].shape[1:]) for one in t.rows]
         goes_on, states, made = t.parted(t.turn(g.constant(turn, "int64"), states, rows))
@@ -44,7 +44,7 @@ def written_out(t: Turned, count: int) -> list[str] | None:
     return [*states, *(g.add("concat", *stack, axis=0) for stack in stacks)]
 
 
-def turns_once(t: Turned) -> bool:
+def runs_once(t: LoopReader) -> bool:
     """Whether the first turn runs at any request."""
     limit = None if t.limit is None else t.g.numbers(t.limit)
     counts = [t.g.types[one].shape[0] for one in t.rows]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, smallest
-from haotuner.importing.node_context import Call
+from haotuner.importing.node_context import NodeContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Windows:
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.sizes, self.dilations, strict=True))
 
 
-def windows_of(c: Call, sizes: Sequence[int], image: Sequence[Extent]) -> Windows:
+def windows_of(c: NodeContext, sizes: Sequence[int], image: Sequence[Extent]) -> Windows:
     """The windows of a node over an image of these extents; with ``ceil_mode`` the last pads are as wide as it needs."""
     rank = len(image)
     if len(sizes) != rank:

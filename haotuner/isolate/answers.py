@@ -21,7 +21,7 @@ class Refusal(Exception):
         self.stage, self.reason, self.detail, self.fatal = stage, reason, detail, fatal
 
 
-class Unanswered(Exception):
+class ChildNotResponding(Exception):
     """No answer came; the message says why. ``alive`` says whether the same process can be asked again."""
 
     reason = "error"
@@ -32,7 +32,7 @@ class Unanswered(Exception):
         return Failed(stage=stage, reason=self.reason, detail=str(self))
 
 
-class Refused(Unanswered):
+class Refused(ChildNotResponding):
     """The program raised a Refusal."""
 
     def __init__(self, stage: str, reason: str, detail: str, *, fatal: bool = False) -> None:
@@ -45,7 +45,7 @@ class Refused(Unanswered):
         return Failed(stage=self.stage, reason=self.reason, detail=self.detail)
 
 
-class TimedOut(Unanswered):
+class TimedOut(ChildNotResponding):
     """The limit passed; the process and all that it started were killed. ``out``: what a command had written until then."""
 
     reason = "timeout"
@@ -55,7 +55,7 @@ class TimedOut(Unanswered):
         self.out = out
 
 
-class Crashed(Unanswered):
+class Crashed(ChildNotResponding):
     """The process died; the message names the signal or the exit status and ends with its last words."""
 
     reason = "crash"

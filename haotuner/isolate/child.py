@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from haotuner.errors import WorkerLost
-from haotuner.isolate.answers import Crashed, Job, Refused, TimedOut, Unanswered
+from haotuner.isolate.answers import ChildNotResponding, Crashed, Job, Refused, TimedOut
 from haotuner.isolate.group import Group
 from haotuner.isolate.limits import Limits
 
@@ -27,7 +27,7 @@ GLANCE_S = 0.25  # how often a silent child is looked at
 BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); from haotuner.isolate.program import main; main()"
 
 
-def _said_something(descriptor: int, seconds: float) -> bool:
+def _readable(descriptor: int, seconds: float) -> bool:
     """Whether a pipe has something to read, or was closed, within a time. Any descriptor: select takes none from 1024 on."""
     asked = select.poll()
     asked.register(descriptor, select.POLLIN)
@@ -95,7 +95,7 @@ class Child:
         self.launch()
         try:
             self.greeting(limit_s)
-        except Unanswered as error:
+        except ChildNotResponding as error:
             raise WorkerLost(f"the process for {self._program} did not start: {error}; try `haotuner doctor`") from None
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> Job:
@@ -149,7 +149,7 @@ class Child:
         group = self._group
         if group is None or group.process.stdout is None or self._due or self._unread or group.ended():
             return False
-        return not _said_something(group.process.stdout.fileno(), 0.0)
+        return not _readable(group.process.stdout.fileno(), 0.0)
 
     def _why_not_ready(self) -> str:
         if self._group is None:
@@ -167,7 +167,7 @@ class Child:
         while b"\n" not in self._unread:
             left = until - time.monotonic()
             ended = self._group.ended()  # asked before the look at the pipe: what a dead child wrote is there already
-            if left <= 0 or not _said_something(descriptor, min(left, GLANCE_S)):
+            if left <= 0 or not _readable(descriptor, min(left, GLANCE_S)):
                 if ended:  # without an end of file: something that it started holds the pipe open
                     raise Crashed(self._obituary())
                 if left > 0:

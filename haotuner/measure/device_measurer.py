@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 
-from haotuner.backends.backend import OBJECTS_WORD, Backend, Facts, Place, Timer
+from haotuner.backends.backend import OBJECTS_WORD, Backend, Facts, LibrarySlot, Timer
 from haotuner.backends.index import backend_for
 from haotuner.backends.policy import Policy
 from haotuner.backends.sources import fingerprint_with
-from haotuner.isolate.answers import Unanswered
+from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child
 from haotuner.measure.measurer import GoesOn
 from haotuner.measure.rekeying import rekeyed
@@ -40,7 +40,7 @@ GLANCE_S = 0.25  # how often whoever watches is asked while kernels are built
 OWNER_LIMIT_S = 20.0  # another tuner that claimed a trial is waited for as long as a trial may take
 
 
-class Lab:
+class DeviceMeasurer:
     """Measures on one device. Close it: it owns processes and a scratch folder."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Lab:
         environment["TMPDIR"] = str(self._scratch)  # a compiler that is killed leaves its files there
         self._builders = [backend.builder(environment) for _ in range(builders)]
         self._timer = backend.timer(device, self.policy, environment, seed=seed)
-        self._places: dict[str, Place] = {}  # by kernel name
+        self._places: dict[str, LibrarySlot] = {}  # by kernel name
         self._broken: dict[str, Failed] = {}
         self.failures: dict[str, int] = {}
 
@@ -118,7 +118,7 @@ class Lab:
         limit_s = BUILD_LIMIT_S + KERNEL_LIMIT_S * len(missing)
         try:
             self._code.update(builder.ask(self.backend.code_request(missing, self.device), limit_s)["code"])
-        except Unanswered:
+        except ChildNotResponding:
             if len(missing) == 1:
                 self._code[missing[0]] = ""
                 return
@@ -259,9 +259,9 @@ class Lab:
         self._learn_from(builder, names)
         try:
             builder.ask(self.backend.build_request(kernels, self.device, out), BUILD_LIMIT_S)
-        except Unanswered as error:
+        except ChildNotResponding as error:
             return error.failed("build")
-        self._places.update({name: Place(library=out, index=index) for index, name in enumerate(names)})
+        self._places.update({name: LibrarySlot(library=out, index=index) for index, name in enumerate(names)})
         return None
 
     def _outcome(self, trial: Trial) -> Failed | tuple[Timed, Facts]:
@@ -320,5 +320,5 @@ def compile_object(backend: Backend, builder: Child, kernels: Sequence[MicroKern
     """One object file of kernels for a pack; RuntimeError with the compiler's words."""
     try:
         builder.ask(backend.object_request(kernels, arch, str(out)), BUILD_LIMIT_S + KERNEL_LIMIT_S * len(kernels))
-    except Unanswered as error:
+    except ChildNotResponding as error:
         raise RuntimeError(f"could not compile the kept micro-kernels: {error}") from error

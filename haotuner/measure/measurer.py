@@ -15,7 +15,7 @@ from haotuner.words.record import Record, Trial
 GoesOn = Callable[[Record | None], bool]  # asked before each new measurement (None) and told each record; False: no more
 
 
-class Laboratory(Protocol):
+class Measurer(Protocol):
     """Answers trials on one device. Close it."""
 
     backend: Backend

@@ -15,7 +15,7 @@ from haotuner.words.record import Record, Trial
 
 
 class PredictionsOnly:
-    """A ``Laboratory`` without a store and without a timer. It compiles. Close it."""
+    """A ``Measurer`` without a store and without a timer. It compiles. Close it."""
 
     def __init__(self, backend: Backend, device: Device, *, environment: Mapping[str, str]) -> None:
         self.backend, self.device = backend, device

@@ -16,28 +16,28 @@ from haotuner.ops.kind import Arrays, OpKind, Option, Options, plain, sum_roundi
 _OPTIONS = {"over": Option(default="last", choices=("last", "first"))}
 
 
-def _place(options: Options) -> int:
+def _axis(options: Options) -> int:
     return 0 if options.get("over") == "first" else 1
 
 
 def _sum_tolerance(inputs: Arrays, options: Options) -> Any:
-    x, axis = inputs["x"], _place(options)
+    x, axis = inputs["x"], _axis(options)
     return sum_rounding(x.shape[axis]) * np.abs(x).sum(axis=axis) + 2.0**-100
 
 
 def _mean_tolerance(inputs: Arrays, options: Options) -> Any:
-    return (_sum_tolerance(inputs, options) + np.abs(inputs["x"]).sum(axis=_place(options))) / inputs["x"].shape[
-        _place(options)
+    return (_sum_tolerance(inputs, options) + np.abs(inputs["x"]).sum(axis=_axis(options))) / inputs["x"].shape[
+        _axis(options)
     ]
 
 
 def _product_tolerance(inputs: Arrays, options: Options) -> Any:
-    x, axis = inputs["x"], _place(options)
+    x, axis = inputs["x"], _axis(options)
     return np.abs(x.prod(axis=axis)) * (2.0 * x.shape[axis]) + 2.0**-100
 
 
 def _no_tolerance(inputs: Arrays, options: Options) -> Any:
-    return np.zeros(inputs["x"].shape[1 - _place(options)])
+    return np.zeros(inputs["x"].shape[1 - _axis(options)])
 
 
 def _reduction(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from haotuner.generate.expressions import Expression, Fold, Variable
-from haotuner.generate.sibling_outputs import Beside
+from haotuner.generate.sibling_outputs import SiblingOutput
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_math import (
@@ -20,12 +20,12 @@ from haotuner.orchestrate.c_math import (
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 from haotuner.orchestrate.c_values import ValueWriter
 from haotuner.orchestrate.elements import elements_of, rows_before
-from haotuner.orchestrate.interleave import strand, strands
+from haotuner.orchestrate.interleave import interleaved_part, interleaved_parts
 from haotuner.orchestrate.loop_nest import Group, Scope, text_of
-from haotuner.orchestrate.loop_partition import inside
-from haotuner.orchestrate.row_buffer import kept_in_row
+from haotuner.orchestrate.loop_partition import interior_of
+from haotuner.orchestrate.row_buffer import row_buffer_of
 from haotuner.orchestrate.split_concat_loops import pieces
-from haotuner.orchestrate.strided_reads import BLOCK, PART, ROWS, Turned, folds_across, turned_loads, wide
+from haotuner.orchestrate.strided_reads import BLOCK, PART, ROWS, StridedReads, strided_folds, strided_loads, wide
 
 APART = '_Pragma("GCC ivdep")'  # gcc does not see that two outputs lie apart, and makes no vectors: 3 times as long
 
@@ -49,10 +49,10 @@ class LoopsWriter(ValueWriter):
         found = elements_of(self.graph)
         variables, value = found.variables, found.value
         alone = not found.beside
-        turned = turned_loads(self.graph, variables, value) if alone else None
+        turned = strided_loads(self.graph, variables, value) if alone else None
         first = self._rows_whole(variables, value) if alone else self._rows_before()
         stack, names = [self.top], [variable.name for variable in variables]
-        across = folds_across(value, variables) if alone and variables and wide(extents[-1]) else []
+        across = strided_folds(value, variables) if alone and variables and wide(extents[-1]) else []
         for place, variable in enumerate(variables):
             if turned is not None and place in (turned.place, len(variables) - 1):
                 stack += self._turning(turned, variables, place, stack)
@@ -87,7 +87,7 @@ class LoopsWriter(ValueWriter):
 
     def _rows_whole(self, variables: Sequence[Variable], value: Expression) -> list[Any]:
         """What a call does that has whole rows of an output whose terms may wait there; nothing where none may."""
-        self.row = kept_in_row(self.graph, variables, value)
+        self.row = row_buffer_of(self.graph, variables, value)
         if self.row is None:
             return []
         place, stack = len(variables) - 1, [self.top]
@@ -134,7 +134,7 @@ class LoopsWriter(ValueWriter):
     def _inside(self, value: Expression, variables: Sequence[Variable], stack: list[Scope]) -> bool:
         """The middle of a row, from ``middle`` to ``middle_end``, for which a pad asks nothing; False: nothing is padded."""
         place = len(variables) - 1
-        middle = inside(value, variables[-1], self.graph.types[self.graph.outputs[0]].shape[-1])
+        middle = interior_of(value, variables[-1], self.graph.types[self.graph.outputs[0]].shape[-1])
         if middle is None:
             return False
         first, end = (self._value(one, stack) for one in (middle.first, middle.end))
@@ -151,7 +151,7 @@ class LoopsWriter(ValueWriter):
 
     def _woven(self, value: Expression, variables: Sequence[Variable], stack: list[Scope]) -> bool:
         """The same of a row that is woven of strands: whole groups, an element of each strand; False: it is not."""
-        place, count = len(variables) - 1, strands(value, variables[-1])
+        place, count = len(variables) - 1, interleaved_parts(value, variables[-1])
         if count is None:
             return False
         low, high, along = f"lo[{place}]", f"hi[{place}]", Variable(f"{variables[-1].name}_group")
@@ -164,7 +164,9 @@ class LoopsWriter(ValueWriter):
         names = [variable.name for variable in variables[:-1]]
         for rest in range(count):
             self._assign(
-                strand(value, variables[-1], count, rest, along), [*names, f"{count} * {along.name} + {rest}"], stack
+                interleaved_part(value, variables[-1], count, rest, along),
+                [*names, f"{count} * {along.name} + {rest}"],
+                stack,
             )
         self._close(stack, len(stack) - 1)
         return True
@@ -176,7 +178,7 @@ class LoopsWriter(ValueWriter):
         target = self._offset(self.graph.types[out].shape, names, stack)
         stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
 
-    def _beside(self, one: Beside, stack: Sequence[Scope], once: Sequence[str]) -> None:
+    def _beside(self, one: SiblingOutput, stack: Sequence[Scope], once: Sequence[str]) -> None:
         """The line that stores an element of another output, ``once`` a row."""
         kind, found = self.graph.types[one.tensor], self._value(one.value, stack)
         target = self._offset(kind.shape, [self._value(place, stack) for place in one.indices], stack)
@@ -222,7 +224,9 @@ class LoopsWriter(ValueWriter):
             self.kept.append(fold)
         return [outer, lane]
 
-    def _turning(self, turned: Turned, variables: Sequence[Variable], place: int, stack: Sequence[Scope]) -> list[Scope]:
+    def _turning(
+        self, turned: StridedReads, variables: Sequence[Variable], place: int, stack: Sequence[Scope]
+    ) -> list[Scope]:
         """A loop over blocks of an axis; inside of the second one what is read across lies turned, for loops over both."""
         variable = variables[place].name
         block, count = f"{variable}_block", f"{variable}_count"

@@ -25,7 +25,7 @@ from haotuner.orchestrate.c_math import C_TYPES, applied, fused, joined, loaded,
 from haotuner.orchestrate.c_sums import BLOCK_TERMS, direct, one_axis, summed_by_function
 from haotuner.orchestrate.loop_nest import Scope
 from haotuner.orchestrate.loop_partition import Clipped, clipped
-from haotuner.orchestrate.row_buffer import Kept
+from haotuner.orchestrate.row_buffer import RowBuffer
 
 
 class ValueWriter:
@@ -40,7 +40,7 @@ class ValueWriter:
         self.top = Scope(frozenset())
         self.used: list[str] = []
         self.kept: list[Expression] = []
-        self.row: Kept | None = None  # what waits in the output's row
+        self.row: RowBuffer | None = None  # what waits in the output's row
 
     def _open(self, head: str, variable: str) -> Scope:
         scope = Scope(frozenset({variable}))

@@ -14,7 +14,7 @@ from haotuner.graph.graph import Graph
 from haotuner.graph.types import TensorType
 
 
-def flat(graph: Graph) -> Graph:
+def collapsed(graph: Graph) -> Graph:
     """The group over one axis; itself where some tensor has other axes, or something moves or is summed."""
     shape = graph.types[graph.outputs[0]].shape
     names = [*graph.inputs, *(node.output for node in graph.nodes)]

@@ -7,7 +7,7 @@ from math import isfinite
 
 from haotuner.graph.extents import evaluate
 from haotuner.orchestrate.greedy_fusion import Loops
-from haotuner.orchestrate.tasks import AskedModel
+from haotuner.orchestrate.tasks import ModelTask
 from haotuner.search.call_times import calls_us
 from haotuner.search.task import Tuned
 from haotuner.words.device import Device
@@ -15,7 +15,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 
-def predicted_us(model: AskedModel, tuned: Iterable[Tuned], device: Device, threads: int = 1) -> dict[str, dict[str, float]]:
+def predicted_us(model: ModelTask, tuned: Iterable[Tuned], device: Device, threads: int = 1) -> dict[str, dict[str, float]]:
     """Of some requests, by their sizes as ``batch=1;seq=37``: microseconds of ``products``, of ``groups``, and of all.
 
     ``timed``: of the products' those whose ops were timed; the others' are what a cost model says. A request of which some

@@ -20,7 +20,7 @@ from haotuner.ops.convolution import is_convolution
 from haotuner.orchestrate.c_ordered import ordered_node
 from haotuner.orchestrate.elements import elements_of, rows_before
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.row_buffer import kept_in_row
+from haotuner.orchestrate.row_buffer import row_buffer_of
 from haotuner.orchestrate.strided_reads import reads_across
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -148,7 +148,7 @@ class Prices:
             ]
         elements = (rows_before(graph) if self.rates.kept and len(graph.outputs) > 1 else None) or elements_of(graph)
         variables, values = elements.variables, elements.values
-        row = kept_in_row(graph, variables, elements.value) if self.rates.kept and len(graph.outputs) == 1 else None
+        row = row_buffer_of(graph, variables, elements.value) if self.rates.kept and len(graph.outputs) == 1 else None
         values = values if row is None else (row.value,)
         extents: dict[str, Extent] = {
             variable.name: extent for variable, extent in zip(variables, graph.types[graph.outputs[0]].shape, strict=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.generate.expressions import Expression, Fold, Load, Variable, free_variables, parts
-from haotuner.generate.sibling_outputs import Beside
+from haotuner.generate.sibling_outputs import SiblingOutput
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import HALVES
@@ -149,7 +149,7 @@ class _Writer(LoopsWriter):
         for name, end in zip(names[points:], wide[points:], strict=True):
             shared = name == names[-1] and self.lanes > 1
             stack.append(self._loop(name, end, *(("lane", str(WARP)) if shared else ())))
-        for one in (*found.beside, Beside(out, len(names), variables, found.value)):
+        for one in (*found.beside, SiblingOutput(out, len(names), variables, found.value)):
             shared = self.lanes > 1 and not points < one.axes == len(names)  # else each lane has elements of its own
             once = [f"{name} == 0" for name in names[one.axes : points]] + ["lane == 0"] * shared
             self._beside(one, stack[: 2 + max(0, one.axes - points)], once)

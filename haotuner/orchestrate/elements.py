@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Expression, Fold, Load, Variable, index, parts
-from haotuner.generate.sibling_outputs import Beside
+from haotuner.generate.sibling_outputs import SiblingOutput
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
 
@@ -25,8 +25,8 @@ class Elements:
 
     variables: tuple[Variable, ...]
     value: Expression
-    beside: tuple[Beside, ...] = ()
-    before: tuple[Beside, ...] = ()
+    beside: tuple[SiblingOutput, ...] = ()
+    before: tuple[SiblingOutput, ...] = ()
 
     @property
     def values(self) -> tuple[Expression, ...]:
@@ -62,14 +62,14 @@ def _elements(graph: Graph, before: Collection[str]) -> Elements:
     shape, accesses = graph.types[first].shape, Accesses(graph, {one: one for one in before})
     variables = tuple(accesses.variable("i") for _ in shape)
     value = accesses.computed(first, variables)
-    found, order = list[Beside](), {node.output: place for place, node in enumerate(graph.nodes)}
+    found, order = list[SiblingOutput](), {node.output: place for place, node in enumerate(graph.nodes)}
     for one in others:
         lies = lies_beside(graph.types[one].shape, shape)
         if lies is None:
             raise ValueError(f"{one} {graph.types[one]} has other points than {first} {graph.types[first]}")
         indices = tuple(index(0) if place is None else variables[place] for place in lies)
         axes = max((place + 1 for place in lies if place is not None), default=0)
-        found.append(Beside(one, axes, indices, accesses.computed(one, indices)))
+        found.append(SiblingOutput(one, axes, indices, accesses.computed(one, indices)))
     rows = sorted((one for one in found if one.tensor in before), key=lambda one: order[one.tensor])
     return Elements(variables, value, tuple(one for one in found if one.tensor not in before), tuple(rows))
 

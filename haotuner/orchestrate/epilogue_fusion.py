@@ -25,7 +25,7 @@ _Function = tuple[str, list[str], Mapping[str, Any]]  # a step, the nodes that i
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class FusedEpilogue:
     """``steps`` by their names in epilogues; ``nodes``: what they compute, in order, ``counts`` of them a step.
 
     ``rows``: tensors of one number for each feature, by operand, which are no constants; ``out``: of a product of bytes,
@@ -40,12 +40,12 @@ class Carried:
     out: str = ""
     rows: Mapping[str, str] = field(default_factory=dict)
 
-    def prefixes(self) -> Iterator[Carried]:
+    def prefixes(self) -> Iterator[FusedEpilogue]:
         """Itself, then without its last step, and so on down to nothing."""
         for length in range(len(self.steps), -1, -1):
             steps = self.steps[:length]
             read = {name for step in steps for name, _ in STEPS[step].operands}
-            yield Carried(
+            yield FusedEpilogue(
                 steps=steps,
                 nodes=self.nodes[: sum(self.counts[:length])],
                 counts=self.counts[:length],
@@ -60,7 +60,7 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class EpilogueMatcher:
     """The graph, who makes and who reads each tensor; ``taken``: what products compute already."""
 
     graph: Graph
@@ -91,7 +91,7 @@ class Following:
         value = self.graph.constants.get(tensor)
         return float(value.reshape(())) if value is not None and value.size == 1 else None
 
-    def carried(self, tensor: str, row_of: Callable[[str], Any], channels: int, *, regrouped: bool = False) -> Carried:
+    def carried(self, tensor: str, row_of: Callable[[str], Any], channels: int, *, regrouped: bool = False) -> FusedEpilogue:
         """What may follow a product of so many channels: bias, function, residual, or bias, residual, function.
 
         ``row_of`` gives a constant's row of channels, or None. ``regrouped``: also behind reshapes that keep the last axis,
@@ -127,7 +127,7 @@ class Following:
             function = self._function_of_one(last, row_of) if function is None else None
             if function is not None:
                 take(*function)
-        return Carried(tuple(steps), tuple(nodes), tuple(counts), constants, passed)
+        return FusedEpilogue(tuple(steps), tuple(nodes), tuple(counts), constants, passed)
 
     def _views(self, tensor: str) -> list[str]:
         """Reshapes after a tensor, each the only reader of what is before it, that keep its last axis."""

@@ -16,16 +16,16 @@ from haotuner.graph.graph import Graph
 from haotuner.graph.types import dtype_named
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
-from haotuner.orchestrate.collapse import flat
+from haotuner.orchestrate.collapse import collapsed
 from haotuner.orchestrate.cuda_loops import PRELUDE as CUDA_PRELUDE
 from haotuner.orchestrate.cuda_loops import device_loops_of
-from haotuner.orchestrate.greedy_fusion import Alias, Loops, Step, Way
-from haotuner.orchestrate.index_bounds import Indexed, indexed
+from haotuner.orchestrate.greedy_fusion import Alias, Loops, Specialization, Step
+from haotuner.orchestrate.index_bounds import IndexBound, index_bounds
 from haotuner.orchestrate.products import Product, View
 from haotuner.orchestrate.scaled_bytes import scaled_bytes
-from haotuner.orchestrate.segmented_model import chain_document, default_of
+from haotuner.orchestrate.segmented_model import default_of, segmented_document
 from haotuner.orchestrate.segments import Segment
-from haotuner.orchestrate.shape_constraints import agreements
+from haotuner.orchestrate.shape_constraints import shape_constraints
 from haotuner.orchestrate.size_table import SizeTable
 from haotuner.words.bytecode import SCALED, schedule_words
 from haotuner.words.chunks import chunk_checksums
@@ -51,7 +51,7 @@ class Function(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenModel:
+class ExecutableModel:
     """``document``: the schedule; ``weights``: one blob; ``functions``: C of its groups, in order."""
 
     name: str
@@ -151,7 +151,7 @@ class _Writer:
         return self._product(step)
 
     def _loops(self, step: Loops) -> dict[str, Any]:
-        graph = step.graph if self.on_device else flat(step.graph)
+        graph = step.graph if self.on_device else collapsed(step.graph)
         group = (device_loops_of if self.on_device else loops_of)(graph, "GROUP", self.sizes.place)
         extents = tuple(self.sizes.places(group.loops))
         count = len(graph.outputs)
@@ -185,16 +185,16 @@ class _Writer:
         return found
 
 
-def written(
+def executable(
     name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0, *, on_device: bool = False
-) -> WrittenModel:
+) -> ExecutableModel:
     """The model of these steps. ``first_group``: how many groups other models of the pack have."""
-    return written_ways(name, graph, [Way(tuple(steps))], first_group, on_device=on_device)
+    return executable_specializations(name, graph, [Specialization(tuple(steps))], first_group, on_device=on_device)
 
 
-def written_ways(
-    name: str, graph: Graph, ways: Sequence[Way], first_group: int = 0, *, on_device: bool = False
-) -> WrittenModel:
+def executable_specializations(
+    name: str, graph: Graph, ways: Sequence[Specialization], first_group: int = 0, *, on_device: bool = False
+) -> ExecutableModel:
     """The model of these ways, of which the first that serves a request's sizes is gone; the last serves any."""
     writer = _Writer(name, graph, first_group, on_device)
     told = [writer.step(step) for step in ways[0].steps]
@@ -207,8 +207,8 @@ def written_ways(
     lost = [str(one["name"]) for one in ends[1] if one["tensor"] not in writer.tensors]
     if lost:
         raise UsageError(f"outputs {', '.join(lost)} do not depend on any input")
-    equal = [writer.sizes.places(pair) for pair in agreements(graph)]
-    asked = [] if on_device else indexed(graph)
+    equal = [writer.sizes.places(pair) for pair in shape_constraints(graph)]
+    asked = [] if on_device else index_bounds(graph)
     held = [_indices(writer, one) for one in asked]
     required = [[writer.sizes.place(one.extent), one.words] for one in graph.required]
     document = {
@@ -217,17 +217,17 @@ def written_ways(
         "weights": writer.held, "steps": told, "inputs": ends[0], "outputs": ends[1],
         "weights_crc32": chunk_checksums(writer.weights), **({"ways": places} if len(ways) > 1 else {}),
     }  # fmt: skip
-    return WrittenModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))
+    return ExecutableModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))
 
 
-def _indices(writer: _Writer, one: Indexed) -> list[Any]:
+def _indices(writer: _Writer, one: IndexBound) -> list[Any]:
     """An input, the line of its first index, lines of each axis's extent and stride, the line of the rows, who asks."""
     axes = [writer.sizes.places(axis) for axis in one.view.axes]
     first, rows = writer.sizes.places((one.view.first, one.extent))
     return [writer.graph.inputs.index(one.input), first, axes, rows, one.reader]
 
 
-def _way(writer: _Writer, way: Way, told: Sequence[object], first: int) -> dict[str, Any]:
+def _way(writer: _Writer, way: Specialization, told: Sequence[object], first: int) -> dict[str, Any]:
     """Which steps of the schedule a way has, what it makes of the outputs, and which requests it serves."""
     found = {"first": first, "end": len(told), "outputs": [writer.tensor(one) for one in writer.graph.outputs]}
     if way.extent is None:
@@ -236,20 +236,22 @@ def _way(writer: _Writer, way: Way, told: Sequence[object], first: int) -> dict[
     return found | {"line": place, "most": way.most, "where": f"{text(way.extent)} <= {way.most}"}
 
 
-def written_chain(name: str, graph: Graph, segments: Sequence[Segment], parts: Sequence[WrittenModel]) -> WrittenModel:
+def executable_chain(
+    name: str, graph: Graph, segments: Sequence[Segment], parts: Sequence[ExecutableModel]
+) -> ExecutableModel:
     """A model of several segments, which are models of their own; ``functions``: those of all."""
     functions = tuple(one for part in parts for one in part.functions)
-    document = chain_document(name, graph, segments, iter([one.name for one in parts]))
-    return WrittenModel(name=name, document=document, weights=b"", functions=functions)
+    document = segmented_document(name, graph, segments, iter([one.name for one in parts]))
+    return ExecutableModel(name=name, document=document, weights=b"", functions=functions)
 
 
-def device_source_of(models: Sequence[WrittenModel]) -> str:
+def device_source_of(models: Sequence[ExecutableModel]) -> str:
     """CUDA C++ of all groups; empty where they are functions of the host."""
     functions = [one for model in models for one in model.functions if one.lanes]
     return "\n".join([CUDA_PRELUDE, *(one.source for one in functions)]) + "\n" if functions else ""
 
 
-def source_of(models: Sequence[WrittenModel]) -> str:
+def source_of(models: Sequence[ExecutableModel]) -> str:
     """C of all groups and schedules, in the tables of loops.h and model/bytecode.h. Chains bring no groups."""
     functions = [one for model in models if "chain" not in model.document for one in model.functions]
     models = [one for one in models if "tensors" in one.document]

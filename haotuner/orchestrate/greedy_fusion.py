@@ -11,7 +11,7 @@ from haotuner.graph.graph import Graph, Node
 from haotuner.orchestrate.c_ordered import ORDERED
 from haotuner.orchestrate.online_softmax import online_products
 from haotuner.orchestrate.products import Finder, Product
-from haotuner.orchestrate.recompute import again_and_again
+from haotuner.orchestrate.recompute import recomputed_reductions
 from haotuner.words.op import Op
 
 MOST_NODES = 48  # of a group
@@ -44,7 +44,7 @@ Step = Product | Loops | Alias
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Specialization:
     """The steps that serve requests at which ``extent`` is at most ``most``; None: requests of any sizes."""
 
     steps: tuple[Step, ...]
@@ -110,7 +110,7 @@ class Greedy:
         while True:
             stored = self._grown(stored)
             groups = {name: self._group(name, stored) for name in self._roots(stored)}
-            late = {name: again_and_again(group) for name, group in groups.items()}
+            late = {name: recomputed_reductions(group) for name, group in groups.items()}
             more = {cut for cut in late.values() if cut is not None} - stored
             if not more:
                 return stored, groups

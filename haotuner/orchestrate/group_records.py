@@ -22,7 +22,7 @@ from haotuner.graph.graph import Graph
 from haotuner.measure.rekeying import rekeyed_whole
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
-from haotuner.orchestrate.collapse import flat
+from haotuner.orchestrate.collapse import collapsed
 from haotuner.orchestrate.loop_nest import Group
 from haotuner.orchestrate.size_table import SizeTable
 from haotuner.records import RecordStore
@@ -39,7 +39,7 @@ class NamedGroup:
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.sizes = graph, SizeTable()
-        graph = flat(graph)
+        graph = collapsed(graph)
         self.group: Group = loops_of(graph, NAMELESS, self.sizes.place)
         self.loops = self.sizes.places(self.group.loops)
         self.shapes = [self.sizes.places(graph.types[one].shape) for one in self.group.tensors]

@@ -28,7 +28,7 @@ AGAIN_S = 1.0  # for a window's program when some of its prices have become time
 
 
 @dataclass(slots=True)
-class Told:
+class PartitionReport:
     """What the solver did: printed, and kept in the pack's report."""
 
     windows: int = 0
@@ -48,15 +48,15 @@ class Told:
         return "optimal" if not self.unproved else f"feasible ({self.unproved} of {self.windows} windows not proved)"
 
 
-def together(every: Sequence[Told]) -> Told:
+def together(every: Sequence[PartitionReport]) -> PartitionReport:
     """What was done for all segments of a model."""
     lists: dict[str, Any] = {name: [one for told in every for one in getattr(told, name)] for name in ("regions", "ways")}
-    counts = [one.name for one in fields(Told) if one.name not in lists and one.name != "longest_s"]
+    counts = [one.name for one in fields(PartitionReport) if one.name not in lists and one.name != "longest_s"]
     numbers: dict[str, Any] = {name: sum(getattr(told, name) for told in every) for name in counts}
-    return Told(**numbers, **lists, longest_s=max((told.longest_s for told in every), default=0.0))
+    return PartitionReport(**numbers, **lists, longest_s=max((told.longest_s for told in every), default=0.0))
 
 
-class Answers:
+class SolvedWindows:
     """What the solver said of windows by their prices: those that mean the same and cost the same are solved once."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Answers:
         return None if chosen is None else [every[place] for place in chosen], bound, proved
 
 
-class Exact(Greedy):
+class IlpPartitioner(Greedy):
     """The steps of the cheapest plan by the prices given; ``told`` says how it was found."""
 
     def __init__(
@@ -94,13 +94,13 @@ class Exact(Greedy):
         kinds: dict[Hashable, Window] | None = None,
     ) -> None:
         """``kinds``: windows by what they mean, which segments of a model share; the others are as of ``Greedy``."""
-        self.prices, self.told = prices, Told()
+        self.prices, self.told = prices, PartitionReport()
         self.kinds = {} if kinds is None else kinds
         super().__init__(graph, tuned=tuned, serves=serves)
 
-    def of(self, graph: Graph, prices: Prices, *, tuned: bool = True) -> Exact:
+    def of(self, graph: Graph, prices: Prices, *, tuned: bool = True) -> IlpPartitioner:
         """The plan of another graph, served by the same kernels; windows that mean the same are shared."""
-        return Exact(graph, prices, tuned=tuned, serves=self.finder.serves, kinds=self.kinds)
+        return IlpPartitioner(graph, prices, tuned=tuned, serves=self.finder.serves, kinds=self.kinds)
 
     def prefers(self, one: Product, parts: Sequence[Product]) -> bool:
         """Whether the one kernel is priced below the products and the loops that they leave."""
@@ -115,7 +115,7 @@ class Exact(Greedy):
         """The same candidates by other prices at the same requests; ``steps`` and ``told`` are then those of a new plan."""
         for window in self.windows:
             window.candidates = [replace(one, us=prices.price_of(one.key, one.usual_us)) for one in window.candidates]
-        self.prices, self.told = prices, Told()
+        self.prices, self.told = prices, PartitionReport()
         for made in ("steps", "solved"):
             self.__dict__.pop(made, None)
 
@@ -187,7 +187,7 @@ class Exact(Greedy):
 
         Where time for measuring ends first, what has none counts with what is expected of it, no longer with a bound.
         """
-        answers = Answers()
+        answers = SolvedWindows()
         solved = [answers.of(window, WINDOW_S) for window in windows]
         bounds = [bound for _, bound, _ in solved]
         while True:

@@ -15,7 +15,7 @@ from haotuner.orchestrate.index_views import View, views
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class IndexBound:
     """The elements of ``view`` lie in -extent..extent-1; ``reader``: who asks it."""
 
     view: View
@@ -28,10 +28,10 @@ class Indexed:
         return self.view.input
 
 
-def indexed(graph: Graph) -> list[Indexed]:
+def index_bounds(graph: Graph) -> list[IndexBound]:
     """What gathers and scatters ask of whole numbers that are inputs, in the order of the graph, each once."""
-    asked = _Asked(graph, {node.output: node for node in graph.nodes})
-    found: dict[tuple[str, str], Indexed] = {}
+    asked = _BoundFinder(graph, {node.output: node for node in graph.nodes})
+    found: dict[tuple[str, str], IndexBound] = {}
     for node in graph.nodes:
         if node.primitive in ("gather", "scatter"):
             for one in asked.of(node):
@@ -40,11 +40,11 @@ def indexed(graph: Graph) -> list[Indexed]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _BoundFinder:
     graph: Graph
     made: dict[str, Node]
 
-    def of(self, node: Node) -> Iterator[Indexed]:
+    def of(self, node: Node) -> Iterator[IndexBound]:
         rows, places = node.inputs[0], node.inputs[1]
         extent = self.graph.types[rows].shape[node.attributes.get("axis", 0)]
         wraps = [(places, extent)]
@@ -56,7 +56,7 @@ class _Asked:
         for tensor, rows_of in wraps:
             for view in self._views(tensor):
                 table = f" of {rows}" if rows in self.graph.constants else ""  # a weight has the name that its author knows
-                yield Indexed(view.merged(), rows_of, node.output + table)
+                yield IndexBound(view.merged(), rows_of, node.output + table)
 
     def _views(self, tensor: str) -> list[View]:
         return views(self.graph, self.made, tensor)

@@ -22,7 +22,7 @@ from haotuner.generate.expressions import (
 MOST = 8  # strands: vectors are woven of few
 
 
-def strands(value: Expression, last: Variable) -> int | None:
+def interleaved_parts(value: Expression, last: Variable) -> int | None:
     """How many strands the rows of a value have along its last variable; None where none show."""
     counts = set()
     for load in parts(value):
@@ -35,7 +35,7 @@ def strands(value: Expression, last: Variable) -> int | None:
     return counts.pop() if len(counts) == 1 and 2 <= max(counts) <= MOST else None
 
 
-def strand(value: Expression, last: Variable, count: int, rest: int, along: Variable) -> Expression:
+def interleaved_part(value: Expression, last: Variable, count: int, rest: int, along: Variable) -> Expression:
     """The value at ``count along + rest`` of the last variable."""
     here = arithmetic("add", arithmetic("mul", along, index(count)), index(rest))
     known: dict[int, Expression] = {}

@@ -14,11 +14,11 @@ from functools import cached_property
 
 from haotuner.graph.channels_last import convolved_images, images_of
 from haotuner.graph.graph import Graph
-from haotuner.graph.layout_candidates import How, Oriented, Place
+from haotuner.graph.layout_candidates import How, LayoutCandidates, Place
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.greedy_fusion import Loops
-from haotuner.orchestrate.ilp_partition import Exact
-from haotuner.orchestrate.structural_hash import meaning
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
+from haotuner.orchestrate.structural_hash import structural_hash
 from haotuner.orchestrate.window_ilp import Candidate, solve
 
 LIMIT_S = 20.0  # for the program of a graph
@@ -37,12 +37,12 @@ class Unit:
 class Layouts:
     """The layouts of a plan's images, by what kernels are expected to take. ``plan``: all channels first."""
 
-    def __init__(self, plan: Exact) -> None:
+    def __init__(self, plan: IlpPartitioner) -> None:
         self.plan, self.graph = plan, plan.graph
         self.prices = Prices(plan.prices.requests, plan.prices.rates)
         convolutions = [one for one in plan.products.values() if one.kind == "conv"]
         known = convolved_images((one.x.tensor, one.output, one.weight.ndim - 2) for one in convolutions)
-        self.oriented = Oriented(self.graph, images_of(self.graph, known))
+        self.oriented = LayoutCandidates(self.graph, images_of(self.graph, known))
         self._costs: dict[Hashable, float | None] = {}
 
     @cached_property
@@ -94,7 +94,7 @@ class Layouts:
         found = self.oriented.written(outputs, how, inputs=self.graph.inputs)
         return replace(found, required=self.graph.required, defaults=self.graph.defaults)
 
-    def planned(self, layouts: Mapping[int, set[Layout]]) -> Exact:
+    def planned(self, layouts: Mapping[int, set[Layout]]) -> IlpPartitioner:
         """The plan of ``graph_of``; that with all channels first where nothing else is given."""
         if not any(True in own for own in layouts.values()):
             return self.plan
@@ -149,7 +149,7 @@ class Layouts:
     def _us(self, unit: Unit, graph: Graph) -> float | None:
         """The cost of a unit's cheapest kernels; None of a product that no kernel computes."""
         made = {node.output: node for node in graph.nodes}
-        key = meaning(graph, made, tuple(made), graph.outputs)
+        key = structural_hash(graph, made, tuple(made), graph.outputs)
         if key not in self._costs:
             plan = self.plan.of(graph, self.prices, tuned=unit.product)
             groups = sum(self.prices.loops_us(one.graph) for one in plan.steps if isinstance(one, Loops))
@@ -189,20 +189,20 @@ def _as_made(tensor: str) -> str:
     return f"{tensor} as made"
 
 
-def cheapest(plan: Exact) -> Exact:
+def cheapest(plan: IlpPartitioner) -> IlpPartitioner:
     """The plan of the same graph in the cheapest layouts; itself where that is all channels first."""
     layouts = Layouts(plan)
     return layouts.planned(layouts.chosen) if layouts.oriented.images else plan
 
 
-def all_last(plan: Exact) -> Exact:
+def all_last(plan: IlpPartitioner) -> IlpPartitioner:
     """The plan of the same graph with channels last wherever that goes."""
     layouts = Layouts(plan)
     return layouts.planned(layouts.everywhere())
 
 
 # What makes of a plan with all channels first the plan that is served.
-LAYOUTS: Mapping[str, Callable[[Exact], Exact]] = {
+LAYOUTS: Mapping[str, Callable[[IlpPartitioner], IlpPartitioner]] = {
     "cheapest": cheapest,
     "first": lambda plan: plan,
     "last": all_last,

@@ -32,7 +32,7 @@ from haotuner.graph.extents import Extent
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class Interior:
     """``value`` of the last variable from ``first`` up to ``end``, where ``holds`` (a bool; None: always) is true."""
 
     first: Expression
@@ -49,7 +49,7 @@ class _Guard:
     last: Expression | None
 
 
-def inside(value: Expression, last: Variable, extent: Extent) -> Inside | None:
+def interior_of(value: Expression, last: Variable, extent: Extent) -> Interior | None:
     """The part of a row where every guard of a pad holds, for all terms of reductions; None: there are none to save."""
     widths = {one.name: wide for fold in parts(value) if isinstance(fold, Fold) for one, wide in fold.axes}
     guards: dict[int, list[Expression]] = {}  # of each select: its conditions that will not be asked
@@ -76,7 +76,7 @@ def inside(value: Expression, last: Variable, extent: Extent) -> Inside | None:
                 end = arithmetic("min", end, arithmetic("add", arithmetic("floordiv", rest, index(step)), index(1)))
     if not guards:
         return None
-    return Inside(first, end, _together(holds), _Unasked(frozenset({last.name}), guards, settled).of(value))
+    return Interior(first, end, _together(holds), _Unasked(frozenset({last.name}), guards, settled).of(value))
 
 
 def _together(conditions: Sequence[Expression]) -> Expression | None:

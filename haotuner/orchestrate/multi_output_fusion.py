@@ -24,11 +24,11 @@ from haotuner.orchestrate.c_ordered import ORDERED
 from haotuner.orchestrate.costs import Kernel, Prices
 from haotuner.orchestrate.elements import elements_of, lies_beside
 from haotuner.orchestrate.greedy_fusion import looks_up_bytes
-from haotuner.orchestrate.interleave import strands
-from haotuner.orchestrate.loop_partition import inside
-from haotuner.orchestrate.recompute import again_and_again
+from haotuner.orchestrate.interleave import interleaved_parts
+from haotuner.orchestrate.loop_partition import interior_of
+from haotuner.orchestrate.recompute import recomputed_reductions
 from haotuner.orchestrate.split_concat_loops import pieces
-from haotuner.orchestrate.strided_reads import folds_across, turned_loads, wide
+from haotuner.orchestrate.strided_reads import strided_folds, strided_loads, wide
 from haotuner.orchestrate.window_ilp import Candidate
 
 MOST_OUTPUTS = 4
@@ -74,7 +74,7 @@ class Ways:
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class MultiOutputFusion:
     """What unions are made with. ``required``: tensors in memory; ``readers``: who reads each tensor of the window."""
 
     graph: Graph
@@ -129,7 +129,7 @@ class Several:
                 return None
         first, *others = sorted(outputs, key=lambda one: (-_width(self.graph.types[one].shape), -self.ways.order[one]))
         graph = self.subgraph((first, *sorted(others, key=self.ways.order.__getitem__)), nodes)
-        if not plain(graph, cores=self.prices.rates.kept) or again_and_again(graph) is not None:
+        if not plain(graph, cores=self.prices.rates.kept) or recomputed_reductions(graph) is not None:
             return None
         usual = self.prices.usual_us(graph)
         us = self.prices.price_of((graph.outputs, nodes), usual)
@@ -150,12 +150,16 @@ def plain(graph: Graph, *, cores: bool = True) -> bool:
         return False
     found = elements_of(graph)
     for value in found.values if cores else ():
-        if wide(shape[-1]) and folds_across(value, found.variables):
+        if wide(shape[-1]) and strided_folds(value, found.variables):
             return False
-        if len(graph.outputs) > 1 and turned_loads(graph, found.variables, value) is not None:
+        if len(graph.outputs) > 1 and strided_loads(graph, found.variables, value) is not None:
             return False
         last = found.variables[-1]
-        if inside(value, last, shape[-1]) is not None or strands(value, last) is not None or pieces(value, last, shape[-1]):
+        if (
+            interior_of(value, last, shape[-1]) is not None
+            or interleaved_parts(value, last) is not None
+            or pieces(value, last, shape[-1])
+        ):
             return False
     return True
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from haotuner.generate.expressions import Apply, Expression, Load, Number, Variable
-from haotuner.generate.online_softmax import Online, online
+from haotuner.generate.online_softmax import OnlineSoftmax, match_online_softmax
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph, Node
 from haotuner.orchestrate.products import Finder, Product, View
@@ -62,10 +62,10 @@ def _group(finder: Finder, first: Node, last: Node) -> Product | None:
              and (one in graph.outputs or any(r.output not in whole for r in finder.readers.get(one, [])))]  # fmt: skip
     if leaks or first.output not in whole:
         return None
-    sums = online(_alone(graph, last.output, whole))
+    sums = match_online_softmax(_alone(graph, last.output, whole))
     if sums is None or sums.product.tensor != first.output or len(sums.outer) != OUTER:
         return None
-    return _said(finder, sums, [node.output for node in graph.nodes if node.output in whole])
+    return _attention_product(finder, sums, [node.output for node in graph.nodes if node.output in whole])
 
 
 def _alone(graph: Graph, output: str, names: set[str]) -> Graph:
@@ -76,7 +76,7 @@ def _alone(graph: Graph, output: str, names: set[str]) -> Graph:
     return replace(graph, inputs=tuple(sorted(read - set(constants))), outputs=(output,), nodes=kept, constants=constants)
 
 
-def _said(finder: Finder, sums: Online, nodes: list[str]) -> Product | None:
+def _attention_product(finder: Finder, sums: OnlineSoftmax, nodes: list[str]) -> Product | None:
     """The group as the kind ``attention`` says it; None where it means something else."""
     value, depth = sums.value, sums.depth[1]
     if not (isinstance(value, Apply) and value.function == "div" and value.arguments == (sums.weighted, sums.total)):
@@ -118,7 +118,7 @@ def _said(finder: Finder, sums: Online, nodes: list[str]) -> Product | None:
     )  # fmt: skip
 
 
-def _scale(score: Expression, sums: Online) -> float | None:
+def _scale(score: Expression, sums: OnlineSoftmax) -> float | None:
     """What the product is multiplied by to be the score; None where that is something else."""
     if score is sums.product:
         return 1.0
@@ -141,7 +141,7 @@ def _view(finder: Finder, e: Expression, axes: tuple[Variable, ...]) -> View | N
     return View(view.tensor, view.shape, order) if order[-1] == len(order) - 1 else None
 
 
-def _mask(finder: Finder, sums: Online, e: Load) -> tuple[str, View | None]:
+def _mask(finder: Finder, sums: OnlineSoftmax, e: Load) -> tuple[str, View | None]:
     """What of the scores a mask is added to, and where it lies."""
     shape = finder.graph.types[e.tensor].shape
     plain = View(e.tensor) if e.tensor not in finder.graph.constants and e.dtype == "fp32" else None

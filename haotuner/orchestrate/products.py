@@ -12,7 +12,7 @@ from haotuner.graph.extents import Extent, product, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.orchestrate.columns import as_one_line, joined_sides
-from haotuner.orchestrate.epilogue_fusion import Carried, Following
+from haotuner.orchestrate.epilogue_fusion import EpilogueMatcher, FusedEpilogue
 from haotuner.orchestrate.quantized_epilogue import Rows, of_bytes
 from haotuner.words.op import Op
 
@@ -74,7 +74,7 @@ class Finder:
             for name in node.inputs:
                 self.readers.setdefault(name, []).append(node)
 
-        self.follow = Following(graph, self.made, self.readers)
+        self.follow = EpilogueMatcher(graph, self.made, self.readers)
 
     def products(self) -> Iterator[Product]:
         """In the graph's order."""
@@ -86,7 +86,7 @@ class Finder:
                     self.follow.taken.update(found.nodes)
                     yield found
 
-    def _served(self, node: Node, last: str, features: int, plain: str, behind: int = 0) -> Carried | None:
+    def _served(self, node: Node, last: str, features: int, plain: str, behind: int = 0) -> FusedEpilogue | None:
         """As much of what follows a product as there are kernels for; None: there are none for the product alone.
 
         ``behind``: axes of the result behind that of the features.

@@ -38,7 +38,7 @@ BATCH, FIRST_BATCH = 24, 6  # groups compiled and timed at a time, at most: betw
 CHILD_LIMIT_S, GRACE_S = 120.0, 5.0
 
 
-class Measured(Prices):
+class ProfiledPrices(Prices):
     """Prices at some requests; ``measure`` times kernels on this host, one thread, until ``limit_s`` is over.
 
     ``records``: what is known before and is kept of it; ``goes_on``: False to stop early.

@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.graph.graph import Node
 from haotuner.graph.types import numpy_dtype
-from haotuner.orchestrate.epilogue_fusion import Carried, Following
+from haotuner.orchestrate.epilogue_fusion import EpilogueMatcher, FusedEpilogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Rows:
     told: Callable[[str], str | None]
 
 
-NONE = Carried((), (), (), {}, {})
+NONE = FusedEpilogue((), (), (), {}, {})
 
 
-def of_bytes(follow: Following, tensor: str, rows: Rows) -> Iterator[Carried]:
+def of_bytes(follow: EpilogueMatcher, tensor: str, rows: Rows) -> Iterator[FusedEpilogue]:
     """All that may follow sums in int32, then less and less of it; the last has nothing: the sums themselves."""
     head = _real(follow, tensor, rows)
     if head is not None:
@@ -36,7 +36,7 @@ def of_bytes(follow: Following, tensor: str, rows: Rows) -> Iterator[Carried]:
             yield from _bytes_again(follow, head, rows)
         more = follow.carried(head.nodes[-1], lambda _: None, rows.features)
         for part in more.prefixes():
-            yield Carried(
+            yield FusedEpilogue(
                 steps=(*head.steps, *part.steps),
                 nodes=(*head.nodes, *part.nodes),
                 counts=(*head.counts, *part.counts),
@@ -48,7 +48,7 @@ def of_bytes(follow: Following, tensor: str, rows: Rows) -> Iterator[Carried]:
     yield NONE
 
 
-def _real(follow: Following, tensor: str, rows: Rows) -> Carried | None:
+def _real(follow: EpilogueMatcher, tensor: str, rows: Rows) -> FusedEpilogue | None:
     """Numbers added to sums, the sums as real numbers, times scales, and a bias; without scales there is nothing.
 
     Scales, and with them a bias, may be tensors of one number for each feature.
@@ -65,7 +65,7 @@ def _real(follow: Following, tensor: str, rows: Rows) -> Carried | None:
         return None
     scaled = _with_row(follow, cast.output, "mul", rows)
     if scaled is None:
-        return None if added.any() else _told(follow, [*nodes, cast.output], rows)
+        return None if added.any() else _data_scaled(follow, [*nodes, cast.output], rows)
     last, scale = scaled
     nodes += [cast.output, last]
     steps, counts = ["scale"], [len(nodes)]
@@ -77,17 +77,17 @@ def _real(follow: Following, tensor: str, rows: Rows) -> Carried | None:
         counts.append(int(bias is not None))
     whole = added * scale + (0.0 if bias is None else bias[1])
     constants = {"scale": scale, "bias": whole} if "bias" in steps else {"scale": scale}
-    return Carried(tuple(steps), tuple(nodes), tuple(counts), _rows(constants), {})
+    return FusedEpilogue(tuple(steps), tuple(nodes), tuple(counts), _rows(constants), {})
 
 
-def _told(follow: Following, nodes: list[str], rows: Rows) -> Carried | None:
+def _data_scaled(follow: EpilogueMatcher, nodes: list[str], rows: Rows) -> FusedEpilogue | None:
     """Scales that data tell, and a bias, behind real numbers, the last of the nodes."""
-    scaled = _with_told(follow, nodes[-1], "mul", rows)
+    scaled = _data_row(follow, nodes[-1], "mul", rows)
     if scaled is None:
         return None
     nodes, told = [*nodes, scaled[0]], {"scale": scaled[1]}
     counts, constants = [len(nodes)], dict[str, Any]()
-    bias, more = _with_row(follow, nodes[-1], "add", rows), _with_told(follow, nodes[-1], "add", rows)
+    bias, more = _with_row(follow, nodes[-1], "add", rows), _data_row(follow, nodes[-1], "add", rows)
     if bias is not None:
         constants["bias"] = bias[1]
     elif more is not None:
@@ -96,10 +96,10 @@ def _told(follow: Following, nodes: list[str], rows: Rows) -> Carried | None:
         nodes.append(bias[0] if bias is not None else more[0] if more is not None else "")
         counts.append(1)
     steps = ("scale", "bias")[: len(counts)]
-    return Carried(steps, tuple(nodes), tuple(counts), _rows(constants), {}, rows=told)
+    return FusedEpilogue(steps, tuple(nodes), tuple(counts), _rows(constants), {}, rows=told)
 
 
-def _with_told(follow: Following, tensor: str, function: str, rows: Rows) -> tuple[str, str] | None:
+def _data_row(follow: EpilogueMatcher, tensor: str, function: str, rows: Rows) -> tuple[str, str] | None:
     """The only reader's output and the tensor of one number for each feature that is joined there."""
     found = follow.after(tensor, function)
     told = None if found is None else rows.told(found[1])
@@ -110,7 +110,7 @@ def _rows(constants: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.ascontiguousarray(value, np.float32) for name, value in constants.items()}
 
 
-def _with_row(follow: Following, tensor: str, function: str, rows: Rows) -> tuple[str, Any] | None:
+def _with_row(follow: EpilogueMatcher, tensor: str, function: str, rows: Rows) -> tuple[str, Any] | None:
     """The only reader's output and the numbers that it joins with a tensor, one for each feature, in float64."""
     found = follow.after(tensor, function)
     if found is None:
@@ -120,7 +120,7 @@ def _with_row(follow: Following, tensor: str, function: str, rows: Rows) -> tupl
     return None if value is None else (found[0], value.astype(np.float64))
 
 
-def _bytes_again(follow: Following, head: Carried, rows: Rows) -> Iterator[Carried]:
+def _bytes_again(follow: EpilogueMatcher, head: FusedEpilogue, rows: Rows) -> Iterator[FusedEpilogue]:
     """Real numbers kept within bounds, divided by a scale, rounded, moved by a zero point and kept in the range of bytes."""
     low, high, last, nodes = -np.inf, np.inf, head.nodes[-1], list(head.nodes)
     while (bound := _number_after(follow, last, "max", "min")) is not None:
@@ -164,10 +164,10 @@ def _bytes_again(follow: Following, head: Carried, rows: Rows) -> Iterator[Carri
         steps.append("clamp")
         constants |= {"low": np.full(rows.features, first), "high": np.full(rows.features, end)}
     counts = (len(nodes), *(0 for _ in steps[1:]))
-    yield Carried(tuple(steps), tuple(nodes), counts, _rows(constants), {}, f",out={dtype}")
+    yield FusedEpilogue(tuple(steps), tuple(nodes), counts, _rows(constants), {}, f",out={dtype}")
 
 
-def _number_after(follow: Following, tensor: str, *functions: str) -> tuple[Node, float] | None:
+def _number_after(follow: EpilogueMatcher, tensor: str, *functions: str) -> tuple[Node, float] | None:
     """The only reader, where it joins a tensor with one number by one of these functions."""
     node = follow.only_reader(tensor)
     if node is None or node.primitive != "map" or node.attributes["function"] not in functions:

@@ -15,7 +15,7 @@ LARGEST = 1_500  # expressions of a group; more is made in parts
 WIDE = 4096  # elements that are dear to reduce once more
 
 
-def again_and_again(graph: Graph) -> str | None:
+def recomputed_reductions(graph: Graph) -> str | None:
     """A tensor whose reduction the loops would repeat; None if each is computed once. It is better made before.
 
     One that no loop changes is repeated, too: by every thread, and by every group that needs it.

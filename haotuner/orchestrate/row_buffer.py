@@ -25,7 +25,7 @@ MOST = 40  # expressions of an element that are looked through
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RowBuffer:
     """The sum whose terms are stored where the output's elements will be, and an element as made of what is stored."""
 
     fold: Fold
@@ -33,7 +33,7 @@ class Kept:
     value: Expression
 
 
-def kept_in_row(graph: Graph, variables: Sequence[Variable], value: Expression) -> Kept | None:
+def row_buffer_of(graph: Graph, variables: Sequence[Variable], value: Expression) -> RowBuffer | None:
     """Of the output's element at its variables. None: no sum over the row has dear terms that the element is made of.
 
     Nothing else may be read for an element but sums and maxima, so what is stored over is not asked for again.
@@ -58,7 +58,7 @@ def kept_in_row(graph: Graph, variables: Sequence[Variable], value: Expression) 
         made = _replaced(whole, term, Load(graph.outputs[0], tuple(variables), "fp32"))
         loads = [one.tensor for one in parts(made, into_folds=False) if isinstance(one, Load)]
         if loads and set(loads) == {graph.outputs[0]}:
-            return Kept(fold, rows, made)
+            return RowBuffer(fold, rows, made)
     return None
 
 

@@ -17,7 +17,7 @@ from haotuner.orchestrate.size_table import SizeTable
 RANDOM = ("float32", "float64")  # that the library draws; others are drawn between calls of segments
 
 
-def chain_document(name: str, graph: Graph, segments: Iterable[Segment], models: Iterator[str]) -> Mapping[str, Any]:
+def segmented_document(name: str, graph: Graph, segments: Iterable[Segment], models: Iterator[str]) -> Mapping[str, Any]:
     """Segments with the names of their ``models``, and what the host computes before each; runtime/chain_bound.py reads it.
 
     What one side of a branch does stands behind a step ``when``, which skips it where the other side is taken.
@@ -45,7 +45,7 @@ def _steps(segments: Iterable[Segment], models: Iterator[str], table: SizeTable)
         told = set().union(*(made_dimensions(node.primitive, node.attributes) for node in segment.host))
         before, after = list[dict[str, Any]](), list[dict[str, Any]]()
         for one in segment.required:
-            step = {"do": "required", "words": one.words, **_asked(one.extent, table)}
+            step = {"do": "required", "words": one.words, **_extent_document(one.extent, table)}
             (before if told.isdisjoint(dimensions(one.extent)) else after).append(step)
         own = [*before, *host, *after]
         if segment.graph is not None:
@@ -63,7 +63,7 @@ def _host(node: Node, table: SizeTable) -> dict[str, Any]:
         return _random(node)
     told: dict[str, Any] = {"do": node.primitive, "out": node.output}
     if node.primitive == "decided":
-        by = {"of": node.inputs[0]} if node.inputs else _asked(node.attributes["extent"], table)
+        by = {"of": node.inputs[0]} if node.inputs else _extent_document(node.attributes["extent"], table)
         return {"do": "decided", "dim": node.attributes["branch"], **by}
     if node.primitive == "chosen":
         dims = [[axis, str(extent)] for axis, extent in node.attributes["told"]]
@@ -72,7 +72,7 @@ def _host(node: Node, table: SizeTable) -> dict[str, Any]:
     return told | {"of": node.inputs[0], "dim": dim, "place": place}
 
 
-def _asked(extent: Extent, table: SizeTable) -> dict[str, Any]:
+def _extent_document(extent: Extent, table: SizeTable) -> dict[str, Any]:
     """An extent: ``sizes`` by themselves, whose last one it is, and its line in the whole model's table."""
     own = SizeTable()
     place = own.place(extent)

@@ -10,7 +10,7 @@ from haotuner.graph.graph import Graph, Node, taken
 from haotuner.graph.recurrent import GATES, operands
 
 
-def agreements(graph: Graph, branches: Mapping[str, int] | None = None) -> list[tuple[Extent, Extent]]:
+def shape_constraints(graph: Graph, branches: Mapping[str, int] | None = None) -> list[tuple[Extent, Extent]]:
     """Pairs of extents, each once; a request that makes one differ would read outside of a tensor.
 
     ``branches``: those that are taken so; sides that are not taken may be impossible.
@@ -28,7 +28,7 @@ def agreements(graph: Graph, branches: Mapping[str, int] | None = None) -> list[
 def demands(graph: Graph, branches: Mapping[str, int] | None = None) -> list[tuple[Extent, Extent]]:
     """``agreements``, and with 1 what requests that take the ``branches`` so are required to make so."""
     required = [(one.extent, 1) for one in graph.required if taken(one.guard, branches or {})]
-    return [*agreements(graph, branches), *required]
+    return [*shape_constraints(graph, branches), *required]
 
 
 def unmet(pairs: Iterable[tuple[Extent, Extent]], sizes: Mapping[str, int]) -> str:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from haotuner.graph.extents import Extent, dimension, product
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.greedy_fusion import Loops, Way
-from haotuner.orchestrate.ilp_partition import AGAIN_S, Answers, Exact
+from haotuner.orchestrate.greedy_fusion import Loops, Specialization
+from haotuner.orchestrate.ilp_partition import AGAIN_S, IlpPartitioner, SolvedWindows
 from haotuner.orchestrate.window_ilp import Candidate
 
 MOST_WAYS = 3
@@ -40,9 +40,9 @@ class _Cut:
     lost: float  # over the best at each request, the mean
 
 
-def ways_of(plan: Exact) -> tuple[Way, ...]:
+def ways_of(plan: IlpPartitioner) -> tuple[Specialization, ...]:
     """The ways of a graph, the one for any sizes last. Several only where prices are times and it pays."""
-    one = (Way(plan.steps),)
+    one = (Specialization(plan.steps),)
     if not plan.prices.are_times or len(plan.prices.requests) < 2 or not plan.windows:
         return one
     chosen = Choice(plan)
@@ -60,8 +60,8 @@ def ways_of(plan: Exact) -> tuple[Way, ...]:
 class Choice:
     """Plans and what each takes at each request."""
 
-    def __init__(self, plan: Exact) -> None:
-        self.plan, self.requests, self.answers = plan, plan.prices.requests, Answers()
+    def __init__(self, plan: IlpPartitioner) -> None:
+        self.plan, self.requests, self.answers = plan, plan.prices.requests, SolvedWindows()
         base = tuple(None if one is None else tuple(one) for one in plan.solved)
         self.plans: list[Plan] = [base]
         self.trusted = [{one.key for one in kernels or ()} for kernels in base]
@@ -157,11 +157,14 @@ class Choice:
                 yield longer[len(ordered)]
             paths = longer
 
-    def ways(self, cut: _Cut) -> tuple[Way, ...]:
+    def ways(self, cut: _Cut) -> tuple[Specialization, ...]:
         """The ways of a cut."""
         found = [self.plan.steps if one == 0 else self.plan.steps_of(self.plans[one]) for one in cut.plans]
         mosts = [self._most(cut, place) for place in range(len(cut.ends) - 1)]
-        return (*(Way(steps, cut.extent, most) for steps, most in zip(found, mosts, strict=False)), Way(found[-1]))
+        return (
+            *(Specialization(steps, cut.extent, most) for steps, most in zip(found, mosts, strict=False)),
+            Specialization(found[-1]),
+        )
 
     def _most(self, cut: _Cut, place: int) -> int:
         """Between the largest request of an interval and the smallest of the next one, in the geometric mean."""
@@ -200,7 +203,7 @@ def _values(extent: Extent, requests: Sequence[Mapping[str, int]]) -> list[int]:
     return [prod(one[name] for name in names) for one in requests]
 
 
-def _groups(ways: Sequence[Way]) -> int:
+def _groups(ways: Sequence[Specialization]) -> int:
     """Different generated kernels."""
     return len({
         (step.graph.outputs, frozenset(node.output for node in step.graph.nodes))

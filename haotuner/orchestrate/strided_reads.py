@@ -12,8 +12,8 @@ from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variabl
 from haotuner.generate.mixed_radix import merged
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.interleave import strands
-from haotuner.orchestrate.loop_partition import inside
+from haotuner.orchestrate.interleave import interleaved_parts
+from haotuner.orchestrate.loop_partition import interior_of
 
 BLOCK, LEAST_WIDE = 64, 8  # elements of the last axis that are summed side by side; of an axis of fewer it is not worth it
 PART = 128  # terms that are summed before they are added to the sum: of 50,000 in one row the last ones lose four digits
@@ -21,7 +21,7 @@ ROWS = 16  # elements of the other axis of what is turned: a cache line
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedLoad:
+class StridedLoad:
     """``digits``: its indices with their extents; ``behind``: the extents behind that of the output's last variable."""
 
     load: Load
@@ -30,14 +30,14 @@ class TurnedLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class StridedReads:
     """Loads whose neighbours lie along the output's axis ``place``, not along its last one."""
 
     place: int
-    loads: tuple[TurnedLoad, ...]
+    loads: tuple[StridedLoad, ...]
 
 
-def folds_across(value: Expression, variables: Sequence[Variable]) -> list[Fold]:
+def strided_folds(value: Expression, variables: Sequence[Variable]) -> list[Fold]:
     """Sums whose terms lie side by side along the output's last axis and apart along their own: as of a row times a matrix.
 
     In the order of plain loops, sum innermost, every term would be a cache line's; summed a block of the last axis at a time
@@ -71,7 +71,7 @@ def wide(extent: Extent) -> bool:
     return not isinstance(extent, int) or extent >= LEAST_WIDE
 
 
-def turned_loads(graph: Graph, variables: Sequence[Variable], value: Expression) -> Turned | None:
+def strided_loads(graph: Graph, variables: Sequence[Variable], value: Expression) -> StridedReads | None:
     """What an element reads across; None where nothing is, or where rows have other loops that are faster.
 
     All of them lie along one axis: that of most loads, the first of several such. Sums have loops of their own.
@@ -79,7 +79,7 @@ def turned_loads(graph: Graph, variables: Sequence[Variable], value: Expression)
     shape = graph.types[graph.outputs[0]].shape
     if not variables or not wide(shape[-1]) or any(isinstance(one, Fold) for one in parts(value)):
         return None
-    found: dict[int, list[TurnedLoad]] = {}
+    found: dict[int, list[StridedLoad]] = {}
     for one in parts(value):
         if isinstance(one, Load) and not one.held and one.dtype == "fp32":
             digits = _digits(one, graph)
@@ -87,11 +87,15 @@ def turned_loads(graph: Graph, variables: Sequence[Variable], value: Expression)
             if place is not None and wide(shape[place]):
                 at = [index for index, _ in digits].index(variables[-1])
                 behind = tuple(extent for _, extent in digits[at + 1 :])
-                found.setdefault(place, []).append(TurnedLoad(one, tuple(digits), behind))
-    if not found or inside(value, variables[-1], shape[-1]) is not None or strands(value, variables[-1]) is not None:
+                found.setdefault(place, []).append(StridedLoad(one, tuple(digits), behind))
+    if (
+        not found
+        or interior_of(value, variables[-1], shape[-1]) is not None
+        or interleaved_parts(value, variables[-1]) is not None
+    ):
         return None
     place = max(sorted(found), key=lambda one: len(found[one]))
-    return Turned(place, tuple(found[place]))
+    return StridedReads(place, tuple(found[place]))
 
 
 def reads_across(load: Load, graph: Graph, variables: Sequence[Variable]) -> bool:

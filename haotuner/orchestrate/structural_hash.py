@@ -11,7 +11,7 @@ from haotuner.graph.extents import is_symbolic, text
 from haotuner.graph.graph import Graph, Node
 
 
-def meaning(graph: Graph, made: Mapping[str, Node], nodes: Sequence[str], required: Collection[str]) -> Hashable:
+def structural_hash(graph: Graph, made: Mapping[str, Node], nodes: Sequence[str], required: Collection[str]) -> Hashable:
     """What a window is, its tensors by their places; equal where the same kernels may be made at the same prices.
 
     ``nodes`` in the graph's order; ``required``: what lies in memory. Of what comes from outside types count, and values of

@@ -14,12 +14,12 @@ from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.device_support import check_draws, check_steps
 from haotuner.orchestrate.dim_ranges import requests, spans_of
-from haotuner.orchestrate.executable import WrittenModel, written_chain, written_ways
-from haotuner.orchestrate.greedy_fusion import Step, Way
-from haotuner.orchestrate.ilp_partition import Exact, Told, together
+from haotuner.orchestrate.executable import ExecutableModel, executable_chain, executable_specializations
+from haotuner.orchestrate.greedy_fusion import Specialization, Step
+from haotuner.orchestrate.ilp_partition import IlpPartitioner, PartitionReport, together
 from haotuner.orchestrate.layout import LAYOUTS
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.profiled_costs import Measured
+from haotuner.orchestrate.profiled_costs import ProfiledPrices
 from haotuner.orchestrate.segments import chained, cut, flattened
 from haotuner.orchestrate.specializations import ways_of
 from haotuner.search.task_scheduler import Shared
@@ -31,25 +31,25 @@ PRICED = 6  # of them, at which groups are priced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedModel:
+class ModelTask:
     """A model to tune: its graph, the spans of its dimensions, its steps and how a pack holds them."""
 
     graph: Graph
     spans: Mapping[str, Span]
     steps: tuple[Step, ...]  # for any sizes; products and what they carry are the same in all ways
-    ways: tuple[tuple[Way, ...], ...]  # of its segments: plans by region of sizes
-    written: WrittenModel
-    parts: tuple[WrittenModel, ...]  # what is compiled: its segments, or itself
-    told: Told  # how the plan was found
+    ways: tuple[tuple[Specialization, ...], ...]  # of its segments: plans by region of sizes
+    written: ExecutableModel
+    parts: tuple[ExecutableModel, ...]  # what is compiled: its segments, or itself
+    told: PartitionReport  # how the plan was found
     prices: Prices  # of its groups, at some requests
-    plans: tuple[Exact, ...]  # of its segments
+    plans: tuple[IlpPartitioner, ...]  # of its segments
     turns: tuple[Extent, ...]  # how often a request runs each
     file: Path
     shapes: str
     on_device: bool  # its groups are CUDA C++, its products those that a device has kernels for
 
     @property
-    def held(self) -> dict[str, WrittenModel]:
+    def held(self) -> dict[str, ExecutableModel]:
         """By name what the pack holds of it: itself, and its segments where it has some."""
         return {one.name: one for one in (self.written, *self.parts)}
 
@@ -65,7 +65,7 @@ class AskedModel:
         return Counter(Op.parse(one.op).name for one in self.steps if isinstance(one, Product))
 
 
-def asked_model(
+def model_task(
     name: str,
     graph: Graph,
     shapes: str,
@@ -74,7 +74,7 @@ def asked_model(
     measure_s: float = 0.0,
     serves: Callable[[Op], bool] | None = None,
     layout: str = "cheapest",
-) -> AskedModel:
+) -> ModelTask:
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
 
     ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
@@ -86,10 +86,10 @@ def asked_model(
         check_draws(name, graph)
     spans = spans_of(graph, shapes)
     at = requests(spans, PRICED)
-    prices = Measured(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
+    prices = ProfiledPrices(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
     kinds: dict[Hashable, Any] = {}
     plans = tuple(
-        LAYOUTS[layout](Exact(one.graph, prices, serves=serves, kinds=kinds))
+        LAYOUTS[layout](IlpPartitioner(one.graph, prices, serves=serves, kinds=kinds))
         for one in flattened(cut(graph))
         if one.graph is not None
     )
@@ -102,12 +102,12 @@ def asked_model(
     return _assembled(name, graph, spans, plans, file, shapes, first_group, on_device=serves is not None)
 
 
-def priced(models: Sequence[AskedModel], prices: Callable[[Sequence[Mapping[str, int]]], Prices]) -> tuple[AskedModel, ...]:
+def priced(models: Sequence[ModelTask], prices: Callable[[Sequence[Mapping[str, int]]], Prices]) -> tuple[ModelTask, ...]:
     """The models of one pack in the cheapest groups by other prices; ``prices`` makes those of each at its requests.
 
     Products and what they carry stay, and so do the tasks.
     """
-    found: list[AskedModel] = []
+    found: list[ModelTask] = []
     for one in models:
         own = prices(one.prices.requests)
         for plan in one.plans:
@@ -125,31 +125,31 @@ def _assembled(
     name: str,
     graph: Graph,
     spans: Mapping[str, Span],
-    plans: Sequence[Exact],
+    plans: Sequence[IlpPartitioner],
     file: Path,
     shapes: str,
     first_group: int,
     *,
     on_device: bool,
-) -> AskedModel:
+) -> ModelTask:
     """The model of these plans, one for each segment that runs anything."""
     ways = tuple(ways_of(plan) for plan in plans)
-    segments, parts, left = cut(graph), list[WrittenModel](), iter(zip(plans, ways, strict=True))
+    segments, parts, left = cut(graph), list[ExecutableModel](), iter(zip(plans, ways, strict=True))
     for place, segment in enumerate(flattened(segments)):
         if segment.graph is not None:
             called = f"{name}.{place}" if chained(segments) else name
             groups = first_group + sum(len(one.functions) for one in parts)
             plan, own = next(left)
-            parts.append(written_ways(called, plan.graph, own, groups, on_device=on_device))
-    return AskedModel(
+            parts.append(executable_specializations(called, plan.graph, own, groups, on_device=on_device))
+    return ModelTask(
         graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
-        written=written_chain(name, graph, segments, parts) if chained(segments) else parts[0],
+        written=executable_chain(name, graph, segments, parts) if chained(segments) else parts[0],
         told=together([plan.told for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
         on_device=on_device, turns=tuple(one.turns for one in flattened(segments) if one.graph is not None),
     )  # fmt: skip
 
 
-def calls_of(model: AskedModel) -> dict[str, dict[Shape, float]]:
+def calls_of(model: ModelTask) -> dict[str, dict[Shape, float]]:
     """For every op how often a request calls it at each shape, the mean over the requests.
 
     Calls without a result are none: a window that is larger than its image has no kernel. UsageError if all are such, but
@@ -178,12 +178,12 @@ def calls_of(model: AskedModel) -> dict[str, dict[Shape, float]]:
     return rows
 
 
-def _empty(model: AskedModel, tensor: str, sizes: Mapping[str, int]) -> bool:
+def _empty(model: ModelTask, tensor: str, sizes: Mapping[str, int]) -> bool:
     shape = next((plan.graph.types[tensor].shape for plan in model.plans if tensor in plan.graph.types), ())
     return any(dimensions(extent) <= sizes.keys() and evaluate(extent, sizes) < 1 for extent in shape)
 
 
-def arrivals_of_models(models: Sequence[AskedModel], text: str) -> Arrivals:
+def arrivals_of_models(models: Sequence[ModelTask], text: str) -> Arrivals:
     """For every op the shapes that the requests of all models bring it, as often as their steps run."""
     rows: dict[str, dict[Shape, float]] = {}
     for model in models:
@@ -194,7 +194,7 @@ def arrivals_of_models(models: Sequence[AskedModel], text: str) -> Arrivals:
     return Arrivals(text, None, rows)
 
 
-def shared_tasks(models: Sequence[AskedModel], ops: Sequence[Op]) -> list[Shared]:
+def shared_tasks(models: Sequence[ModelTask], ops: Sequence[Op]) -> list[Shared]:
     """The ops as tasks of one budget: how often each model calls them, and the operations of a call."""
     of_models = [calls_of(model) for model in models]
     found = []
@@ -206,7 +206,7 @@ def shared_tasks(models: Sequence[AskedModel], ops: Sequence[Op]) -> list[Shared
     return found
 
 
-def ops_of(models: Sequence[AskedModel]) -> tuple[Op, ...]:
+def ops_of(models: Sequence[ModelTask]) -> tuple[Op, ...]:
     """The ops of all products, each once, those that most steps use first."""
     count: Counter[str] = Counter()
     for model in models:

@@ -14,9 +14,9 @@ from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.greedy_fusion import Greedy
-from haotuner.orchestrate.multi_output_fusion import Several, Ways, joined
-from haotuner.orchestrate.recompute import again_and_again
-from haotuner.orchestrate.structural_hash import meaning
+from haotuner.orchestrate.multi_output_fusion import MultiOutputFusion, Ways, joined
+from haotuner.orchestrate.recompute import recomputed_reductions
+from haotuner.orchestrate.structural_hash import structural_hash
 from haotuner.orchestrate.window_ilp import Candidate
 
 MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
@@ -95,7 +95,7 @@ class Windows:
             (self.ways.products[name] - first, tuple(places.get(self._lies_in(one)) for one in self.plan.made[name].inputs))
             for name in nodes
         )
-        return meaning(self.plan.graph, self.plan.made, nodes, self.required), ties
+        return structural_hash(self.plan.graph, self.plan.made, nodes, self.required), ties
 
     def _lies_in(self, tensor: str) -> str:
         """The tensor whose memory it is."""
@@ -138,7 +138,7 @@ class Windows:
         own = Window(nodes, frozenset(nodes), meaning=("several", self._meaning(nodes)))
         twin = self.kinds.setdefault(own.meaning, own)
         if twin is own:
-            several = Several(
+            several = MultiOutputFusion(
                 self.plan.graph, self.ways, self.prices, self.required, self._readers(nodes), self.plan.subgraph
             )
             own.candidates, own.whole = several.unions([one for part in parts for one in part.candidates])
@@ -232,7 +232,7 @@ class Windows:
             while waiting:
                 nodes = waiting.pop(0)
                 graph = self.plan.subgraph((name,), nodes)
-                if again_and_again(graph) is None:
+                if recomputed_reductions(graph) is None:
                     usual = self.prices.usual_us(graph)
                     us = self.prices.price_of(((name,), nodes), usual)
                     found.append(Candidate((name,), nodes, self._reads(graph.inputs, inside), us, usual))

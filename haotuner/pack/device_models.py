@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.runtime.device_chain import PlacedChain
+from haotuner.runtime.device_chain import DeviceChain
 from haotuner.runtime.device_memory import DeviceMemory
-from haotuner.runtime.device_model import PlacedModel, PlacedModelBound
+from haotuner.runtime.device_model import DeviceModel, DeviceModelBound
 
 
-def answered(model: PlacedModel | PlacedModelBound, given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def answered(model: DeviceModel | DeviceModelBound, given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Outputs by name. The results' memory is filled with ones of all bits before, so that what is not written is seen."""
     assert model.pack.gpu is not None
     with DeviceMemory(model.pack.gpu.ordinal) as memory:
@@ -27,7 +27,7 @@ def answered(model: PlacedModel | PlacedModelBound, given: Mapping[str, NDArray[
         return found
 
 
-def answered_chain(model: PlacedChain, given: Mapping[str, NDArray[Any]], seed: int) -> dict[str, NDArray[Any]]:
+def answered_chain(model: DeviceChain, given: Mapping[str, NDArray[Any]], seed: int) -> dict[str, NDArray[Any]]:
     """The same of a model whose sizes depend on data."""
     assert model.pack.gpu is not None
     with DeviceMemory(model.pack.gpu.ordinal) as memory:

@@ -86,7 +86,7 @@ def manifest_in(folder: Folder, choose: Choice | None = None) -> Manifest:
         _known_schema(document)
         _sealed(document, raw, folder)
     except (KeyError, TypeError, ValueError, UsageError) as error:
-        raise PackInvalid(f"{path}: {_said(error)}; tune again or restore the pack from where it came") from error
+        raise PackInvalid(f"{path}: {_error_text(error)}; tune again or restore the pack from where it came") from error
     if choose is None:
         return _level_in(folder, served_level(levels), levels)
     held = {level: _level_in(folder, level, levels) for level in levels}
@@ -136,7 +136,7 @@ def _level(folder: Folder, inner: Folder, level: str, sha256: str) -> Manifest:
     try:
         manifest = _decode(document, raw, inner)
     except (KeyError, TypeError, ValueError, UsageError) as error:
-        raise PackInvalid(f"{place / MANIFEST}: {_said(error)}; restore the pack from where it came") from error
+        raise PackInvalid(f"{place / MANIFEST}: {_error_text(error)}; restore the pack from where it came") from error
     built = level_of(manifest.arch, manifest.device_id)
     if built != level:
         raise PackInvalid(f"{place} was built for {built}, not for {level}; restore the pack or merge again")
@@ -231,5 +231,5 @@ def _named(device: Any, key: str, pattern: re.Pattern[str]) -> str:
     return found
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)

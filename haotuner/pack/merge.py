@@ -60,12 +60,12 @@ def _check_alike(packs: Sequence[tuple[Path, Manifest]]) -> None:
     """UsageError unless the packs hold the same: every CPU must find every model and op, and so must every device."""
     for pack, manifest in packs[1:]:
         first, held = packs[0]
-        one, other = _asked(held), _asked(manifest)
+        one, other = _device_names(held), _device_names(manifest)
         if one != other:
             raise UsageError(f"{first} and {pack} differ in {', '.join(sorted(one ^ other))}; every CPU must find all")
 
 
-def _asked(manifest: Manifest) -> set[str]:
+def _device_names(manifest: Manifest) -> set[str]:
     return {f"model {name}" for name in manifest.models} or {op.name for op in manifest.ops}
 
 

@@ -81,7 +81,7 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class CostExtrapolator:
     """What is expected of compositions at any shape, where times are carried from shape to shape by it.
 
     ``ranges``: the least and the largest extent of each axis; ``expected``: microseconds, ``(compositions, shapes)``.
@@ -100,7 +100,7 @@ def cell_table(
     times: Times,
     shares: Mapping[Shape, float],
     sharing: Sharing | None = None,
-    carried: Carried | None = None,
+    carried: CostExtrapolator | None = None,
 ) -> CellTable:
     """The table from what was timed. ValueError if nothing was.
 

@@ -63,7 +63,7 @@ def guarded(path: Path, doing: str, busy_s: float) -> Iterator[None]:
             f"records: cannot {doing}: {path}: {error.strerror}; check the disk (space, health)"
         ) from error
     except sqlite3.Error as error:
-        raise RecordsUnusable(_told(path, doing, busy_s, error)) from error
+        raise RecordsUnusable(_error_message(path, doing, busy_s, error)) from error
     except UnicodeDecodeError as error:  # names or texts in it that SQLite repeats in what it says of damage
         raise RecordsUnusable(_damaged(path, "it holds names or texts that are not UTF-8")) from error
 
@@ -135,7 +135,7 @@ def _whole(path: Path, db: sqlite3.Connection) -> None:
         raise RecordsUnusable(_damaged(path, f"{size} bytes of {pages * page_bytes}, it was cut short"))
 
 
-def _told(path: Path, doing: str, busy_s: float, error: sqlite3.Error) -> str:
+def _error_message(path: Path, doing: str, busy_s: float, error: sqlite3.Error) -> str:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
     asked = f"records: cannot {doing}: {path}"
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -22,7 +22,7 @@ class Owner:
     @staticmethod
     def mine() -> Owner:
         """A new owner in this process."""
-        return Owner(place=_place(), pid=os.getpid(), born=_born(os.getpid()) or "?", token=uuid.uuid4().hex[:12])
+        return Owner(place=_host_id(), pid=os.getpid(), born=_born(os.getpid()) or "?", token=uuid.uuid4().hex[:12])
 
     @staticmethod
     def parse(text: str) -> Owner:
@@ -36,10 +36,10 @@ class Owner:
 
     def lives(self) -> bool:
         """False only when its process is known to be gone; another host or container is presumed alive."""
-        return self.place != _place() or _born(self.pid) == self.born
+        return self.place != _host_id() or _born(self.pid) == self.born
 
 
-def _place() -> str:
+def _host_id() -> str:
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{(_PROC / 'self/ns/pid').stat().st_ino}"

@@ -34,8 +34,8 @@ def one_unit(records: Sequence[Record]) -> tuple[list[Record], Counter[str]]:
         fast, slow = group[: gap.fast], group[gap.fast :]
         if not gap.accident:
             raise UsageError(
-                f"mixed units? {group[0].trial.op} on {group[0].device_id} has {_told(fast)}, {_told(slow)}, and nothing "
-                f"for a factor of {gap.factor:.0f} between; times must be milliseconds: "
+                f"mixed units? {group[0].trial.op} on {group[0].device_id} has {_summary(fast)}, {_summary(slow)}, and "
+                f"nothing for a factor of {gap.factor:.0f} between; times must be milliseconds: "
                 "convert the wrong ones, or import the right ones from a file of their own; nothing was stored"
             )
         reason = f"{gap.factor:.0f} times away from every other time: mixed units?"
@@ -75,7 +75,7 @@ def _grouped(records: Iterable[Record], key: Callable[[Record], str]) -> Iterabl
     return [sorted(group, key=_us) for group in groups.values()]
 
 
-def _told(group: Sequence[Record]) -> str:
+def _summary(group: Sequence[Record]) -> str:
     return f"{len(group)} times of {_ms(group[0])} to {_ms(group[-1])} ms"
 
 

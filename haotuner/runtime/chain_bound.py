@@ -18,7 +18,7 @@ import numpy as np
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.ops.host_steps import counted, holds, nonzero, random_numbers
 from haotuner.runtime.chain_loop import turned
-from haotuner.runtime.output_pool import Answers
+from haotuner.runtime.output_pool import OutputPool
 from haotuner.runtime.reprs import described_model
 from haotuner.runtime.schedule import sizes_of
 
@@ -79,7 +79,7 @@ class ChainBound:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PackInvalid(f"{where} is not a model's chain: {error!r}; restore the pack or tune again") from error
         self.document: Mapping[str, Any] = document
-        self._answers = Answers(len(self._outputs))
+        self._answers = OutputPool(len(self._outputs))
         self.segments: dict[str, ModelBound] = {name: model(name) for name in names}
         self._native = native
         if native is not None:

@@ -1,4 +1,4 @@
-"""PlacedChain: a chain on a GPU, whose host reads counts and conditions of the device in the midst of a call."""
+"""DeviceChain: a chain on a GPU, whose host reads counts and conditions of the device in the midst of a call."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from haotuner.runtime.chain import Chain
 from haotuner.runtime.chain_bound import ChainBound
 from haotuner.runtime.model_bound import Ran
 from haotuner.runtime.native_library import PLACE, shape_at
-from haotuner.runtime.on_device import called, check_inputs, empty_like, stream_told
+from haotuner.runtime.on_device import called, check_inputs, empty_like, explicit_or_current_stream
 from haotuner.runtime.streams import still
 
 _Made = Callable[[int, tuple[int, ...]], Any]
 
 
-class PlacedChainBound(ChainBound):
-    """What a ``PlacedChain`` calls until its pack is handed over."""
+class DeviceChainBound(ChainBound):
+    """What a ``DeviceChain`` calls until its pack is handed over."""
 
     @cached_property
     def _queue(self) -> Callable[..., Any]:
@@ -61,7 +61,7 @@ class PlacedChainBound(ChainBound):
     def placed(self, given: list[Any], seed: int | None, stream: int | None, made: _Made) -> dict[str, Any]:
         """Outputs by name in tensors that ``made`` has for their places and shapes; inputs in order, else as ``run``."""
         check_inputs(self.name, {end.name: one for end, one in zip(self._inputs, given, strict=True)})
-        stream = stream_told(self.name, given[0], stream)
+        stream = explicit_or_current_stream(self.name, given[0], stream)
         native, found, raised = self._linked, dict[int, Any](), list[BaseException]()
 
         def place(_: int | None, output: int, wanted: int) -> int | None:
@@ -90,8 +90,8 @@ class PlacedChainBound(ChainBound):
         return next(iter(self.segments.values())).step_times(inputs, seed)
 
 
-class PlacedChain(Chain):
-    """Called as a ``PlacedModel``: tensors of the first input's framework, on its current or the given stream.
+class DeviceChain(Chain):
+    """Called as a ``DeviceModel``: tensors of the first input's framework, on its current or the given stream.
 
     A call waits for the stream wherever data tell a size, a branch or the turns of a loop, so that no graph can hold it;
     what follows the last of these is queued when it returns.
@@ -114,7 +114,7 @@ class PlacedChain(Chain):
         """Outputs by name in tensors that ``made`` has for their places and shapes; inputs in order, else as ``run``."""
         return self._placed().placed(given, seed, stream, made)
 
-    def _placed(self) -> PlacedChainBound:
+    def _placed(self) -> DeviceChainBound:
         bound = self.current()
-        assert isinstance(bound, PlacedChainBound)  # a pack on a device opens no others
+        assert isinstance(bound, DeviceChainBound)  # a pack on a device opens no others
         return bound

@@ -10,7 +10,7 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.call_errors import REFUSED
 from haotuner.runtime.convolution import AFTER
-from haotuner.runtime.device_linear import PlacedBound, PlacedLinear, in_order
+from haotuner.runtime.device_linear import DeviceBound, DeviceLinear, in_order
 from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
 from haotuner.runtime.streams import still
 from haotuner.words.op import Op
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
 
-class PlacedConvOp:
+class DeviceConvOp:
     """One convolution of a pack that was opened for a device."""
 
     def __init__(self, pack: Pack, op: PackOp) -> None:
@@ -30,7 +30,7 @@ class PlacedConvOp:
         """Canonical name."""
         return self.entry.name
 
-    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> PlacedConvolution:
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> DeviceConvolution:
         """Serve a weight (f, c/groups, r, s) and a bias (f,) that lie on the pack's device.
 
         Kernels that read windows want the weight turned: that is done here, once, behind all that the device was asked for,
@@ -41,12 +41,12 @@ class PlacedConvOp:
         if threads is not None:
             raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
         beside = in_order(self.entry, bias, channels)
-        made = PlacedConvolution(PlacedBound.of(self._pack, self.entry, weight, beside, keep=True))
+        made = DeviceConvolution(DeviceBound.of(self._pack, self.entry, weight, beside, keep=True))
         self._pack.own(made)
         return made
 
 
-class PlacedConvolution(PlacedLinear):
+class DeviceConvolution(DeviceLinear):
     """``y = convolution(x)`` or ``convolution(x, out=y)``; x is (b, c, h, w) of the op's type, or as its layout says.
 
     Where the epilogue adds a residual, ``residual=`` brings it: it lies as ``out`` does, and may be ``out`` itself.
@@ -83,7 +83,7 @@ class PlacedConvolution(PlacedLinear):
         """Have memory ready for calls on the current stream."""
         self.prepare()
 
-    def serve(self, bound: PlacedBound) -> None:
+    def serve(self, bound: DeviceBound) -> None:
         """Serve later calls from ``bound``; calls that run now finish as they began."""
         self._bound, self._n = bound, bound.op.axis("f").extent or 0
         self._adds = any(one.role == "input" for one in bound.op.extra)

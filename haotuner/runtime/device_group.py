@@ -8,16 +8,16 @@ from typing import Any
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOperand
 from haotuner.runtime.call_errors import REFUSED
-from haotuner.runtime.device_operator import PlacedOperator
-from haotuner.runtime.multi_output import SeveralOutputs
+from haotuner.runtime.device_operator import DeviceOperator
+from haotuner.runtime.multi_output import MultiOutputBase
 from haotuner.runtime.on_device import empty_like, explained
 from haotuner.runtime.streams import still
 
 
-class PlacedGroup(SeveralOutputs, PlacedOperator):
+class DeviceGroup(MultiOutputBase, DeviceOperator):
     """``a, b = op.run(x)`` or ``op.run(x, out=(a, b), stream=…)``, outputs in the file's order.
 
-    All else is as of a ``PlacedOperator``. No output may share memory with an operand or with another output.
+    All else is as of a ``DeviceOperator``. No output may share memory with an operand or with another output.
     """
 
     def run(self, *operands: Any, out: Sequence[Any] | None = None, stream: int | None = None, **named: Any) -> Any:

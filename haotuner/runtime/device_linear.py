@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 ALIGNMENT = 128  # of what the library works out once for a weight (native/ht.h, HT_BOUND_ALIGNMENT)
 
 
-class PlacedOp(LinearOp):
+class DeviceDenseOp(LinearOp):
     """One op of a pack that was opened for a device."""
 
-    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> PlacedLinear:
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> DeviceLinear:
         """Serve a weight (n, k) ((k, n) for weight=kn) and a bias (n,) that lie on the pack's device; nothing is copied.
 
         ``channels``: what else the epilogue reads with one value a column, ``scale``, ``low`` and ``high``. Later changes to
@@ -37,8 +37,8 @@ class PlacedOp(LinearOp):
         """
         if threads is not None:
             raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
-        kind = PlacedFused if any(one.role == "input" for one in self._op.extra) else PlacedLinear
-        linear = kind(PlacedBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels), keep=True))
+        kind = DeviceFusedLinear if any(one.role == "input" for one in self._op.extra) else DeviceLinear
+        linear = kind(DeviceBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels), keep=True))
         self._pack.own(linear)
         return linear
 
@@ -48,7 +48,7 @@ class PlacedOp(LinearOp):
         return Composition(parts, f"k{splits}" if splits > 1 else "serial")
 
 
-class PlacedLinear:
+class DeviceLinear:
     """``y = linear(x)`` or ``linear(x, out=y)``; x is ``(…, k)`` of the op's dtype, inner stride 1, rows evenly spaced.
 
     Takes torch, CuPy and other DLPack tensors of the pack's device and returns without waiting. The call is queued on the
@@ -60,7 +60,7 @@ class PlacedLinear:
     __slots__ = ("__weakref__", "_bound", "_n", "_state", "owner")
     owner: Pack  # the pack that serves it now; set by ``Pack.own``
 
-    def __init__(self, bound: PlacedBound) -> None:
+    def __init__(self, bound: DeviceBound) -> None:
         self.serve(bound)
 
     def __call__(self, x: Any, out: Any = None, stream: int | None = None) -> Any:
@@ -100,7 +100,7 @@ class PlacedLinear:
         return self._bound.kept_bytes
 
     @property
-    def bound(self) -> PlacedBound:
+    def bound(self) -> DeviceBound:
         """What serves this linear now."""
         return self._bound
 
@@ -117,7 +117,7 @@ class PlacedLinear:
         if exchange_of(self._bound.weight) is None:
             self.prepare()
 
-    def serve(self, bound: PlacedBound) -> None:
+    def serve(self, bound: DeviceBound) -> None:
         """Serve later calls from ``bound``; calls that run now finish as they began."""
         self._bound, self._n = bound, bound.op.n
         self._state = bound.call, bound.record, bound.setting  # one tuple: a call sees all old or all new
@@ -125,9 +125,9 @@ class PlacedLinear:
     def rebind(self, weight: Any, bias: Any = None, **channels: Any) -> None:
         """Serve another weight and bias from the next call on. Graphs captured before replay the old ones: keep those."""
         op = self._bound.op
-        self.serve(PlacedBound.of(self.owner, op, weight, in_order(op, bias, channels), keep=True))
+        self.serve(DeviceBound.of(self.owner, op, weight, in_order(op, bias, channels), keep=True))
 
-    def twin(self) -> PlacedLinear:
+    def twin(self) -> DeviceLinear:
         """Another linear with the same weight; ``rebind`` of one leaves the other as it is."""
         twin = type(self)(self._bound)
         self.owner.own(twin)
@@ -146,7 +146,7 @@ class PlacedLinear:
         return empty_like(self.name, x, size, DTYPES[self._bound.op.output.dtype].numpy)
 
 
-class PlacedFused(PlacedLinear):
+class DeviceFusedLinear(DeviceLinear):
     """``y = linear(x, residual=r)`` or ``linear(x, residual=r, out=y)`` of an op whose epilogue adds a residual.
 
     The residual has the shape of the result, and rows as far apart as those of ``out``. It may be ``out`` itself.
@@ -157,7 +157,7 @@ class PlacedFused(PlacedLinear):
     def __call__(  # type: ignore[override]  # rows come with what is added to them
         self, x: Any, residual: Any = None, out: Any = None, stream: int | None = None
     ) -> Any:
-        """The product and its epilogue; TypeError, ValueError or RuntimeError as of a ``PlacedLinear``."""
+        """The product and its epilogue; TypeError, ValueError or RuntimeError as of a ``DeviceLinear``."""
         if residual is None:
             raise TypeError(f"{self.name}: pass residual=, a tensor like the result, which the epilogue adds")
         call, record, setting = self._state
@@ -181,7 +181,7 @@ class PlacedFused(PlacedLinear):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedBound:
+class DeviceBound:
     """A weight on a device, what the library worked out for it, and the native call that takes both."""
 
     op: PackOp
@@ -193,7 +193,7 @@ class PlacedBound:
     kept_bytes: int = 0  # of the device
 
     @staticmethod
-    def of(pack: Pack, op: PackOp, weight: Any, channels: tuple[Any, ...], *, keep: bool = False) -> PlacedBound:
+    def of(pack: Pack, op: PackOp, weight: Any, channels: tuple[Any, ...], *, keep: bool = False) -> DeviceBound:
         """Check and register a weight; ValueError or TypeError say what is wrong, RuntimeError what the driver said.
 
         ``keep``: the weight is not to change any more, so that what calls would lay out of it is laid out once. It is freed
@@ -202,30 +202,30 @@ class PlacedBound:
         call, setting = pack.entry(op)
         place = pack.place(op)
         memory, record = _record(pack.library().function("ht_bound_bytes")(place))
-        first, *more = [_kept(op, "bias", one) for one in channels or (None,)]
+        first, *more = [_device_array(op, "bias", one) for one in channels or (None,)]
         try:
-            pack.library().function("ht_bind")(place, _kept(op, "weight", weight), first, record, *more)
+            pack.library().function("ht_bind")(place, _device_array(op, "weight", weight), first, record, *more)
             kept = pack.library().function("ht_keep")(place, record) if keep else 0
         except REFUSED as error:
             raise error if str(error).startswith(op.name) else type(error)(f"{op.name}: {error}") from error
         if kept:  # calls that run when this is forgotten hold the record
             finalize(memory, pack.library().function("ht_let_go"), kept).atexit = False
         taken = pack.library().function("ht_kept_bytes")(kept) if kept else 0
-        return PlacedBound(
+        return DeviceBound(
             op=op, call=call, setting=setting, record=record, weight=weight, channels=channels, kept_bytes=taken
         )
 
-    def moved(self, pack: Pack, op: PackOp) -> PlacedBound:
+    def moved(self, pack: Pack, op: PackOp) -> DeviceBound:
         """The same weight for the same op of another pack."""
         if self.record is None:
             self.call()
-        return PlacedBound.of(pack, op, self.weight, self.channels, keep=True)
+        return DeviceBound.of(pack, op, self.weight, self.channels, keep=True)
 
     def prepare(self, pack: Pack, stream: int | None) -> None:
         """Memory for calls on a stream."""
         pack.library().function("ht_prepare")(pack.place(self.op), self.record, stream or 0)
 
-    def closed(self) -> PlacedBound:
+    def closed(self) -> DeviceBound:
         """Nothing left but the refusal, and the weight that graphs may replay."""
         return replace(self, call=Closed(self.op.name), setting=0, record=None, kept_bytes=0)
 
@@ -251,7 +251,7 @@ def _record(size: int) -> tuple[Any, Any]:
     return memory, tvm_ffi.from_dlpack(memory[offset : offset + size])
 
 
-def _kept(op: PackOp, name: str, value: Any) -> Any:
+def _device_array(op: PackOp, name: str, value: Any) -> Any:
     """A weight or bias as the library takes it, without copying or waiting."""
     if value is None and name != "weight":
         return None

@@ -1,4 +1,4 @@
-"""PlacedModel: a whole model on a GPU. A call queues its steps on the caller's stream (native/cuda/model.c)."""
+"""DeviceModel: a whole model on a GPU. A call queues its steps on the caller's stream (native/cuda/model.c)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from haotuner.errors import UsageError
 from haotuner.runtime.model import Model
 from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.model_files import OpenModel
-from haotuner.runtime.native_library import Mapped, NativeModel
-from haotuner.runtime.on_device import called, check_inputs, empty_like, stream_told
+from haotuner.runtime.native_library import NativeLibrary, NativeModel
+from haotuner.runtime.on_device import called, check_inputs, empty_like, explicit_or_current_stream
 from haotuner.runtime.streams import still
 
 
-class PlacedModelBound(ModelBound):
-    """What a ``PlacedModel`` calls until its pack is handed over."""
+class DeviceModelBound(ModelBound):
+    """What a ``DeviceModel`` calls until its pack is handed over."""
 
-    def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
+    def _opened(self, mapped: NativeLibrary, index: int, files: OpenModel) -> NativeModel:
         gpu = self.pack.gpu
         assert gpu is not None
         plans = 1 if gpu.is_planned_for(self.pack.manifest) else 2
@@ -39,7 +39,7 @@ class PlacedModelBound(ModelBound):
     ) -> dict[str, Any]:
         """Outputs by name; ``out``: tensors for them. UsageError names the tensor, what was expected and what was found."""
         given = self._tensors(inputs)
-        stream = stream_told(self.name, given[0], stream)
+        stream = explicit_or_current_stream(self.name, given[0], stream)
         handed = [still(one, stream) for one in given]
         shapes = self._known(tuple([tuple(map(int, getattr(one, "shape", ()))) for one in given]), handed)
         found = self._results(shapes, out or {}, given[0])
@@ -87,7 +87,7 @@ class PlacedModelBound(ModelBound):
         return shapes
 
 
-class PlacedModel(Model):
+class DeviceModel(Model):
     """``model.run({"x": tensor})`` gives tensors of the first input's framework, on its current or the given stream.
 
     A call allocates and waits for nothing once its stream has had one of such sizes; the first one of a stream, or of
@@ -107,7 +107,7 @@ class PlacedModel(Model):
         """Shapes of the outputs that these tensors make. UsageError as of ``run``."""
         return self._placed().shapes(inputs)
 
-    def _placed(self) -> PlacedModelBound:
+    def _placed(self) -> DeviceModelBound:
         bound = self.current()
-        assert isinstance(bound, PlacedModelBound)  # a pack on a device opens no others
+        assert isinstance(bound, DeviceModelBound)  # a pack on a device opens no others
         return bound

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
 
-class PlacedOperator(Operator):
+class DeviceOperator(Operator):
     """``y = op.run(a, b)`` or ``op.run(a, b, out=y, stream=…)``: torch, CuPy and other DLPack tensors of the pack's device.
 
     The call is one launch (two where blocks share a fold) on the current stream of the first operand's framework, or on

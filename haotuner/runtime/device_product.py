@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
 
-class PlacedProductOp:
+class DeviceProductOp:
     """``y = op.run(x, w)`` of matrices in the last two axes; the axes before them count matrices and are broadcast.
 
     ``run(x, w, bias=…, scale=…, mask=…)`` computes ``(x · w) * scale + bias + mask``: a bias of the columns and a mask

@@ -6,12 +6,12 @@ from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.runtime.call_errors import REFUSED
-from haotuner.runtime.device_linear import PlacedBound, PlacedLinear, PlacedOp, in_order
+from haotuner.runtime.device_linear import DeviceBound, DeviceDenseOp, DeviceLinear, in_order
 from haotuner.runtime.on_device import check_lazy, explained, stream_for
 from haotuner.runtime.streams import kind_of, still
 
 
-class GroupedOp(PlacedOp):
+class GroupedOp(DeviceDenseOp):
     """One grouped op of a pack that was opened for a device."""
 
     @property
@@ -19,7 +19,7 @@ class GroupedOp(PlacedOp):
         """Matrices, one for each group of rows."""
         return self.entry.axis("g").extent or 0
 
-    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> PlacedGroups:
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> DeviceGroupedLinear:
         """Serve weights (g, n, k) ((g, k, n) for weight=kn) and biases (g, n) that lie on the pack's device; none is copied.
 
         ``channels``: what else the epilogue reads with one value a column of a group: ``scale``, ``low`` and ``high``. Later
@@ -27,13 +27,13 @@ class GroupedOp(PlacedOp):
         """
         if threads is not None:
             raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
-        linear = PlacedGroups(PlacedBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels)))
+        linear = DeviceGroupedLinear(DeviceBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels)))
         self._pack.own(linear)
         return linear
 
 
-class PlacedGroups(PlacedLinear):
-    """``y = linear(x, offsets)`` or ``linear(x, offsets, out=y)``; x is ``(…, k)`` as for a ``PlacedLinear``.
+class DeviceGroupedLinear(DeviceLinear):
+    """``y = linear(x, offsets)`` or ``linear(x, offsets, out=y)``; x is ``(…, k)`` as for a ``DeviceLinear``.
 
     ``offsets``: int32 ``(g,)`` on the device, the row where each group ends, ascending; a group begins where the one before
     ends, the first at row 0, and may be empty. They are read when the call runs: nothing waits for what computes them, and a

@@ -19,7 +19,7 @@ from haotuner.runtime.addresses import takes_addresses
 from haotuner.runtime.elf import elf_problem
 from haotuner.runtime.gpus import Gpu
 from haotuner.runtime.host import missing_flags, platform_problem
-from haotuner.runtime.native_library import Mapped
+from haotuner.runtime.native_library import NativeLibrary
 from haotuner.words.limits import table_name
 
 
@@ -91,7 +91,7 @@ class Library:
     def __init__(self, pack: Path, gpu: Gpu | None = None) -> None:
         self._pack = pack
         self.manifest, self._place, self._loaded = steadily(pack, lambda folder: _checked_and_loaded(folder, gpu))
-        if isinstance(self._loaded, Mapped):  # the ops' door may never be needed
+        if isinstance(self._loaded, NativeLibrary):  # the ops' door may never be needed
             return
         if self.manifest.document["schema"] > 1:  # older libraries do not say
             self._agree(pack)
@@ -99,13 +99,13 @@ class Library:
             self._open(pack, gpu)
 
     @property
-    def mapped(self) -> Mapped:
+    def mapped(self) -> NativeLibrary:
         """The library of a pack with whole models, as they are opened; on a device it is tvm-ffi's, mapped once more."""
-        return self._loaded if isinstance(self._loaded, Mapped) else self._again
+        return self._loaded if isinstance(self._loaded, NativeLibrary) else self._again
 
     @cached_property
-    def _again(self) -> Mapped:
-        return Mapped(self._place[0])
+    def _again(self) -> NativeLibrary:
+        return NativeLibrary(self._place[0])
 
     def _open(self, pack: Path, gpu: Gpu) -> None:
         """Load the device code, so that no call has to; PackMismatch in the driver's words."""
@@ -130,7 +130,7 @@ class Library:
     @cached_property
     def _module(self) -> Any:
         """The library as tvm-ffi calls it: what is mapped already."""
-        if not isinstance(self._loaded, Mapped):
+        if not isinstance(self._loaded, NativeLibrary):
             return self._loaded
         path, facts = self._place
         module = _load(path, stays=False)
@@ -171,7 +171,7 @@ def _checked_and_loaded(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, _Pla
     """The manifest, the library's file, and the library: as ctypes maps it where there are whole models, else tvm-ffi's."""
     manifest, facts = _checked(folder, gpu)
     path = folder.path.resolve() / manifest.library
-    loaded = Mapped(path) if manifest.models and gpu is None else _load(path, stays=manifest.placed)
+    loaded = NativeLibrary(path) if manifest.models and gpu is None else _load(path, stays=manifest.placed)
     _check_same(path, facts)
     return manifest, (path, facts), loaded
 

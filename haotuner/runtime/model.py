@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from haotuner.runtime.chain import Chain
     from haotuner.runtime.chain_bound import ChainEnd
     from haotuner.runtime.native_library import NativeEnd
-    from haotuner.runtime.schedule import Schedule
+    from haotuner.runtime.schedule import ExecutionPlan
 
 
 class Model(ModelHandle[ModelBound]):
@@ -29,7 +29,7 @@ class Model(ModelHandle[ModelBound]):
         return self.current().run(inputs, out)
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ExecutionPlan:
         """What runs, as the pack's document says it; calls need it not."""
         return self._bound.schedule
 

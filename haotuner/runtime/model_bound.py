@@ -11,10 +11,10 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.runtime.model_files import OpenModel
-from haotuner.runtime.native_library import Mapped, NativeEnd, NativeModel
-from haotuner.runtime.output_pool import Answers
+from haotuner.runtime.native_library import NativeEnd, NativeLibrary, NativeModel
+from haotuner.runtime.output_pool import OutputPool
 from haotuner.runtime.reprs import described_model
-from haotuner.runtime.schedule import Schedule
+from haotuner.runtime.schedule import ExecutionPlan
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -25,7 +25,7 @@ SHAPES = 256  # of requests whose outputs' shapes are kept
 class ModelBound:
     """What a ``Model`` calls until its pack is handed over. A call that began here ends here."""
 
-    def __init__(self, pack: Pack, mapped: Mapped, index: int, files: OpenModel) -> None:
+    def __init__(self, pack: Pack, mapped: NativeLibrary, index: int, files: OpenModel) -> None:
         self.pack, self._files = pack, files
         self._native = self._opened(mapped, index, files)
         self._inputs, self._outputs = self._native.inputs, self._native.outputs
@@ -33,9 +33,9 @@ class ModelBound:
         self._ranges: Mapping[str, Any] = pack.manifest.tuning.get("model_ranges", {}).get(self.name, {})
         self._outside: set[tuple[tuple[int, ...], ...]] = set()  # of the shapes kept, those out of the tuned ranges
         self._out_of_range = 0
-        self._answers = Answers(len(self._outputs))
+        self._answers = OutputPool(len(self._outputs))
 
-    def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
+    def _opened(self, mapped: NativeLibrary, index: int, files: OpenModel) -> NativeModel:
         return NativeModel(mapped, index, files.weights, self.pack.threads, check=self.pack.check_weights)
 
     def __repr__(self) -> str:
@@ -62,9 +62,9 @@ class ModelBound:
         return list(self._outputs)
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ExecutionPlan:
         """What runs, as the pack's document says it; calls need it not."""
-        return Schedule.of(self._files.schedule, self._files.where)
+        return ExecutionPlan.of(self._files.schedule, self._files.where)
 
     @property
     def document(self) -> dict[str, Any]:

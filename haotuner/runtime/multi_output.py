@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
 
-class SeveralOutputs(Operator):
+class MultiOutputBase(Operator):
     """What a call of several outputs takes and writes."""
 
     def __init__(self, pack: Pack, op: PackOp, *setting: Any) -> None:
@@ -49,7 +49,7 @@ class SeveralOutputs(Operator):
         return {name: out[place] for name, place in self._order.items()}
 
 
-class Several(SeveralOutputs):
+class MultiOutputOp(MultiOutputBase):
     """``a, b = op.run(x)`` or ``op.run(x, out=(a, b))``, outputs in the file's order.
 
     All else is as of an ``Operator``. No output may share memory with an operand or with another output.

@@ -42,7 +42,7 @@ _MEMBERS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-class _Door(ctypes.Structure):
+class _ModelApi(ctypes.Structure):
     _fields_ = [
         ("version", ctypes.c_int32),
         ("count", ctypes.c_int32),
@@ -57,7 +57,7 @@ class _Facts(ctypes.Structure):
     ]  # fmt: skip
 
 
-class Mapped:
+class NativeLibrary:
     """A library, mapped as long as this lives or one of its models is open."""
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class Mapped:
             enter = library.ht_pack_models
         except AttributeError as error:
             raise PackInvalid(f"{path} serves no whole models, as its manifest says; tune again") from error
-        enter.restype = ctypes.POINTER(_Door)
+        enter.restype = ctypes.POINTER(_ModelApi)
         self.door: Any = enter().contents
         self.open_on: Any = getattr(library, "ht_pack_model_open_on", None)  # packs made before it serve CPUs
         if self.open_on is not None:
@@ -153,7 +153,7 @@ class NativeEnd:
         return f"<{described_end(self)}>"
 
 
-class _Said:
+class _ErrorText:
     """Where the library says what was wrong with a call."""
 
     def __init__(self) -> None:
@@ -165,14 +165,14 @@ class NativeModel:
     """An open model. Calls may come from any thread; each has memory of its own."""
 
     def __init__(
-        self, mapped: Mapped, index: int, weights: int, threads: int, device: int | None = None, *, check: bool = True
+        self, mapped: NativeLibrary, index: int, weights: int, threads: int, device: int | None = None, *, check: bool = True
     ) -> None:
         """``weights``: an open file, which may be closed afterwards. PackInvalid where the schedule or it is not sound.
 
         ``device``: the number of the GPU that it runs on, ``threads`` then 1, or 2 by plans for another kind of GPU.
         ``check``: whether the weights are compared with their checksums.
         """
-        self._mapped, door, said = mapped, mapped.door, _Said()
+        self._mapped, door, said = mapped, mapped.door, _ErrorText()
         handle = _P()
         told = ctypes.addressof(handle), *said.at, _TEXT
         if not check and mapped.open_unchecked is not None:
@@ -223,7 +223,7 @@ class NativeModel:
         try:
             said = self._said.pop()
         except IndexError:  # as many as there were calls at once
-            said = _Said()
+            said = _ErrorText()
         try:
             if function(self._handle, first, second, *said.at, _TEXT):
                 words = said.text.value.decode(errors="replace")
@@ -350,5 +350,5 @@ def _until_none(found: Callable[[int], Any]) -> list[Any]:
     return every
 
 
-def _close(mapped: Mapped, handle: Any) -> None:
+def _close(mapped: NativeLibrary, handle: Any) -> None:
     mapped.door.close(handle)

@@ -11,14 +11,14 @@ from typing import Any
 
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.runtime.call_errors import REFUSED, refuse_grad
-from haotuner.runtime.streams import Unclear, kind_of, stream_of
+from haotuner.runtime.streams import NoCurrentStream, kind_of, stream_of
 
 
 def stream_for(op: str, x: Any) -> int | None:
     """The current stream of x's framework; ValueError where it does not say one."""
     try:
         return stream_of(x)
-    except Unclear as error:
+    except NoCurrentStream as error:
         raise ValueError(f"{op}: {error}") from error
 
 
@@ -41,7 +41,7 @@ def check_inputs(op: str, given: Mapping[str, Any]) -> None:
             raise UsageError(str(error)) from error
 
 
-def stream_told(op: str, x: Any, stream: int | None) -> int | None:
+def explicit_or_current_stream(op: str, x: Any, stream: int | None) -> int | None:
     """The stream that is given, or the current one of x's framework. UsageError where it does not say one."""
     try:
         return stream_for(op, x) if stream is None else stream

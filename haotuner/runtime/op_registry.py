@@ -8,13 +8,13 @@ from typing import Any
 from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.runtime.convolution import ConvOp
 from haotuner.runtime.dense import DenseOp
-from haotuner.runtime.device_convolution import PlacedConvOp
-from haotuner.runtime.device_group import PlacedGroup
-from haotuner.runtime.device_linear import PlacedOp
-from haotuner.runtime.device_operator import PlacedOperator
-from haotuner.runtime.device_product import PlacedProductOp
+from haotuner.runtime.device_convolution import DeviceConvOp
+from haotuner.runtime.device_group import DeviceGroup
+from haotuner.runtime.device_linear import DeviceDenseOp
+from haotuner.runtime.device_operator import DeviceOperator
+from haotuner.runtime.device_product import DeviceProductOp
 from haotuner.runtime.grouped import GroupedOp
-from haotuner.runtime.multi_output import Several
+from haotuner.runtime.multi_output import MultiOutputOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.products import ProductOp
 
@@ -24,18 +24,18 @@ FRONTS: dict[str, Callable[..., Any]] = {
     **{kind.name: ConvOp for kind in CONVOLUTIONS},
 }
 PLACED: dict[str, Callable[..., Any]] = {  # of packs that were opened for a device
-    "dense": PlacedOp,
+    "dense": DeviceDenseOp,
     "grouped": GroupedOp,
-    "batch_matmul": PlacedProductOp,
-    **{kind.name: PlacedConvOp for kind in CONVOLUTIONS},
+    "batch_matmul": DeviceProductOp,
+    **{kind.name: DeviceConvOp for kind in CONVOLUTIONS},
 }
 
 
-def front_of(kind: str, *, placed: bool = False, written: int = 1) -> Callable[..., Any]:
+def handle_for(kind: str, *, placed: bool = False, written: int = 1) -> Callable[..., Any]:
     """The class for ops of a kind, made with (pack, entry); ``Operator`` where the kind has none of its own.
 
     ``written``: tensors that a call writes, of a group's op perhaps several.
     """
     if written > 1:
-        return PlacedGroup if placed else Several
-    return PLACED.get(kind, PlacedOperator) if placed else FRONTS.get(kind, Operator)
+        return DeviceGroup if placed else MultiOutputOp
+    return PLACED.get(kind, DeviceOperator) if placed else FRONTS.get(kind, Operator)

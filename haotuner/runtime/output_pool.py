@@ -20,7 +20,7 @@ WINDOW, SLACK = 64, 4  # as of arenas (model/run.c): blocks of SLACK times what 
 AGAIN = 2  # arrays of each output that are kept: a caller often holds an answer until it has the next
 
 
-class Answers:
+class OutputPool:
     """Memory of a model's outputs. Calls may come from any thread, and from a child forked at any moment: there is no lock.
 
     A first answer of 3 MB in pages that are new costs a millisecond of page faults; the same memory again costs none.

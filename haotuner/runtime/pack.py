@@ -17,9 +17,9 @@ from haotuner.runtime.arena import Arena
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.chain_bound import ChainBound, is_chain
 from haotuner.runtime.convolution import ConvBound, Convolution
-from haotuner.runtime.device_chain import PlacedChain, PlacedChainBound
-from haotuner.runtime.device_linear import PlacedBound, PlacedLinear
-from haotuner.runtime.device_model import PlacedModel, PlacedModelBound
+from haotuner.runtime.device_chain import DeviceChain, DeviceChainBound
+from haotuner.runtime.device_linear import DeviceBound, DeviceLinear
+from haotuner.runtime.device_model import DeviceModel, DeviceModelBound
 from haotuner.runtime.gpus import find_gpu, ordinal_of, part_of
 from haotuner.runtime.group import Outputs, named_so
 from haotuner.runtime.host import usable_cores
@@ -29,15 +29,15 @@ from haotuner.runtime.model import Model, Session
 from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.model_files import opened_model
 from haotuner.runtime.model_handle import difference_of_ends
-from haotuner.runtime.op_registry import front_of
+from haotuner.runtime.op_registry import handle_for
 from haotuner.runtime.reprs import described_pack
 from haotuner.runtime.suitability import checked_bytes, default_threads, reservations
 from haotuner.runtime.typed import numpy_type
 from haotuner.words import limits
 from haotuner.words.limits import MAX_THREADS
 
-AnyLinear = Linear | PlacedLinear | Convolution
-AnyBound = Bound | PlacedBound | ConvBound
+AnyLinear = Linear | DeviceLinear | Convolution
+AnyBound = Bound | DeviceBound | ConvBound
 AnyModelBound = ModelBound | ChainBound
 
 WARMUP_ROWS = 64  # enough for every plan to use all of its workers
@@ -99,7 +99,7 @@ class Pack:
         if len(meant) > 1:
             return Outputs(self, meant)
         entry = self.op_entry(*meant or (name,))
-        return front_of(entry.kind, placed=self.gpu is not None, written=len(entry.written))(self, entry)
+        return handle_for(entry.kind, placed=self.gpu is not None, written=len(entry.written))(self, entry)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -130,8 +130,8 @@ class Pack:
     @staticmethod
     def _handle(bound: AnyModelBound) -> Model | Chain:
         if isinstance(bound, ChainBound):
-            return PlacedChain(bound) if isinstance(bound, PlacedChainBound) else Chain(bound)
-        return PlacedModel(bound) if isinstance(bound, PlacedModelBound) else Model(bound)
+            return DeviceChain(bound) if isinstance(bound, DeviceChainBound) else Chain(bound)
+        return DeviceModel(bound) if isinstance(bound, DeviceModelBound) else Model(bound)
 
     def _opened(self, name: str, segment: Callable[[str], ModelBound] | None) -> AnyModelBound:
         """``segment``: opens those of a chain; None where a chain is none that may be here. PackInvalid."""
@@ -145,7 +145,7 @@ class Pack:
         hashed = self.check_weights and not mapped.compares_weights(name)
         with opened_model(self.path, self.manifest, name, hashed=hashed) as files:
             if not is_chain(files.schedule):
-                kind = ModelBound if self.gpu is None else PlacedModelBound
+                kind = ModelBound if self.gpu is None else DeviceModelBound
                 return kind(self, mapped, mapped.find(name), files)
             if segment is None:
                 raise PackInvalid(f"{files.where}: a segment of a model has segments itself; restore the pack or tune again")
@@ -154,7 +154,7 @@ class Pack:
             native = mapped.chain(name, 1, self.gpu.ordinal)
             if native is None:
                 raise PackInvalid(f"{files.where} is a model in segments that its library has not; tune again")
-            return PlacedChainBound(self, files.schedule, files.where, segment, native)
+            return DeviceChainBound(self, files.schedule, files.where, segment, native)
 
     def _segment(self, name: str) -> ModelBound:
         if name in self.manifest.models and name not in self._models:
@@ -272,7 +272,7 @@ class Pack:
             return self._ready_model(handle.bound)
         bound = handle.bound
         op = self.op_entry(bound.op.name)
-        self._check_same_device(isinstance(bound, PlacedBound))
+        self._check_same_device(isinstance(bound, DeviceBound))
         return bound.moved(self, op)
 
     def _ready_model(self, old: AnyModelBound) -> AnyModelBound:

@@ -54,7 +54,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class WayOf:
+class SpecializationOf:
     """``steps[first:end]`` serve requests at which a line of the size table is at most ``most``; None: the rest."""
 
     line: int | None
@@ -65,7 +65,7 @@ class WayOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ExecutionPlan:
     """``sizes``: the table of extents; ``tensors``: element type and shape (lines); ``steps`` in the order they run."""
 
     name: str
@@ -78,10 +78,10 @@ class Schedule:
     outputs: tuple[End, ...]
     equal: tuple[tuple[int, int], ...] = ()  # lines that a request must make equal
     required: tuple[tuple[int, str], ...] = ()  # lines that are not 0 at a request that is served, and words for the others
-    ways: tuple[WayOf, ...] = ()  # of a model with several plans, in the order they are tried
+    ways: tuple[SpecializationOf, ...] = ()  # of a model with several plans, in the order they are tried
 
     @staticmethod
-    def of(raw: bytes, where: str) -> Schedule:
+    def of(raw: bytes, where: str) -> ExecutionPlan:
         """Read a schedule. PackInvalid names ``where``."""
         try:
             document = json.loads(raw)
@@ -94,7 +94,7 @@ class Schedule:
                         raise ValueError(f"size {place} reads {operands}")
                 elif operation not in ("dim", "number") or len(operands) != 1:
                     raise ValueError(f"size {place} is {operation!r}")
-            schedule = Schedule(
+            schedule = ExecutionPlan(
                 name=document["name"],
                 dims=tuple(document["dims"]),
                 sizes=sizes,
@@ -123,13 +123,13 @@ class Schedule:
             if end.tensor not in self.tensors:
                 raise ValueError(f"{end.name} is no tensor")
 
-    def way_of(self, dims: Mapping[str, int]) -> WayOf:
+    def way_of(self, dims: Mapping[str, int]) -> SpecializationOf:
         """The way that serves a request."""
         values = sizes_of(self.sizes, dims) if self.ways else []
         for way in self.ways:
             if way.line is None or values[way.line] <= way.most:
                 return way
-        return WayOf(None, 0, 0, len(self.steps), "any sizes")
+        return SpecializationOf(None, 0, 0, len(self.steps), "any sizes")
 
     def values(self, dims: Mapping[str, int]) -> list[int]:
         """Every size for a request. UsageError where an extent comes out negative or absurd."""
@@ -153,10 +153,10 @@ class Schedule:
         return found
 
 
-def _way(one: Mapping[str, Any], lines: int) -> WayOf:
+def _way(one: Mapping[str, Any], lines: int) -> SpecializationOf:
     if one["line"] is not None and not 0 <= one["line"] < lines:
         raise ValueError("a way is for a size that is not there")
-    return WayOf(one["line"], int(one["most"]), int(one["first"]), int(one["end"]), str(one["where"]))
+    return SpecializationOf(one["line"], int(one["most"]), int(one["first"]), int(one["end"]), str(one["where"]))
 
 
 def _end(one: Mapping[str, Any]) -> End:

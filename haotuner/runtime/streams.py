@@ -29,7 +29,7 @@ def _look_at(kind: type) -> Kind:
 kind_of: Callable[[type], Kind] = lru_cache(maxsize=64)(_look_at)  # once a class: it is on the path of every call
 
 
-class Unclear(ValueError):
+class NoCurrentStream(ValueError):
     """A tensor whose framework has no current stream that could be asked for."""
 
 
@@ -49,11 +49,11 @@ def stream_of(x: Any) -> int | None:
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
         return int(cupy.cuda.get_current_stream(x.device.id).ptr)
-    told = _told_stream(x)
+    told = _protocol_stream(x)
     if told:
         return told
     library = kind.__module__.partition(".")[0]
-    raise Unclear(
+    raise NoCurrentStream(
         f"a {library} {kind.__name__} does not say its current stream: pass stream=, a handle that x is ready on "
         "(0: the legacy stream), or call under tvm_ffi.use_raw_stream"
     )
@@ -98,7 +98,7 @@ def _tells_stream(kind: type) -> bool:
     return hasattr(kind, "__dlpack_c_exchange_api__") and kind.__module__.partition(".")[0] != "tvm_ffi"
 
 
-def _told_stream(x: Any) -> int:
+def _protocol_stream(x: Any) -> int:
     import tvm_ffi
 
     device = x.__dlpack_device__()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from haotuner.plan.compose import choose, covers_every
 from haotuner.plan.cover import sketch
 from haotuner.plan.curves import Curve
-from haotuner.search.observations import Book
+from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe
 from haotuner.words.record import Trial
 
@@ -32,8 +32,8 @@ FEW = 4
 BOLDER = (OPTIMISM, 2 * OPTIMISM, 4 * OPTIMISM)
 
 
-def points(
-    book: Book, ordered: Sequence[str], rows: NDArray[np.int64], shares: NDArray[np.float64]
+def next_points(
+    book: ObservationTable, ordered: Sequence[str], rows: NDArray[np.int64], shares: NDArray[np.float64]
 ) -> dict[str, list[Trial]]:
     """At most ``POINTS`` trials without a time, by kernel, those that carry most of the traffic; empty if all have one.
 

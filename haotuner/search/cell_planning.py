@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from haotuner.measure.measurer import Laboratory
+from haotuner.measure.measurer import Measurer
 from haotuner.plan.cells import CellTable, Considered
 from haotuner.plan.grids import Grid, alone, bounds, pairs
 from haotuner.search.clock import Clock
-from haotuner.search.latency_table import Key, Surface
+from haotuner.search.latency_table import Key, LatencyTable
 from haotuner.search.task import Task
 from haotuner.words.composition import WHOLE, Composition, sum_parts
 from haotuner.words.record import Timed, Trial
@@ -40,7 +40,7 @@ class Weighed:
 
 
 def table(
-    task: Task, lab: Laboratory, grids: Sequence[Grid], surface: Surface, parts: Sequence[int], clock: Clock
+    task: Task, lab: Measurer, grids: Sequence[Grid], surface: LatencyTable, parts: Sequence[int], clock: Clock
 ) -> CellTable:
     """The plan: what is kept in every cell, and what else was weighed there."""
     axis = task.op.dynamic[0]
@@ -72,7 +72,7 @@ def way_of(composition: Composition) -> str:
     return TWO if len(composition.parts) > 1 else PARTS if sum_parts(composition.share) > 1 else ONE
 
 
-def weighed(extent: int, grids: Sequence[Grid], surface: Surface, parts: Sequence[int], cache: str) -> Weighed:
+def weighed(extent: int, grids: Sequence[Grid], surface: LatencyTable, parts: Sequence[int], cache: str) -> Weighed:
     """Compositions of an extent with what they are expected to take."""
     by_name = {grid.kernel: grid for grid in grids}
     found = [one for grid in grids for one in alone(grid, extent, parts)]
@@ -93,7 +93,7 @@ def _keys(composition: Composition, extent: int, grids: Mapping[str, Grid], cach
     return keys
 
 
-def _contests(task: Task, lab: Laboratory, cells: Sequence[Weighed], clock: Clock) -> Contest:
+def _contests(task: Task, lab: Measurer, cells: Sequence[Weighed], clock: Clock) -> Contest:
     """Times of the best few at sampled cells, in an order that may stop anywhere; a cell of which some lack is left out."""
     axis, found = task.op.dynamic[0], Contest()
     picked = _sampled(cells)

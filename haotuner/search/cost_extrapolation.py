@@ -16,7 +16,7 @@ from haotuner.cost.model import CostModel
 from haotuner.cost.roofline import expected_us
 from haotuner.microkernels.index import family_of
 from haotuner.ops.convolution import is_convolution
-from haotuner.plan.cells import Carried
+from haotuner.plan.cells import CostExtrapolator
 from haotuner.search.compared import of_a_call
 from haotuner.search.cross_family_cost import expected_by_family
 from haotuner.search.task import Task
@@ -44,7 +44,7 @@ def analysis_us(task: Task, pairs: Sequence[tuple[MicroKernel, Shape]], device: 
     return found
 
 
-def carried(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> Carried | None:
+def extrapolated(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> CostExtrapolator | None:
     """What plans carry times by: predictions where nothing is timed, the analysis of convolutions on CPUs, else nothing."""
     if predicts_cells(task, device):
         return _predicted(task, device, families, model)
@@ -58,7 +58,7 @@ def predicts_cells(task: Task, device: Device) -> bool:
     return task.budget_s == 0 and machine(device).waves_hide_latency
 
 
-def _analysed(task: Task, device: Device) -> Carried:
+def _analysed(task: Task, device: Device) -> CostExtrapolator:
     """What the analysis says, where it was held against times."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
@@ -66,10 +66,10 @@ def _analysed(task: Task, device: Device) -> Carried:
         pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
         return analysis_us(task, pairs, device).reshape(len(kernels), len(shapes))
 
-    return Carried(_ranges(task), expected)
+    return CostExtrapolator(_ranges(task), expected)
 
 
-def _predicted(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> Carried:
+def _predicted(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> CostExtrapolator:
     """What plans of predictions ask in each cell: the same as at the shapes of the race."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
@@ -84,9 +84,9 @@ def _predicted(task: Task, device: Device, families: Sequence[Family], model: Co
 
     axes = len(task.op.dynamic)
     if axes < 3:
-        return Carried(_ranges(task), expected, PREDICTED_CELLS)
+        return CostExtrapolator(_ranges(task), expected, PREDICTED_CELLS)
     places = [[place[at % len(place)] for at in range(axes)] for place in PLACES_OF_MANY]
-    return Carried(_ranges(task), expected, PREDICTED_CELLS_OF_MANY, places)
+    return CostExtrapolator(_ranges(task), expected, PREDICTED_CELLS_OF_MANY, places)
 
 
 def _ranges(task: Task) -> dict[str, tuple[int, int]]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.features import features
-from haotuner.cost.model import Analytic, CostModel, every_opinion
+from haotuner.cost.model import Analytic, CostModel, ensemble_predictions
 from haotuner.cost.roofline import roofline_us
 from haotuner.search.compared import of_a_call
 from haotuner.search.task import Task
@@ -89,6 +89,6 @@ def predicted_by_each(
     """The same by the model and then by each opinion that it rests on, of shape ``(1 + opinions, kernels, shapes)``."""
     one = of_a_call(device)
     pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
-    said = every_opinion(model or Analytic(), features(one, family, task.op, pairs, weights=task.cache))
+    said = ensemble_predictions(model or Analytic(), features(one, family, task.op, pairs, weights=task.cache))
     roof = np.asarray(roofline_us(one, task.op, [shape for _, shape in pairs]), np.float64)
     return np.asarray((roof / np.exp(said)).reshape(-1, len(kernels), len(shapes)), np.float64)

@@ -17,7 +17,7 @@ from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.generate.schedule import Schedule
 from haotuner.generate.space import Point, Space
-from haotuner.measure.measurer import Laboratory
+from haotuner.measure.measurer import Measurer
 from haotuner.search.clock import Clock
 from haotuner.search.policies.index import POLICIES
 from haotuner.search.stages import staged
@@ -51,7 +51,7 @@ class Explorable(Protocol):
         ...
 
 
-def explored(task: Task, lab: Laboratory, family: Explorable, shapes: Sequence[Shape], clock: Clock) -> list[MicroKernel]:
+def explored(task: Task, lab: Measurer, family: Explorable, shapes: Sequence[Shape], clock: Clock) -> list[MicroKernel]:
     """Programs that a policy found, best first; empty where none could be timed."""
     ways = Ways.of(task, lab.device, family)
     space = replace(family.space(task.op, lab.device), workers=ways.threads)
@@ -126,7 +126,7 @@ class Ways:
 
 
 def _logs(
-    task: Task, lab: Laboratory, one: Composition, ways: Ways, shapes: Sequence[Shape], clock: Clock
+    task: Task, lab: Measurer, one: Composition, ways: Ways, shapes: Sequence[Shape], clock: Clock
 ) -> NDArray[np.float64] | None:
     """Logarithm of a program's time at each shape, infinite if it failed; None if the time was over before that."""
     found = np.full(len(shapes), np.inf)

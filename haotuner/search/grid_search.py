@@ -20,17 +20,17 @@ from haotuner.cost.model import CostModel
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError, NothingLegal, UsageError
 from haotuner.generate.kinds import has_graph
-from haotuner.measure.measurer import Laboratory
+from haotuner.measure.measurer import Measurer
 from haotuner.plan.assign import assign_within
 from haotuner.plan.cells import CellTable, Sharing, cell_table
 from haotuner.plan.cover import MAX_KEPT
 from haotuner.search.clock import Clock, now
 from haotuner.search.compared import compared, of_a_call
-from haotuner.search.cost_extrapolation import carried, predicts_cells
+from haotuner.search.cost_extrapolation import extrapolated, predicts_cells
 from haotuner.search.cross_family_cost import expected_by_family, has_first_programs, predicted_by_each
 from haotuner.search.cross_family_cost import predicted_us as predicted_us
 from haotuner.search.explore import Explorable, explored
-from haotuner.search.pruner import ALWAYS, Us, hope, lost
+from haotuner.search.pruner import ALWAYS, Us, eliminated, worth_timing
 from haotuner.search.stages import Sharers
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import Funnel, joined, select
@@ -59,7 +59,7 @@ def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
     return bool(op.dynamic) and families[0].serves(op)
 
 
-def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
+def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort, family = now(), task.effort, families[0]
     families = [one for one in families if one is family or beside(one, task)]
@@ -91,7 +91,7 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
     )
 
 
-def _explored(task: Task, lab: Laboratory, family: Family, clock: Clock) -> list[MicroKernel]:
+def _explored(task: Task, lab: Measurer, family: Family, clock: Clock) -> list[MicroKernel]:
     """What a policy found; UsageError of a family that has no space of schedules."""
     if not isinstance(family, Explorable):
         raise UsageError(
@@ -119,7 +119,7 @@ class Race:
     def __init__(
         self,
         task: Task,
-        lab: Laboratory,
+        lab: Measurer,
         families: Sequence[Family],
         candidates: Sequence[MicroKernel],
         model: CostModel | None,
@@ -129,13 +129,13 @@ class Race:
         self._families = {family.name: family for family in families}
         self._layout = families[0].layout  # of the only family where bits may not depend on what serves
         self._shared = bool(getattr(families[0], "shares_programs", False))
-        self._carried = carried(task, lab.device, families, model)
+        self._carried = extrapolated(task, lab.device, families, model)
         self.shapes = compared(task, lab.device, PREDICTED_SHAPES if predicts_cells(task, lab.device) else SHAPES)
         self.shares = self._shares()
         candidates = [one for family in families for one in candidates if one.family == family.name]
         each = [[one for one in candidates if one.family == family.name] for family in families]
         expected_of = expected_by_family(task, lab.device, families, each, model, self.shapes)
-        expected, hopeful = np.concatenate(expected_of), np.concatenate([hope(one) for one in expected_of])
+        expected, hopeful = np.concatenate(expected_of), np.concatenate([worth_timing(one) for one in expected_of])
         turns = [place for some in each for place in range(len(some))]  # families take turns: time may run out
         order = sorted(range(len(candidates)), key=lambda at: turns[at])
         tried = [(candidates[at], at) for at in order if hopeful[at].any()]
@@ -243,7 +243,7 @@ class Race:
         for one, shape in ((one, shape) for turn in turns for shape in shapes for one in turn):
             if shape in us.get(one, {}) or self._kernel(one) in self.failed:
                 continue
-            if not whatever and ((one, shape) in self._hopeless or lost(one, every, us)):
+            if not whatever and ((one, shape) in self._hopeless or eliminated(one, every, us)):
                 continue
             goes_on = self.clock.not_given_up if whatever and one == every[0] else self.clock.goes_on
             self._note(one, self.lab.measure([self._trial(one, shape, threads)], goes_on), us)

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from haotuner.cost.model import CostModel, Opinionated
+from haotuner.cost.model import CostModel, HasEnsemble
 
 FIRST = 8
 TOGETHER = 8  # chosen before any of them is measured: compilers work two at a time, and a round costs a second
 
 
-def head(
+def initial_design(
     model: CostModel | None,
     frame: pd.DataFrame,
     tasks: Sequence[NDArray[np.int64]],
@@ -31,7 +31,7 @@ def head(
         labels: log(throughput / roofline) of the measured rows.
         left_out: rows that cannot be measured.
     """
-    if not isinstance(model, Opinionated) or len(labels) >= FIRST:
+    if not isinstance(model, HasEnsemble) or len(labels) >= FIRST:
         return []
     out = set(left_out.tolist())
     every = [np.array([row for row in rows.tolist() if row not in out], np.int64) for rows in tasks]

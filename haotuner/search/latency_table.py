@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Analytic, CostModel, Opinionated
+from haotuner.cost.model import Analytic, CostModel, HasEnsemble
 from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import roofline_us
-from haotuner.search.initial_design import head
+from haotuner.search.initial_design import initial_design
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -31,7 +31,7 @@ LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rul
 LEAST_SHARE = 0.2  # of a time that is the kernel's own, whatever adding up is thought to take
 
 
-class Surface:
+class LatencyTable:
     """Times of one op's kernels on the whole device, in microseconds."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Surface:
 
         ``tasks``: keys that compete with each other. ``failed``: kernels that cannot be timed.
         """
-        if not isinstance(self._given, Opinionated):
+        if not isinstance(self._given, HasEnsemble):
             return []
         self._ask(key for keys in tasks for key in keys)
         of_row = {row: key for key, row in self._row_of.items()}
@@ -109,7 +109,7 @@ class Surface:
         lost = np.array([row for row, key in of_row.items() if key[0] in failed], np.int64)
         groups = [np.array([self._row_of[key] for key in keys], np.int64) for keys in tasks]
         frame = pd.concat(self._frames, ignore_index=True)
-        return [of_row[row] for row in head(self._given, frame, groups, labels, left_out=lost)]
+        return [of_row[row] for row in initial_design(self._given, frame, groups, labels, left_out=lost)]
 
     def _label(self, key: Key, row: int) -> float:
         """Log(throughput / roofline) of a measured key, what adding parts up takes left out."""

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Analytic, CostModel, Unsure, every_opinion
+from haotuner.cost.model import Analytic, CostModel, HasSpread, ensemble_predictions
 from haotuner.cost.roofline import roofline_us
 from haotuner.cost.scores import best_at, group_splits, pairwise_accuracy
 from haotuner.plan.compose import covers_every
 from haotuner.plan.curves import Curve
-from haotuner.search.initial_design import head
+from haotuner.search.initial_design import initial_design
 from haotuner.search.probes import Probe, rows_of, uses
 from haotuner.search.shrinkage import combined, shrunk, variance_of
 from haotuner.words.device import Device
@@ -32,7 +32,7 @@ NEAR = 0.25  # squared doublings of rows, within which measured times count alik
 MEASURED_ONLY = np.inf  # a doubt in which no prediction counts
 
 
-class Book:
+class ObservationTable:
     """Measured times of one op's candidates on one thread, and curves made from them."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Book:
     def _predict(self) -> None:
         self._predicted = self._roof / np.exp(self._model.predict(self._frame))
         model = self._model
-        self._spread = model.spread(self._frame) if isinstance(model, Unsure) else np.zeros(len(self._frame))
+        self._spread = model.spread(self._frame) if isinstance(model, HasSpread) else np.zeros(len(self._frame))
 
     def level(self) -> None:
         """Put predictions on the scale of what is measured: each is off by what those near it in rows are."""
@@ -151,7 +151,7 @@ class Book:
         lost = np.array([row for row, trial in enumerate(self._trials) if trial.kernel in self.failed], np.int64)
         known = dict(zip(rows.tolist(), labels.tolist(), strict=True))
         found: dict[str, list[Trial]] = {}
-        for row in head(self._given, self._frame, list(self._uses()), known, left_out=lost):
+        for row in initial_design(self._given, self._frame, list(self._uses()), known, left_out=lost):
             trial = self._trials[row]
             found.setdefault(trial.kernel, []).append(trial)
         return dict(sorted(found.items(), key=lambda item: not covers_every(self.probes[item[0]])))
@@ -235,7 +235,7 @@ def expectation(
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         axis, rows = op.dynamic[0], [rows_of(family, kernel, op) for kernel in kernels]
         pairs = [(k, Shape.of({axis: tiles * r})) for k, r in zip(kernels, rows, strict=True) for tiles in uses(r)]
-        said = every_opinion(ranks, features(device.with_units(1), family, op, pairs, weights=cache))
+        said = ensemble_predictions(ranks, features(device.with_units(1), family, op, pairs, weights=cache))
         found = np.asarray(np.exp(said).reshape(len(said), len(kernels), -1), np.float64)
         return found if len(found) > 1 else np.asarray(found[0], np.float64)
 

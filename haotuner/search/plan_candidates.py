@@ -9,7 +9,7 @@ import numpy as np
 
 from haotuner.backends.backend import Backend
 from haotuner.backends.index import backend_for
-from haotuner.measure.measurer import GoesOn, Laboratory
+from haotuner.measure.measurer import GoesOn, Measurer
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.search.probes import DENSE_ROWS, probe
@@ -50,7 +50,7 @@ class Timings:
     measured: Times
 
 
-def curves(lab: Laboratory, task: Task, family: Family, kept: Sequence[Curve], goes_on: GoesOn) -> list[Timings]:
+def curves(lab: Measurer, task: Task, family: Family, kept: Sequence[Curve], goes_on: GoesOn) -> list[Timings]:
     """Measure dense curves of the kept kernels, and say what they are for every thread count; compositions come later."""
     if task.threads and goes_on(None):
         lab.gather([curve.kernel for curve in kept])
@@ -76,8 +76,8 @@ def _timings(backend: Backend, task: Task, threads: int, alone: Sequence[Curve],
     )
 
 
-def contend(
-    lab: Laboratory, timings: Sequence[Timings], goes_on: GoesOn, given_up: Callable[[], bool] = lambda: False
+def time_candidates(
+    lab: Measurer, timings: Sequence[Timings], goes_on: GoesOn, given_up: Callable[[], bool] = lambda: False
 ) -> list[Timings]:
     """Time compositions at sampled shapes where they were not timed yet, in an order that may stop anywhere.
 
@@ -89,13 +89,13 @@ def contend(
         for t, found in zip(timings, measured, strict=True):
             if m in found or given_up():
                 continue
-            seen = _contend(lab, t, m, goes_on)
+            seen = _time_candidates(lab, t, m, goes_on)
             if seen:
                 found[m] = seen
     return [replace(t, measured=dict(sorted(found.items()))) for t, found in zip(timings, measured, strict=True)]
 
 
-def again(lab: Laboratory, timings: Sequence[Timings], goes_on: GoesOn) -> list[Timings]:
+def again(lab: Measurer, timings: Sequence[Timings], goes_on: GoesOn) -> list[Timings]:
     """Time the compositions of small shapes that are close to the best there in two more processes.
 
     Returns the timings with geometric means. What has fallen behind after one process is not timed in the next (a race, as
@@ -119,7 +119,7 @@ def again(lab: Laboratory, timings: Sequence[Timings], goes_on: GoesOn) -> list[
     return [replace(t, measured=found) for t, found in zip(timings, means, strict=True)]
 
 
-def _dense(lab: Laboratory, task: Task, family: Family, curve: Curve, limit: int, goes_on: GoesOn) -> Curve:
+def _dense(lab: Measurer, task: Task, family: Family, curve: Curve, limit: int, goes_on: GoesOn) -> Curve:
     """A kernel's curve on one thread through more points."""
     kernel = MicroKernel.parse(curve.kernel)
     # A flat tile in bulk is never a plan, and costs the most time to look at.
@@ -155,7 +155,7 @@ def foretold(curves: Mapping[str, Sequence[Curve]], m: int) -> dict[Composition,
     return {c.composition: c.us for way, found in curves.items() for c in alternatives(found, m, CONTENDERS, way)}
 
 
-def _asked(timings: Timings, m: int) -> list[Composition]:
+def _compositions_to_time(timings: Timings, m: int) -> list[Composition]:
     """The compositions to time: the best of every way to share, then the next best of all.
 
     Those of one thread beside them only where a call may be one thread's at all, which is told from twice the limit on.
@@ -173,9 +173,9 @@ def _asked(timings: Timings, m: int) -> list[Composition]:
     return alone + list(dict.fromkeys([*first, *together]))[:most]
 
 
-def _contend(lab: Laboratory, timings: Timings, m: int, goes_on: GoesOn) -> dict[Composition, float]:
+def _time_candidates(lab: Measurer, timings: Timings, m: int, goes_on: GoesOn) -> dict[Composition, float]:
     """Times of the best few compositions; none if time ran out before the last."""
-    asked = _asked(timings, m)
+    asked = _compositions_to_time(timings, m)
     records = lab.measure([_trial(timings, one, m) for one in asked], goes_on)
     if len(records) < len(asked):
         return {}

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from haotuner.plan.compose import can_serve, choose, covers_every, mean_us
 from haotuner.plan.cover import cover
 from haotuner.plan.curves import Curve
-from haotuner.search.acquisition import points
-from haotuner.search.observations import Book
+from haotuner.search.acquisition import next_points
+from haotuner.search.observations import ObservationTable
 from haotuner.words.record import Trial
 
 FIRST_BATCH = 20  # kernels before a model learnt here has a say: all that a plan without measurements keeps, and some others
@@ -26,7 +26,7 @@ LAYOUTS = 3  # in the race; the others are explored only
 
 
 def rounds(
-    book: Book,
+    book: ObservationTable,
     ordered: Sequence[str],
     rows: NDArray[np.int64],
     shares: NDArray[np.float64],
@@ -44,7 +44,7 @@ def rounds(
     rng = np.random.default_rng(seed)
     first = True
     while True:
-        batch = (book.head() or points(book, ordered, rows, shares)) if book.started else {}
+        batch = (book.head() or next_points(book, ordered, rows, shares)) if book.started else {}
         if not batch:
             size = STARTED_BATCH if book.started else FIRST_BATCH if first else NEXT_BATCH
             asked = propose(book, ordered, rows, shares, size, rng, ahead if first and not book.started else ())
@@ -56,7 +56,7 @@ def rounds(
 
 
 def propose(
-    book: Book,
+    book: ObservationTable,
     ordered: Sequence[str],
     rows: NDArray[np.int64],
     shares: NDArray[np.float64],
@@ -96,7 +96,9 @@ def propose(
     return asked + [pool[i] for i in sorted(picked)]
 
 
-def foreseen(book: Book, ordered: Sequence[str], rows: NDArray[np.int64], shares: NDArray[np.float64]) -> tuple[str, ...]:
+def foreseen(
+    book: ObservationTable, ordered: Sequence[str], rows: NDArray[np.int64], shares: NDArray[np.float64]
+) -> tuple[str, ...]:
     """The kernels that a plan would keep by what the book says now, those worth most first; none if none could serve."""
     layouts = book.layouts(ordered)
     if not any(can_serve(curves) for curves in layouts.values()):

@@ -18,14 +18,14 @@ LOST = 3.0  # times the best time, at every shape so far and at two of them at l
 Us: TypeAlias = dict[Composition, dict[Shape, float]]
 
 
-def hope(expected: NDArray[np.float64]) -> NDArray[np.bool_]:
+def worth_timing(expected: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which kernels of a family are worth timing at which shapes, by what is expected of them."""
     hope = np.asarray(expected <= HOPELESS * expected.min(axis=0), np.bool_)
     hope[np.argsort(np.log(expected).mean(axis=1), kind="stable")[:ALWAYS]] = True
     return hope
 
 
-def lost(one: Composition, among: Iterable[Composition], us: Us) -> bool:
+def eliminated(one: Composition, among: Iterable[Composition], us: Us) -> bool:
     """Whether a candidate was far behind the best wherever it was timed."""
     own = us.get(one, {})
     if len(own) < 2:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from haotuner.cost.model import CostModel
 from haotuner.errors import HaotunerError, NothingLegal
-from haotuner.measure.measurer import Laboratory
+from haotuner.measure.measurer import Measurer
 from haotuner.plan.compose import best_us, can_serve, mean_us
 from haotuner.plan.cover import Cover, cover, sketch
 from haotuner.plan.curves import Curve
 from haotuner.plan.table import PlanTable
 from haotuner.search.clock import Clock, now, part
-from haotuner.search.observations import MEASURED_ONLY, Book, expectation, names
-from haotuner.search.plan_candidates import again, contend, curves
+from haotuner.search.observations import MEASURED_ONLY, ObservationTable, expectation, names
+from haotuner.search.plan_candidates import again, curves, time_candidates
 from haotuner.search.planning import decide
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import foreseen, rounds
@@ -49,7 +49,7 @@ def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
     return first is None or family.tile(first).edge[op.dynamic[0]] == "exact"  # of no point selection says what is wrong
 
 
-def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
+def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort, family = now(), task.effort, families[0]
     expected = expectation(task.op, family, lab.device, task.cache, model)
@@ -76,7 +76,7 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
     )
 
 
-def _selected(task: Task, lab: Laboratory, family: Family, expected: Expectation) -> Funnel:
+def _selected(task: Task, lab: Measurer, family: Family, expected: Expectation) -> Funnel:
     """The candidates: of the few that the task names if they can serve every shape, else of the whole family."""
     if task.among:
         try:
@@ -94,7 +94,7 @@ class Search:
     """One op's candidates, what is known of them, and the traffic that counts."""
 
     def __init__(
-        self, task: Task, lab: Laboratory, family: Family, funnel: Funnel, model: CostModel | None, clock: Clock
+        self, task: Task, lab: Measurer, family: Family, funnel: Funnel, model: CostModel | None, clock: Clock
     ) -> None:
         self.task, self.lab, self.effort, self.clock = task, lab, task.effort, clock
         axis = task.op.dynamic[0]
@@ -103,7 +103,7 @@ class Search:
         self.ordered = names(funnel.kept)
         most = int(self.rows.max())
         probes = [probe(c.kernel, task.op, family, lab.device, most, cache=task.cache) for c in funnel.kept]
-        self.book = Book(task.op, family, lab.device, probes, cache=task.cache, seed=task.seed, model=model)
+        self.book = ObservationTable(task.op, family, lab.device, probes, cache=task.cache, seed=task.seed, model=model)
         self.foreseen = foreseen(self.book, self.ordered, self.rows, self.shares)  # what would be kept without a measurement
 
     def run(self) -> str:
@@ -288,7 +288,7 @@ class Search:
         )
 
 
-def patience(book: Book, effort: Effort) -> int:
+def patience(book: ObservationTable, effort: Effort) -> int:
     """Rounds without a better plan before the search stops: more where a start turns out to be further off than usual."""
     if not book.started:
         return effort.quiet_rounds
@@ -303,7 +303,7 @@ def _as_regions(one: Probe) -> list[Trial]:
     ]
 
 
-def _tables(task: Task, lab: Laboratory, family: Family, kept: Cover, clock: Clock, until: float) -> tuple[PlanTable, ...]:
+def _tables(task: Task, lab: Measurer, family: Family, kept: Cover, clock: Clock, until: float) -> tuple[PlanTable, ...]:
     """A plan for every thread count.
 
     The time that is left is shared by what there is to time, so that none goes without. What remains serves all together.
@@ -311,8 +311,8 @@ def _tables(task: Task, lab: Laboratory, family: Family, kept: Cover, clock: Clo
     clock.move(part(until, task.effort.curves_share))
     timings = curves(lab, task, family, kept.kept, clock.goes_on)
     clock.move(part(until, task.effort.contend_share))
-    timings = contend(lab, timings, clock.goes_on, lambda: clock.given_up)
+    timings = time_candidates(lab, timings, clock.goes_on, lambda: clock.given_up)
     clock.move(until)
     if not clock.given_up:
         timings = again(lab, timings, clock.goes_on)
-    return tuple(map(decide, contend(lab, timings, clock.goes_on, lambda: clock.given_up)))
+    return tuple(map(decide, time_candidates(lab, timings, clock.goes_on, lambda: clock.given_up)))

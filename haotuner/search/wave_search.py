@@ -18,12 +18,12 @@ from haotuner.cost.expected import over_traffic
 from haotuner.cost.machine import machine
 from haotuner.cost.model import CostModel
 from haotuner.errors import HaotunerError, NothingLegal
-from haotuner.measure.measurer import Laboratory
+from haotuner.measure.measurer import Measurer
 from haotuner.plan.assign import assign
 from haotuner.plan.grids import Grid
 from haotuner.search.cell_planning import table
 from haotuner.search.clock import Clock, now
-from haotuner.search.latency_table import Floats, Key, Surface
+from haotuner.search.latency_table import Floats, Key, LatencyTable
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import Funnel, select
 from haotuner.words.composition import Composition, in_parts, sum_parts
@@ -54,7 +54,7 @@ def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
     return first is None or family.tile(first).edge.get(op.dynamic[0]) == "masked"
 
 
-def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
+def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort = now(), task.effort
     funnel, of = selected(task, lab.device, families, model)
@@ -115,12 +115,12 @@ class Search:
     """One op's candidates, what is known of them, and the shapes at which they are compared."""
 
     def __init__(
-        self, task: Task, lab: Laboratory, of: dict[MicroKernel, Family], model: CostModel | None, clock: Clock
+        self, task: Task, lab: Measurer, of: dict[MicroKernel, Family], model: CostModel | None, clock: Clock
     ) -> None:
         self.task, self.lab, self.clock = task, lab, clock
         self.kernels = {kernel.name: kernel for kernel in of}
         self.grids = {kernel.name: Grid.of(kernel, family, task.op, lab.device) for kernel, family in of.items()}
-        self.surface = Surface(task.op, lab.device, of, cache=task.cache, seed=task.seed, model=model)
+        self.surface = LatencyTable(task.op, lab.device, of, cache=task.cache, seed=task.seed, model=model)
         self.extents, self.shares = _compared(task)
         self.parts = _parts(task, lab.device)
         self.failed: set[str] = set()

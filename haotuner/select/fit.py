@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.select.rejections import Ledger
+from haotuner.select.rejections import Rejections
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate
@@ -28,7 +28,7 @@ Shares = NDArray[np.float64]
 
 
 def fitting(
-    op: Op, family: Family, device: Device, traffic: Traffic, legal: Sequence[Candidate], ledger: Ledger
+    op: Op, family: Family, device: Device, traffic: Traffic, legal: Sequence[Candidate], ledger: Rejections
 ) -> list[Candidate]:
     """Candidates that fit some shape of the traffic, in their order; the others are refused for fill or for padding."""
     if not family.tile(legal[0].kernel).edge:  # tiles that end no axis of their own fill and pad alike

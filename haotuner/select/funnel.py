@@ -18,7 +18,7 @@ from haotuner.select.fit import fitting
 from haotuner.select.geometry import exact_axes, group
 from haotuner.select.limits import common_laws, question
 from haotuner.select.padding import unpadded
-from haotuner.select.rejections import Ledger
+from haotuner.select.rejections import Rejections
 from haotuner.words.constraint import refusals
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
@@ -63,7 +63,7 @@ def select(
     ``among``: look at these points only; none: at all of the family.
     """
     room = family.frontier if most is None else most
-    ledger = Ledger(room=EXAMPLES)
+    ledger = Rejections(room=EXAMPLES)
     points, legal = _legal(op, family, device, traffic, ledger, among)
     if not legal:
         refused = ", ".join(f"{law} refused {count}" for law, count in ledger.counts.items())
@@ -77,7 +77,7 @@ def select(
 
 
 def _legal(
-    op: Op, family: Family, device: Device, traffic: Traffic, ledger: Ledger, among: Sequence[MicroKernel]
+    op: Op, family: Family, device: Device, traffic: Traffic, ledger: Rejections, among: Sequence[MicroKernel]
 ) -> tuple[int, list[Candidate]]:
     """How many points there are, and those that obey every law."""
     extents = [op.extents(shape) for shape in traffic.shapes()]
@@ -104,7 +104,7 @@ def _legal(
 
 
 def _frontier(
-    family: Family, legal: Sequence[Candidate], score: Expectation, most: int, ledger: Ledger
+    family: Family, legal: Sequence[Candidate], score: Expectation, most: int, ledger: Rejections
 ) -> tuple[Candidate, ...]:
     scores = score([c.kernel for c in legal])
     scores = scores[:, None] if scores.ndim == 1 else scores

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from haotuner.hw_profiles.typical import typical
-from haotuner.words.constraint import Law, Laws, Question
+from haotuner.words.constraint import ConstraintQuery, Law, Laws
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import Footprint, MicroKernel
@@ -23,11 +23,11 @@ LEAST_WAVES = 4
 L1_SHARE = 0.5  # one unrolled step may fill half of a cache; the rest holds what the prefetchers bring next
 
 
-def _instructions(q: Question) -> tuple[float, float] | None:
+def _instructions(q: ConstraintQuery) -> tuple[float, float] | None:
     return float(not q.suits), 0.0  # one set of instructions is missing, or none
 
 
-def _registers(q: Question) -> tuple[float, float] | None:
+def _registers(q: ConstraintQuery) -> tuple[float, float] | None:
     return q.footprint.registers_per_thread, q.device.registers_per_thread
 
 
@@ -48,24 +48,24 @@ def block_fits(footprint: Footprint, device: Device) -> bool:
 def _block(limit: str) -> Law:
     asked, allowed = BLOCK_LIMITS[limit]
 
-    def law(q: Question) -> tuple[float, float] | None:
+    def law(q: ConstraintQuery) -> tuple[float, float] | None:
         most = allowed(q.device)
         return None if most is None else (asked(q.footprint), most)
 
     return law
 
 
-def _occupancy(q: Question) -> tuple[float, float] | None:
+def _occupancy(q: ConstraintQuery) -> tuple[float, float] | None:
     return LEAST_WAVES, occupancy(q.footprint, q.device).waves
 
 
-def _l1(q: Question) -> tuple[float, float] | None:
+def _l1(q: ConstraintQuery) -> tuple[float, float] | None:
     return None if q.device.l1_bytes is None else (q.footprint.shared_bytes, q.device.l1_bytes * L1_SHARE)
 
 
-def question(family: Family, kernel: MicroKernel, op: Op, device: Device, most: Mapping[str, int]) -> Question:
+def question(family: Family, kernel: MicroKernel, op: Op, device: Device, most: Mapping[str, int]) -> ConstraintQuery:
     """What the laws look at; ``most``: the largest extent of every dynamic axis."""
-    return Question(
+    return ConstraintQuery(
         kernel=kernel,
         footprint=family.footprint(kernel),
         tile=family.tile(kernel),

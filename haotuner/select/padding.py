@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from haotuner.select.geometry import exact_axes, extents_of, padded_axes, padding
-from haotuner.select.rejections import Ledger
+from haotuner.select.rejections import Rejections
 from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate
 from haotuner.words.op import Op
@@ -16,7 +16,7 @@ FIRST = 0.03  # of what is asked; FTuner starts at 0.05 for all axes together, t
 STEP = 0.05
 
 
-def unpadded(op: Op, family: Family, traffic: Traffic, legal: Sequence[Candidate], ledger: Ledger) -> list[Candidate]:
+def unpadded(op: Op, family: Family, traffic: Traffic, legal: Sequence[Candidate], ledger: Rejections) -> list[Candidate]:
     """Candidates whose padding is let pass for some extents of the traffic, in their order; the others are refused.
 
     Every exact extent (a tile height) keeps its least padded kernels: a small shape must not lose them.

@@ -9,7 +9,7 @@ from haotuner.words.kernel import MicroKernel, Refused
 
 
 @dataclass(slots=True, kw_only=True)
-class Ledger:
+class Rejections:
     """Counts are complete; of the refusals themselves the first ``room`` are kept."""
 
     room: int

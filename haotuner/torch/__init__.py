@@ -19,7 +19,7 @@ require_torch()
 
 from haotuner.torch.comparison import WrongResult  # noqa: E402
 from haotuner.torch.convolution import PackedConvolution  # noqa: E402
-from haotuner.torch.device_layer import PlacedLayer  # noqa: E402
+from haotuner.torch.device_layer import DeviceLayer  # noqa: E402
 from haotuner.torch.exporting import export  # noqa: E402
 from haotuner.torch.layer import PackedLinear  # noqa: E402
 from haotuner.torch.model import ServedModel  # noqa: E402
@@ -30,7 +30,7 @@ from haotuner.torch.swap import Swapped, swap, swap_linears  # noqa: E402
 __all__ = [
     "PackedConvolution",
     "PackedLinear",
-    "PlacedLayer",
+    "DeviceLayer",
     "Registered",
     "ServedModel",
     "Swapped",
@@ -43,3 +43,13 @@ __all__ = [
     "swap",
     "swap_linears",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Names of before, for one release."""
+    if name == "PlacedLayer":
+        import warnings
+
+        warnings.warn("haotuner.torch.PlacedLayer is called DeviceLayer now", DeprecationWarning, stacklevel=2)
+        return DeviceLayer
+    raise AttributeError(f"module 'haotuner.torch' has no attribute {name!r}")

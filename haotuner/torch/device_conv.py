@@ -13,7 +13,7 @@ from haotuner.torch.op_definition import refuse_grad
 from haotuner.words.op import Op
 
 
-class PlacedConvCall(WeightCall):
+class DeviceConvCall(WeightCall):
     """Calls of one convolution ``(x, weight, bias)``, or with what its epilogue reads in the place of the bias."""
 
     def __init__(self, pack: Pack, name: str) -> None:

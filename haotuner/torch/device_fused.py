@@ -6,11 +6,11 @@ import torch
 
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
-from haotuner.torch.device_layer import PlacedCall
+from haotuner.torch.device_layer import DeviceCall
 from haotuner.torch.op_definition import refuse_grad
 
 
-class FusedCall(PlacedCall):
+class FusedCall(DeviceCall):
     """Calls of one op ``(x, weight, what its epilogue reads…)`` with any weight."""
 
     def __init__(self, pack: Pack, name: str) -> None:

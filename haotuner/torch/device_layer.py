@@ -9,14 +9,14 @@ import torch
 
 from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.call_errors import REFUSED
-from haotuner.runtime.device_linear import PlacedBound
+from haotuner.runtime.device_linear import DeviceBound
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
 from haotuner.torch.op_definition import define_pair, refuse_grad
 from haotuner.words.op import Op
 
 if TYPE_CHECKING:
-    from haotuner.torch.device_conv import PlacedConvCall
+    from haotuner.torch.device_conv import DeviceConvCall
 
 MOST_RECORDS = 4096  # of one op: weights at so many addresses; then they are worked out anew
 
@@ -41,7 +41,7 @@ class WeightCall:
         if found is None:
             if len(self._records) >= MOST_RECORDS:
                 self._records.clear()
-            found = self._records[key] = PlacedBound.of(self._pack, self.entry, weight, channels).record
+            found = self._records[key] = DeviceBound.of(self._pack, self.entry, weight, channels).record
         return found
 
     def _check_weight(self, x: torch.Tensor, weight: torch.Tensor, stored: tuple[int | None, ...]) -> None:
@@ -52,7 +52,7 @@ class WeightCall:
         torch._check(weight.device == x.device, lambda: f"{self.name}: x is on {x.device}, the weight on {weight.device}")
 
 
-class PlacedCall(WeightCall):
+class DeviceCall(WeightCall):
     """Calls of a linear op ``(x, weight, bias)``."""
 
     def __init__(self, pack: Pack, name: str) -> None:
@@ -99,7 +99,7 @@ class PlacedCall(WeightCall):
         self._check_weight(x, weight, self._stored)
 
 
-def define(library: Any, call: PlacedCall | PlacedConvCall) -> None:
+def define(library: Any, call: DeviceCall | DeviceConvCall) -> None:
     """``torch.ops.haotuner.<op>(x, weight, bias=None)`` and ``.out`` for CUDA tensors, and their fakes.
 
     An op with an epilogue takes what that reads in the place of the bias.
@@ -110,7 +110,7 @@ def define(library: Any, call: PlacedCall | PlacedConvCall) -> None:
     define_pair(library, name, taken, "CUDA", fresh=call.fresh, into=call.into, shape=call.shape, nothing=call.nothing)
 
 
-class PlacedLayer(torch.nn.Linear):  # type: ignore[misc]
+class DeviceLayer(torch.nn.Linear):  # type: ignore[misc]
     """An ``nn.Linear`` whose products come from a pack on its device; inference only.
 
     Weight and bias are the parameters that the layer had: they can be read, loaded, moved and saved as before. Where they or
@@ -118,7 +118,7 @@ class PlacedLayer(torch.nn.Linear):  # type: ignore[misc]
     becomes the ``nn.Linear`` that it stands for: swap again after loading.
     """
 
-    def __init__(self, source: torch.nn.Linear, call: PlacedCall, operator: Any = None) -> None:
+    def __init__(self, source: torch.nn.Linear, call: DeviceCall, operator: Any = None) -> None:
         torch.nn.Module.__init__(self)
         self.in_features, self.out_features = source.in_features, source.out_features
         self.weight, self.bias = source.weight, source.bias
@@ -147,8 +147,8 @@ class PlacedLayer(torch.nn.Linear):  # type: ignore[misc]
         """What print(model) shows."""
         return f"{super().extra_repr()}, op={self._served.name}"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PlacedLayer:
-        copy = PlacedLayer(deepcopy(plain(self), memo), self._served, self._operator)
+    def __deepcopy__(self, memo: dict[int, Any]) -> DeviceLayer:
+        copy = DeviceLayer(deepcopy(plain(self), memo), self._served, self._operator)
         memo[id(self)] = copy
         return copy
 

@@ -8,12 +8,12 @@ import torch
 
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
-from haotuner.torch.device_layer import PlacedCall
+from haotuner.torch.device_layer import DeviceCall
 from haotuner.torch.op_definition import define_pair, refuse_grad
 from haotuner.words.op import Op
 
 
-class GroupedCall(PlacedCall):
+class GroupedCall(DeviceCall):
     """Calls of one grouped op with any weights (g, n, k)."""
 
     def __init__(self, pack: Pack, name: str) -> None:

@@ -9,11 +9,11 @@ import torch
 
 from haotuner.torch.attention import unserved
 from haotuner.torch.convolution import DTYPES, KINDS, LAYERS, dtype_word, prefers_last, reason_of, spec_of
-from haotuner.torch.device_layer import PlacedLayer
+from haotuner.torch.device_layer import DeviceLayer
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.weights import PackedWeight
 
-SERVED = (PackedLinear, PlacedLayer)
+SERVED = (PackedLinear, DeviceLayer)
 _FORWARDS = {kind: kind.forward for kind in LAYERS}  # a class whose forward is another now computes something else
 
 

@@ -9,8 +9,8 @@ import torch
 
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOperand
-from haotuner.runtime.device_operator import PlacedOperator
-from haotuner.runtime.multi_output import SeveralOutputs
+from haotuner.runtime.device_operator import DeviceOperator
+from haotuner.runtime.multi_output import MultiOutputBase
 from haotuner.runtime.operator import Operator
 from haotuner.torch.op_definition import define_group, define_pair, refuse_grad
 
@@ -20,9 +20,9 @@ def define_operator(library: Any, op: Operator) -> None:
 
     Of a group whose outputs one program writes ``(a, b) = <op>(x, …)`` in the file's order, and ``.out(…, out0=a, out1=b)``.
     """
-    name, entry, key = op.name, op.entry, "CUDA" if isinstance(op, PlacedOperator) else "CPU"
+    name, entry, key = op.name, op.entry, "CUDA" if isinstance(op, DeviceOperator) else "CPU"
     operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
-    outputs = op.outputs if isinstance(op, SeveralOutputs) else (entry.output,)
+    outputs = op.outputs if isinstance(op, MultiOutputBase) else (entry.output,)
 
     def queued(given: Sequence[Any], outs: tuple[Any, ...]) -> None:
         refuse_grad(name, *given)

@@ -19,16 +19,16 @@ from haotuner.runtime.arena import Arena
 from haotuner.runtime.call_errors import REFUSED
 from haotuner.runtime.convolution import Convolution, packed_of
 from haotuner.runtime.dense import DenseOp
-from haotuner.runtime.device_product import PlacedProductOp
+from haotuner.runtime.device_product import DeviceProductOp
 from haotuner.runtime.linear import Linear, pack_weight
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.products import ProductOp
 from haotuner.runtime.typed import is_typed, numpy_type, typed_weight
 from haotuner.torch import conv_ops
-from haotuner.torch.device_conv import PlacedConvCall
+from haotuner.torch.device_conv import DeviceConvCall
 from haotuner.torch.device_fused import FusedCall
-from haotuner.torch.device_layer import PlacedCall, define
+from haotuner.torch.device_layer import DeviceCall, define
 from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.op_definition import define_pair, refuse_grad
@@ -53,7 +53,7 @@ class Registered:
         layers = [name for name in pack.ops if pack.gpu is not None and pack.op_entry(name).kind in LAYERS]
         self._placed = {name: _placed(pack, name) for name in layers}
         on_device = [] if pack.gpu is None else [one for one in pack.ops if is_convolution(pack.op_entry(one).kind)]
-        self._convolved = {name: PlacedConvCall(pack, name) for name in on_device}
+        self._convolved = {name: DeviceConvCall(pack, name) for name in on_device}
         for name in pack.ops:
             placed = self._placed.get(name)
             if isinstance(placed, GroupedCall):
@@ -64,7 +64,7 @@ class Registered:
                 define(self._library, self._convolved[name])
             elif is_convolution(pack.op_entry(name).kind):
                 conv_ops.define(self._library, pack, pack.op(name), self.folded)
-            elif isinstance(op := pack.op(name), ProductOp | PlacedProductOp):
+            elif isinstance(op := pack.op(name), ProductOp | DeviceProductOp):
                 define_product(self._library, op)
             elif isinstance(op, Operator):
                 define_operator(self._library, op)
@@ -90,7 +90,7 @@ class Registered:
             return torch.from_numpy(typed_weight(self._packing, entry, weight))
         return torch.from_numpy(pack_weight(entry, weight, self._packing.arena))
 
-    def placed_call(self, name: str) -> PlacedCall:
+    def placed_call(self, name: str) -> DeviceCall:
         """The calls of an op of a pack on a device; KeyError for a pack on the CPU."""
         return self._placed[name]
 
@@ -156,9 +156,9 @@ class _Packing:
         return self._library
 
 
-def _placed(pack: Pack, name: str) -> PlacedCall:
+def _placed(pack: Pack, name: str) -> DeviceCall:
     entry = pack.op_entry(name)
-    return (GroupedCall if entry.kind == "grouped" else FusedCall if entry.extra else PlacedCall)(pack, name)
+    return (GroupedCall if entry.kind == "grouped" else FusedCall if entry.extra else DeviceCall)(pack, name)
 
 
 def share_threads(pack: Pack, share: bool = True) -> bool:

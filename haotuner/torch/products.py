@@ -7,16 +7,16 @@ from typing import Any
 import torch
 
 from haotuner.ops.dtypes import DTYPES
-from haotuner.runtime.device_product import PlacedProductOp
+from haotuner.runtime.device_product import DeviceProductOp
 from haotuner.runtime.products import ProductOp
 from haotuner.torch.op_definition import define_pair, refuse_grad
 
 _BESIDE = "Tensor? bias=None, Tensor? scale=None, Tensor? mask=None"
 
 
-def define_product(library: Any, op: ProductOp | PlacedProductOp) -> None:
+def define_product(library: Any, op: ProductOp | DeviceProductOp) -> None:
     """``<op>(x, w, bias=None, scale=None, mask=None)`` and ``.out(…, out=y)``, which returns nothing."""
-    key, dtype = "CUDA" if isinstance(op, PlacedProductOp) else "CPU", getattr(torch, DTYPES[op.entry.output.dtype].numpy)
+    key, dtype = "CUDA" if isinstance(op, DeviceProductOp) else "CPU", getattr(torch, DTYPES[op.entry.output.dtype].numpy)
     name, across = op.name, {operand.name: operand.dims.index("k") == 1 for operand in op.entry.inputs}
 
     def into(x: Any, w: Any, bias: Any = None, scale: Any = None, mask: Any = None, *, out: Any) -> None:

@@ -40,12 +40,12 @@ def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> Needed:
     kept, others = {id(child) for child in found.values()}, any_last(model)
     steps = {place: chain for place, chain in after.items() if chain.step and place in kept}
     if not example:
-        return Needed(Counter(spec for child in found.values() for spec in _wanted(child, steps, others)))
+        return Needed(Counter(spec for child in found.values() for spec in _ops_of_layer(child, steps, others)))
     counts: Counter[str] = Counter()
     seen: Counter[Call] = Counter()
 
     def note(name: str, layer: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        specs = _wanted(layer, steps, others)
+        specs = _ops_of_layer(layer, steps, others)
         counts.update(specs)
         tensors = [one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor)]
         seen.update((name, spec, shape) for spec, shape in _shapes(layer, specs, tensors) if shape is not None)
@@ -80,7 +80,7 @@ def _shapes(layer: Any, specs: list[str], tensors: list[torch.Tensor]) -> Iterat
         yield specs[0], image_shape(x, len(layer.kernel_size)) if type(layer) in KINDS else row_shape(x)
 
 
-def _wanted(layer: Any, steps: Mapping[int, Chain], others: bool) -> list[str]:
+def _ops_of_layer(layer: Any, steps: Mapping[int, Chain], others: bool) -> list[str]:
     """The ops that a run of a layer needs. ``steps``: what follows layers, by ids; ``others``: see ``prefers_last``."""
     chain = steps.get(id(layer))
     channels = layer.out_channels if type(layer) in KINDS else None

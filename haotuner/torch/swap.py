@@ -14,7 +14,7 @@ from haotuner.torch.attention import PackedAttention, unserved
 from haotuner.torch.chains import Chains, chains
 from haotuner.torch.comparison import WrongResult, differences, results_of
 from haotuner.torch.convolution import KINDS, PackedConvolution, any_last
-from haotuner.torch.device_layer import PlacedCall, PlacedLayer
+from haotuner.torch.device_layer import DeviceCall, DeviceLayer
 from haotuner.torch.encoder import keep_working, plain_encoders
 from haotuner.torch.folding import unfoldable
 from haotuner.torch.layer import PackedLinear
@@ -149,7 +149,7 @@ class _Swap:
             fused, plain = self._ops(child, norm)
             held = [place for place, spec in enumerate((*fused, *plain)) if Op.parse(spec).name in self.pack.ops]
             if not held:
-                self._leave(name, child, f"not in the pack: tune it with --op {plain[0]}{_kept(child)}")
+                self._leave(name, child, f"not in the pack: tune it with --op {plain[0]}{_reason_left(child)}")
                 continue
             first, alone = held[0], plain[held[0] % len(plain)]
             served = self._serve(parent, key, child, norm, (*fused, *plain)[first], alone, fused=first < len(fused))
@@ -227,7 +227,7 @@ class _Swap:
                 self.replaced.append(".".join(filter(None, (path, key, "in_proj_weight"))))
 
 
-def _kept(layer: Any) -> str:
+def _reason_left(layer: Any) -> str:
     kind = getattr(layer.weight, "dtype", torch.float32)
     return "" if kind is torch.float32 else f"; its weight is {str(kind).removeprefix('torch.')}"
 
@@ -252,8 +252,8 @@ def _served(pack: Pack, op: str, layer: Any, norm: Any, registered: Registered |
     if pack.gpu is None:
         return PackedLinear.of(pack, op, layer, registered, plain=plain)
     if registered is None:
-        return PlacedLayer(layer, PlacedCall(pack, op))
-    return PlacedLayer(layer, registered.placed_call(op), getattr(torch.ops.haotuner, op).default)
+        return DeviceLayer(layer, DeviceCall(pack, op))
+    return DeviceLayer(layer, registered.placed_call(op), getattr(torch.ops.haotuner, op).default)
 
 
 def swap_linears(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from haotuner.words.op import Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ConstraintQuery:
     """What the laws look at."""
 
     kernel: MicroKernel
@@ -23,20 +23,20 @@ class Question:
     suits: bool = True  # the device has the family's instructions
 
 
-Law = Callable[[Question], tuple[float, float] | None]
+Law = Callable[[ConstraintQuery], tuple[float, float] | None]
 Laws = Sequence[tuple[str, Law]]
 
 
 def no_larger(axis: str, *, least: int = 1) -> Law:
     """The tile is no larger along a dynamic axis than any extent there will be; one up to ``least`` always may be."""
 
-    def law(q: Question) -> tuple[float, float] | None:
+    def law(q: ConstraintQuery) -> tuple[float, float] | None:
         return q.tile.extent[axis], max(least, q.most[axis])
 
     return law
 
 
-def refusals(question: Question, laws: Laws) -> Iterator[Refused]:
+def refusals(question: ConstraintQuery, laws: Laws) -> Iterator[Refused]:
     """Every law the kernel breaks, in order."""
     for law, sides in laws:
         found = sides(question)

@@ -188,7 +188,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class DemandQuery:
     """Rows handed to a family's demand function: parameters and extents as columns."""
 
     device: Device
@@ -254,13 +254,13 @@ class Problem(Protocol):
         ...
 
 
-DemandOf: TypeAlias = Callable[[Asked], Demand]
+DemandOf: TypeAlias = Callable[[DemandQuery], Demand]
 Thing = TypeVar("Thing")
 
 
-def asked(
+def demand_query(
     device: Device, problem: Problem, pairs: Sequence[tuple[MicroKernel, Shape]], *, element_bytes: int, cold: bool
-) -> Asked:
+) -> DemandQuery:
     """Columns of parameters and extents for pairs of one family.
 
     Objects are told apart by identity, so 64,000 pairs made of few kernels and shapes cost few look-ups.
@@ -270,8 +270,8 @@ def asked(
     params = {name: column[kernel_at] for name, column in _params(kernels).items()}
     full = [problem.extents(shape) for shape in shapes]
     extents = {axis: np.array([row[axis] for row in full], dtype=np.float64)[shape_at] for axis in full[0]}
-    return Asked(device=device, params=params, extents=extents, element_bytes=element_bytes, cold=cold, kernels=kernels,
-                 kernel_at=kernel_at)  # fmt: skip
+    return DemandQuery(device=device, params=params, extents=extents, element_bytes=element_bytes, cold=cold,
+                       kernels=kernels, kernel_at=kernel_at)  # fmt: skip
 
 
 def _distinct(values: Sequence[Thing]) -> tuple[NDArray[np.int64], list[Thing]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from haotuner.words.constraint import Laws
-from haotuner.words.demand import Asked, Demand, Expectation
+from haotuner.words.demand import Demand, DemandQuery, Expectation
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
 from haotuner.words.op import Op
@@ -59,7 +59,7 @@ class Family(Protocol):
         """Inequalities that micro-kernels of this family must obey beyond those of every family, in their order."""
         ...
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """What each row's micro-kernel asks of the device for its shape: what cost models read."""
         ...
 

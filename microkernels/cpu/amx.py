@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from haotuner.words.demand import Asked, Demand
+from haotuner.words.demand import Demand, DemandQuery
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 
@@ -101,7 +101,7 @@ def in_vectors(kernel: MicroKernel) -> MicroKernel:
     return MicroKernel(kernel.family, tuple(params.items()))
 
 
-def demand(asked: Asked, wanted: Demand, terms: int) -> Demand:
+def demand(asked: DemandQuery, wanted: Demand, terms: int) -> Demand:
     """The demand of a family's kernels, corrected in the rows of those on tiles.
 
     Args:

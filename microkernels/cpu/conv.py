@@ -21,8 +21,8 @@ from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.constraint import Laws, Question
-from haotuner.words.demand import Asked, Column, Demand, Expectation
+from haotuner.words.constraint import ConstraintQuery, Laws
+from haotuner.words.demand import Column, Demand, DemandQuery, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -115,18 +115,18 @@ class CpuConv:
     def laws(self, op: Op, device: Device) -> Laws:
         """No tile of more features than there are, but the least."""
 
-        def features(q: Question) -> tuple[float, float] | None:
+        def features(q: ConstraintQuery) -> tuple[float, float] | None:
             there, least = of_group(q.op, "f") * residues_of(q.kernel), device.wave_width if q.kernel["cl"] else 1
             return q.kernel["nr" if q.kernel["cl"] else "mr"], max(-(-there // least) * least, least)
 
         return (("features", features),)
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """That of the product: pixels times features over a group's channels and taps."""
         last = asked.param("cl") > 0
         return self.product_demand(asked, last, last)
 
-    def product_demand(self, asked: Asked, last: NDArray[np.bool_] | bool, met: NDArray[np.bool_] | bool) -> Demand:
+    def product_demand(self, asked: DemandQuery, last: NDArray[np.bool_] | bool, met: NDArray[np.bool_] | bool) -> Demand:
         """``last``: where rows are pixels; elsewhere they are features. ``met``: where taps of padding alone are skipped."""
         e = asked.extents
         one = np.ones_like(e["b"])

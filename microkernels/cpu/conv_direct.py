@@ -17,7 +17,7 @@ from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution, windows
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.constraint import Laws
-from haotuner.words.demand import Asked, Demand, Expectation, Work
+from haotuner.words.demand import Demand, DemandQuery, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -83,7 +83,7 @@ class CpuConvDirect:
         """None of its own."""
         return ()
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """Images once through all levels; lines are loaded from L1 again for every tap that no tile shares."""
         e = asked.extents
         one = np.ones_like(e["b"])
@@ -114,6 +114,6 @@ class CpuConvDirect:
         return tvm.IRModule({})
 
 
-def _shared(asked: Asked) -> Any:
+def _shared(asked: DemandQuery) -> Any:
     """Sums at a time: of rows or pixels, four rows where pixels are two."""
     return np.where((asked.param("cl") == 1) & (asked.param("mr") == 2), 8, asked.param("mr"))

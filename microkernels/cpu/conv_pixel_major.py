@@ -18,8 +18,8 @@ from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.microkernels.cpu.dense import FP32_BYTES
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import windows
-from haotuner.words.constraint import Laws, Question
-from haotuner.words.demand import Asked, Demand, Work
+from haotuner.words.constraint import ConstraintQuery, Laws
+from haotuner.words.demand import Demand, DemandQuery, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Form
 from haotuner.words.kernel import MicroKernel, Tile
@@ -36,7 +36,7 @@ CHANNELS, BAND, TAPS = (
 )  # as conv_pixel_major.c has them: windows that find room in its band, and in its rows
 
 
-class CpuConvTurned(CpuConv):
+class CpuConvPixelMajor(CpuConv):
     """Family ``cpu_conv_turned_fp32``; parameters as channels-last ``cpu_conv_fp32`` but cl=0, and wt=1."""
 
     name = "cpu_conv_turned_fp32"
@@ -87,13 +87,13 @@ class CpuConvTurned(CpuConv):
     def laws(self, op: Op, device: Device) -> Laws:
         """No tile of more features than there are, but the least."""
 
-        def features(q: Question) -> tuple[float, float]:
+        def features(q: ConstraintQuery) -> tuple[float, float]:
             least = device.wave_width
             return q.kernel["nr"], -(-of_group(q.op, "f") // least) * least
 
         return (("features", features),)
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """That of the product, and windows and results turned around it."""
         e = asked.extents
         one = np.ones_like(e["b"])

@@ -22,8 +22,8 @@ from haotuner.microkernels.cpu.dense import FP32_BYTES
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import filter_axes, is_convolution, windows
 from haotuner.ops.minimal_filtering import TILES, Axis, fits, growth, points, terms
-from haotuner.words.constraint import Laws, Question
-from haotuner.words.demand import Asked, Demand, Work
+from haotuner.words.constraint import ConstraintQuery, Laws
+from haotuner.words.demand import Demand, DemandQuery, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Form, Layout
 from haotuner.words.kernel import MicroKernel, Tile
@@ -149,22 +149,22 @@ class CpuConvWinograd(CpuConv):
         axes = axes_of(op) or ()
         depth = op["c"] * prod(axis.phases for axis in axes)
 
-        def features(q: Question) -> tuple[float, float]:
+        def features(q: ConstraintQuery) -> tuple[float, float]:
             return q.kernel["nr"], -(-q.op["f"] // device.wave_width) * device.wave_width
 
-        def room(q: Question) -> tuple[float, float]:
+        def room(q: ConstraintQuery) -> tuple[float, float]:
             row = -(-depth // 16) * 16 + APART
             return points(q.kernel["wt"], axes) * (q.kernel["mr"] * row + APART), ROOM["points"]
 
-        def products(q: Question) -> tuple[float, float]:
+        def products(q: ConstraintQuery) -> tuple[float, float]:
             return points(q.kernel["wt"], axes) * (q.kernel["mr"] * q.kernel["nr"] + APART), ROOM["products"]
 
-        def accuracy(q: Question) -> tuple[float, float]:
+        def accuracy(q: ConstraintQuery) -> tuple[float, float]:
             return growth(q.kernel["wt"], axes, q.op["c"]), WORST
 
         return (("features", features), ("scratch", room), ("products", products), ("accuracy", accuracy))
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """That of a product a point, each with a weight of its own, and the transforms around them."""
         e = asked.extents
         one = np.ones_like(e["b"])

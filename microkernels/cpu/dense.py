@@ -17,7 +17,7 @@ from haotuner.microkernels.cpu.dense_constraints import SPARSE, SPARSE_BYTES
 from haotuner.microkernels.cpu.epilogue import code_of
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.constraint import Laws
-from haotuner.words.demand import Asked, Demand, Expectation
+from haotuner.words.demand import Demand, DemandQuery, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Edge, Footprint, MicroKernel, Tile
@@ -140,7 +140,7 @@ class CpuDense:
         """Tiles that the op can fill, few streams, a short loop."""
         return dense_constraints.LAWS
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """See ``dense_demand``."""
         return dense_demand.demand(asked)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from haotuner.words.constraint import Laws, Question, no_larger
+from haotuner.words.constraint import ConstraintQuery, Laws, no_larger
 
 # Reading more weight streams than this fell to half speed: with k a power of two they meet in the same L1 sets.
 MAX_STREAMS = 4
@@ -14,20 +14,20 @@ FLAT, EVERY_LINE, SPARSE, SPARSE_BYTES = range(1, 3), 8, 1, 512
 LEAST_VECTORS = 2
 
 
-def _columns(q: Question) -> tuple[float, float] | None:
+def _columns(q: ConstraintQuery) -> tuple[float, float] | None:
     lanes = q.kernel["vl"]
     return q.kernel["nr"], -(-q.op["n"] // lanes) * lanes
 
 
-def _depth(q: Question) -> tuple[float, float] | None:
+def _depth(q: ConstraintQuery) -> tuple[float, float] | None:
     return q.kernel["ku"], q.op["k"]
 
 
-def _streams(q: Question) -> tuple[float, float] | None:
+def _streams(q: ConstraintQuery) -> tuple[float, float] | None:
     return q.kernel["nr"] // q.kernel["pw"], MAX_STREAMS
 
 
-def _prefetch(q: Question) -> tuple[float, float] | None:
+def _prefetch(q: ConstraintQuery) -> tuple[float, float] | None:
     """Lines fetched by instruction, of the eight that 512 bytes have: of flat tiles at most one (decision 668)."""
     fetched = dict(q.kernel.params).get("pf", 0)
     if fetched == SPARSE:  # an unrolled group that is shorter would fetch more
@@ -35,13 +35,13 @@ def _prefetch(q: Question) -> tuple[float, float] | None:
     return (8.0 if fetched >= EVERY_LINE and q.kernel["mr"] in FLAT else 0.0), 1.0
 
 
-def _sums(q: Question) -> tuple[float, float] | None:
+def _sums(q: ConstraintQuery) -> tuple[float, float] | None:
     """A sum waits four cycles for itself, in which L3 has two vectors of the weight ready: one for each sum of a row."""
     lanes, rows = q.kernel["vl"], q.kernel["mr"]
     return min(LEAST_VECTORS, -(-q.op["n"] // lanes)), q.kernel["nr"] // lanes * (1 if rows in FLAT else rows)
 
 
-def _body(q: Question) -> tuple[float, float] | None:
+def _body(q: ConstraintQuery) -> tuple[float, float] | None:
     return q.kernel["mr"] * q.kernel["nr"] // q.kernel["vl"] * q.kernel["ku"], MAX_BODY_FMAS
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS, SPARSE
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS, k_block
-from haotuner.words.demand import Asked, Column, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
+from haotuner.words.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X, or of W, that the current FMA uses
@@ -20,7 +20,7 @@ _BEFORE_FMA = {"x86-64-v2"}  # no fused multiply-add, no broadcast from memory, 
 _NEXT_PANEL = 8.0  # pf under this is a number of row tiles, from this on of steps
 
 
-def demand(asked: Asked) -> Demand:
+def demand(asked: DemandQuery) -> Demand:
     """``Y[m,n] = X[m,k] W[n,k]^T`` by an ``mr x nr`` register tile over packed panels ``[n/pw, k, pw]``.
 
     Loop order: panels outside, rows inside, so a panel comes from main memory once and from L2 for every further tile.

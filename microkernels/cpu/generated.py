@@ -17,18 +17,18 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.generate.in_place import in_place
 from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.multi_stage import Stages
+from haotuner.generate.multi_stage import StagePlan
 from haotuner.generate.rfactor import joined
 from haotuner.generate.schedule import (
     FOLDS,
     Plan,
     Schedule,
+    describe,
     keepable,
     planned,
     shareable,
     stageable,
     tileable,
-    told,
     turnable,
 )
 from haotuner.generate.space import SLICES, Space
@@ -36,7 +36,7 @@ from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated_demand import Levels, count, counts_of
 from haotuner.ops.kind import OpKind, Options
 from haotuner.words.constraint import Laws
-from haotuner.words.demand import Asked, Demand, Expectation, Work
+from haotuner.words.demand import Demand, DemandQuery, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -247,7 +247,7 @@ class CpuGenerated:
         """None of its own: remainders make every program fit every extent."""
         return ()
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """Instructions and bytes counted from each program; a tile is what runs without a new start."""
         kind = self._own(asked.kernels[0])
         options = self._options(asked.kernels[0])
@@ -266,17 +266,17 @@ class CpuGenerated:
         plan = self._plan(kernel)
         return in_place(plan) if isinstance(plan, Plan) else ()
 
-    def stages(self, kernel: MicroKernel) -> Stages | None:
+    def stages(self, kernel: MicroKernel) -> StagePlan | None:
         """How a kernel is run whose rows threads share in stages."""
         plan = self._plan(kernel)
-        return Stages.of(plan) if plan is not None and self.backend == "cpu" else None
+        return StagePlan.of(plan) if plan is not None and self.backend == "cpu" else None
 
     def decisions(self, kernel: MicroKernel) -> dict[str, str]:
         """A kernel's schedule in words, by the kind of decision."""
         plan = self._plan(kernel)
         assert plan is not None, "a kernel that exists has a plan"
         found = self.in_place(kernel)
-        return told(plan) | ({"in place": f"the output may be {' or '.join(found)} itself"} if found else {})
+        return describe(plan) | ({"in place": f"the output may be {' or '.join(found)} itself"} if found else {})
 
     def bytes_by_level(
         self, kernel: MicroKernel, extents: Mapping[str, int], device: Device, parts: int = 1
@@ -348,7 +348,7 @@ def in_place_of(family: object, kernel: MicroKernel) -> tuple[str, ...]:
     return family.in_place(kernel) if isinstance(family, CpuGenerated) else ()
 
 
-def stages_of(family: object, kernel: MicroKernel) -> Stages | None:
+def stages_of(family: object, kernel: MicroKernel) -> StagePlan | None:
     """How a kernel is run in stages; None of families that have no generated programs."""
     return family.stages(kernel) if isinstance(family, CpuGenerated) else None
 

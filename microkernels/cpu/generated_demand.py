@@ -10,13 +10,13 @@ import numpy as np
 
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.emit import AnyPlan
-from haotuner.generate.memory_traffic import Level, Moved
+from haotuner.generate.memory_traffic import Level, MemoryTraffic
 from haotuner.generate.online_softmax_counts import counted, estimated, of_one_point
 from haotuner.generate.online_softmax_schedule import OnlinePlan
-from haotuner.generate.op_counter import Loop, register_bytes, tally
+from haotuner.generate.op_counter import Loop, count_ops, register_bytes
 from haotuner.generate.schedule import Plan, merged_sizes, planned
 from haotuner.hw_profiles.typical import typical
-from haotuner.words.demand import Asked, Counted
+from haotuner.words.demand import Counted, DemandQuery
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 
@@ -92,7 +92,7 @@ def _point(known: _Known, sizes: tuple[tuple[str, int], ...], vector: int) -> tu
 
 @lru_cache(maxsize=KNOWN)
 def _count(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) -> Count:
-    top = tally(known.plan, dict(sizes))
+    top = count_ops(known.plan, dict(sizes))
     loaded, stored = register_bytes(top)
     plain = known
     if isinstance(known.plan, Plan) and not known.plan.schedule.tiles:
@@ -104,16 +104,18 @@ def _count(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) ->
 @lru_cache(maxsize=KNOWN)
 def _moved(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) -> tuple[int, int, int, int]:
     """Least bytes and those over each level; how many vectors an iteration has does not matter to them."""
-    return _bytes(tally(known.plan, dict(sizes)), levels)
+    return _bytes(count_ops(known.plan, dict(sizes)), levels)
 
 
 def _bytes(top: Loop, levels: Levels) -> tuple[int, int, int, int]:
-    moved = Moved(top, every=1)
+    moved = MemoryTraffic(top, every=1)
     l1, l2, l3 = (moved.bytes(Level(size, LINE)) for size in (levels.l1, levels.l2, levels.l3))
     return moved.least(), l1, l2, l3
 
 
-def counts_of(asked: Asked, plan_of: PlanOf, dimensions: Mapping[str, np.ndarray]) -> tuple[Counted, dict[str, np.ndarray]]:
+def counts_of(
+    asked: DemandQuery, plan_of: PlanOf, dimensions: Mapping[str, np.ndarray]
+) -> tuple[Counted, dict[str, np.ndarray]]:
     """Columns of what is counted, and those of ``Work``: least, far and near bytes."""
     levels = Levels.of(asked.device)
     plans = [plan_of(kernel) for kernel in asked.kernels]

@@ -9,7 +9,7 @@ from haotuner.errors import UsageError
 from haotuner.generate.emit import AnyPlan
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import NUMPY_NAMES
-from haotuner.microkernels.cpu.register_transpose import turned
+from haotuner.microkernels.cpu.register_transpose import transposed_square
 from haotuner.microkernels.cpu.vector_math import VectorMath
 from haotuner.ops.functions import COMPARISONS
 
@@ -78,7 +78,7 @@ class Tir:
             made = self.tirx.Shuffle([one, other], [self.tirx.IntImm("int32", place) for place in places])
             return self._once(made, lanes)
 
-        return turned(vectors, shuffle)
+        return transposed_square(vectors, shuffle)
 
     def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
         """One instruction where the CPU has it."""

@@ -12,15 +12,15 @@ from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.online_softmax import Online, online
+from haotuner.generate.online_softmax import OnlineSoftmax, match_online_softmax
 from haotuner.generate.online_softmax_schedule import (
     ALONG,
     OnlinePlan,
     OnlineSchedule,
+    describe_online_softmax,
     in_parts,
     online_plan,
     schedules,
-    told_online,
 )
 from haotuner.generate.online_softmax_space import OnlineSpace
 from haotuner.generate.space import SLICES
@@ -55,7 +55,7 @@ class CpuOnline(CpuGenerated):
     @cached_property
     def known(self) -> tuple[str, ...]:
         """Axes whose extents an op must say: those of the products."""
-        sums = online(graph_of(self.kind, _defaults(self.kind)))
+        sums = match_online_softmax(graph_of(self.kind, _defaults(self.kind)))
         assert sums is not None, "it is covered"
         return tuple(sorted({name for _, extent in (sums.depth, sums.column) for name in dimensions(extent)}))
 
@@ -66,7 +66,7 @@ class CpuOnline(CpuGenerated):
             return kind.name in COVERED
         if kind.formula is not None and all(reduction.how != "max" for reduction in reductions(kind.formula)):
             return False
-        return has_graph(kind) and online(graph_of(kind, _defaults(kind))) is not None
+        return has_graph(kind) and match_online_softmax(graph_of(kind, _defaults(kind))) is not None
 
     def serves(self, op: Op) -> bool:
         """The kind in fp32 with the depth of its products known, whatever else is dynamic, no epilogue."""
@@ -104,7 +104,7 @@ class CpuOnline(CpuGenerated):
     def _of(self, op: Op) -> tuple[tuple[str, str], ...]:
         return tuple({**op.all_options(), **{axis: str(dict(op.static)[axis]) for axis in self.known}}.items())
 
-    def _sums(self, options: tuple[tuple[str, str], ...]) -> Online:
+    def _sums(self, options: tuple[tuple[str, str], ...]) -> OnlineSoftmax:
         return _sums(self.kind.name, options, self)
 
     def _plan(self, kernel: MicroKernel) -> Any:
@@ -132,7 +132,7 @@ class CpuOnline(CpuGenerated):
 
     def decisions(self, kernel: MicroKernel) -> dict[str, str]:
         """A kernel's schedule in words, by the kind of decision."""
-        return told_online(self._known_plan(kernel))
+        return describe_online_softmax(self._known_plan(kernel))
 
     def _known_plan(self, kernel: MicroKernel) -> OnlinePlan:
         plan = self._plan(kernel)
@@ -161,8 +161,8 @@ def _schedule(kernel: MicroKernel) -> OnlineSchedule:
 
 
 @cache
-def _sums(kind: str, options: tuple[tuple[str, str], ...], family: CpuOnline) -> Online:
+def _sums(kind: str, options: tuple[tuple[str, str], ...], family: CpuOnline) -> OnlineSoftmax:
     """Graphs are values: one for each kind, options and known extents."""
-    found = online(graph_of(family.kind, dict(options)))
+    found = match_online_softmax(graph_of(family.kind, dict(options)))
     assert found is not None, "the rule finds what it found with other options"
     return found

@@ -15,8 +15,8 @@ from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product_demand import MOST_ROWS
 from haotuner.microkernels.cpu.product_tile import FP32_BYTES, tile_program
 from haotuner.ops.batch_matmul import BATCH_MATMUL
-from haotuner.words.constraint import Laws, Question
-from haotuner.words.demand import Asked, Demand, Expectation
+from haotuner.words.constraint import ConstraintQuery, Laws
+from haotuner.words.demand import Demand, DemandQuery, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -90,7 +90,7 @@ class CpuProduct:
         """Sums enough to keep the units busy, in tiles that the shapes can fill."""
         return _LAWS
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """See ``product_demand``."""
         return product_demand.demand(asked)
 
@@ -127,26 +127,26 @@ def program_name(kernel: MicroKernel, rows: int, vectors: int) -> str:
     return f"cpu_product_{'t' if kernel['xk'] else 'n'}{kernel['vl']}_r{rows}_v{vectors}"
 
 
-def _sums(q: Question) -> tuple[float, float] | None:
+def _sums(q: ConstraintQuery) -> tuple[float, float] | None:
     """No more than the largest tile has that the shapes fill: results of few rows and columns have no others."""
     rows, vectors = _most(q, "m"), -(-_most(q, "n") // q.kernel["vl"])
     largest = min(MOST_ROWS, max(2, rows)) * min(MOST_VECTORS, vectors)
     return float(min(LEAST_SUMS, min(q.kernel["mr"], rows) * MOST_VECTORS, largest)), float(q.kernel["mr"] * q.kernel["nv"])
 
 
-def _rows(q: Question) -> tuple[float, float] | None:
+def _rows(q: ConstraintQuery) -> tuple[float, float] | None:
     return q.kernel["mr"], max(2, _most(q, "m"))
 
 
-def _columns(q: Question) -> tuple[float, float] | None:
+def _columns(q: ConstraintQuery) -> tuple[float, float] | None:
     return q.kernel["nv"], -(-_most(q, "n") // q.kernel["vl"])
 
 
-def _most(q: Question, axis: str) -> int:
+def _most(q: ConstraintQuery, axis: str) -> int:
     return q.most[axis] if axis in q.op.dynamic else q.op[axis]
 
 
-def _depth(q: Question) -> tuple[float, float] | None:
+def _depth(q: ConstraintQuery) -> tuple[float, float] | None:
     most = q.most["k"] if "k" in q.op.dynamic else q.op["k"]
     return q.kernel["kb"], max(0, most - 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.words.demand import Asked, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
+from haotuner.words.demand import CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X that the current FMA uses
@@ -14,7 +14,7 @@ _ROWS = 128.0  # that pass over a block of W before the next, as there
 _ROW_POINTERS = 7.0  # of 16 address registers; further rows of X load theirs from the stack (dense_demand.py)
 
 
-def demand(asked: Asked, *, taller: bool = True) -> Demand:
+def demand(asked: DemandQuery, *, taller: bool = True) -> Demand:
     """``Y[b,m,n] = X[b,m,k] W[b,k,n]`` by register tiles of at most ``mr`` x ``nv * vl`` over blocks of W, packed or not.
 
     ``taller``: narrower groups of columns are computed by taller tiles, of as many sums; else by tiles of ``mr`` rows.

@@ -15,7 +15,7 @@ import numpy as np
 PIECE = 4  # lanes in 128 bits
 
 
-def turned(vectors: Sequence[Any], shuffle: Callable[[Any, Any, Sequence[int]], Any]) -> list[Any]:
+def transposed_square(vectors: Sequence[Any], shuffle: Callable[[Any, Any, Sequence[int]], Any]) -> list[Any]:
     """Vector ``i`` of the result has lane ``i`` of each. ``shuffle``: lanes of two vectors, one behind the other, by place.
 
     As many vectors as each has lanes, a power of two.

@@ -19,7 +19,7 @@ from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed_source import STORED
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.demand import Asked, Demand
+from haotuner.words.demand import Demand, DemandQuery
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel
@@ -184,7 +184,7 @@ class CpuTyped(CpuDense):
         """Panel width; sums of bf16 are rounded in another order on AMX tiles, and one plan has one order."""
         return (kernel["pw"], *amx.order(kernel, self.dtype))
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """As dense's, or of AMX tiles."""
         return amx.demand(asked, super().demand(asked), WORDS[self.dtype].terms)
 

@@ -19,7 +19,7 @@ from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed import MAX_ROWS, UNROLLS, WORDS, serves_type, typed_name, typed_params
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.demand import Asked, Demand
+from haotuner.words.demand import Demand, DemandQuery
 from haotuner.words.device import Device
 from haotuner.words.family import rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -85,7 +85,7 @@ class CpuTypedConv(CpuConv):
 
         return (("features", features),)
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """That of the product, as with channels last, and of all taps."""
         return amx.demand(asked, self.product_demand(asked, last=True, met=False), WORDS[self.dtype].terms)
 

@@ -17,8 +17,8 @@ from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import MAX_ROWS, WORDS, serves_type, typed_name, typed_params
-from haotuner.words.constraint import Laws, Question
-from haotuner.words.demand import Asked, Demand
+from haotuner.words.constraint import ConstraintQuery, Laws
+from haotuner.words.demand import Demand, DemandQuery
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -84,7 +84,7 @@ class CpuTypedProduct(CpuProduct):
         """Sums enough to keep the units busy, in tiles that the shapes can fill."""
         return _LAWS
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """See ``product_demand``: W is always packed, sums are never cut."""
         vectors = asked.param("nr") / asked.param("vl")
         zero = vectors * 0.0
@@ -99,16 +99,16 @@ class CpuTypedProduct(CpuProduct):
         return tvm.IRModule({})
 
 
-def _rows(q: Question) -> tuple[float, float] | None:
+def _rows(q: ConstraintQuery) -> tuple[float, float] | None:
     return q.kernel["mr"], max(1, q.most["m"] if "m" in q.op.dynamic else q.op["m"])
 
 
-def _columns(q: Question) -> tuple[float, float] | None:
+def _columns(q: ConstraintQuery) -> tuple[float, float] | None:
     most = q.most["n"] if "n" in q.op.dynamic else q.op["n"]
     return q.kernel["nr"] // q.kernel["vl"], -(-most // q.kernel["vl"])
 
 
-def _sums(q: Question) -> tuple[float, float] | None:
+def _sums(q: ConstraintQuery) -> tuple[float, float] | None:
     rows = min(MAX_ROWS, q.most["m"] if "m" in q.op.dynamic else q.op["m"])
     most = q.most["n"] if "n" in q.op.dynamic else q.op["n"]
     vectors = min(MAX_STREAMS, -(-most // q.kernel["vl"]))  # that the shapes fill

@@ -22,8 +22,8 @@ from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, PHASE_FAMILIES
 from haotuner.microkernels.cuda.fused import fused, stepped, steps_of
 from haotuner.ops.convolution import is_convolution, lies_as_columns
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.constraint import Law, Laws, Question
-from haotuner.words.demand import Asked, Column, Demand, Expectation, Work
+from haotuner.words.constraint import ConstraintQuery, Law, Laws
+from haotuner.words.demand import Column, Demand, DemandQuery, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -149,7 +149,7 @@ class CudaConv:
         """Those of the product's family, asked of the product."""
 
         def of_product(law: Law) -> Law:
-            def asked(q: Question) -> tuple[float, float] | None:
+            def asked(q: ConstraintQuery) -> tuple[float, float] | None:
                 shape = Shape.of({axis: q.most[axis] for axis in op.dynamic})
                 most = product_shape(op, shape, phased=self._inner.phased)
                 return law(replace(q, op=self._product, tile=self._inner.tile(q.kernel), most=most.as_dict()))
@@ -158,7 +158,7 @@ class CudaConv:
 
         return tuple((name, of_product(law)) for name, law in self._inner.laws(self._product, device))
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """The product's, and the launch beside it: columns, or what is gathered. For windows the weight is turned once.
 
         Windows overlap, so that the image is a part of its columns: a kernel that reads them where they lie brings no more

@@ -23,7 +23,7 @@ from haotuner.microkernels.cuda.launch import Launch, Map
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.constraint import Laws
-from haotuner.words.demand import Asked, Demand, Expectation
+from haotuner.words.demand import Demand, DemandQuery, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -237,7 +237,7 @@ class CudaDense(ABC):
         """Whole memory transactions, and tiles that the op and its traffic can fill."""
         return dense_constraints.LAWS
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """See ``dense_demand``."""
         of = dense_demand.grouped if self.grouped else dense_demand.batched if self.batched else dense_demand.demand
         return of(asked, self)

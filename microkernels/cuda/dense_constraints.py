@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.constraint import Laws, Question
+from haotuner.words.constraint import ConstraintQuery, Laws
 from haotuner.words.kernel import MicroKernel
 
 SECTOR_BYTES = 32  # least that an L2 or the memory hands over, on NVIDIA and AMD alike
@@ -21,7 +21,7 @@ MMA_BYTES = 32  # of k that one instruction multiplies
 SMALL_TILE = 64
 
 
-def _coalescing(q: Question) -> tuple[float, float] | None:
+def _coalescing(q: ConstraintQuery) -> tuple[float, float] | None:
     """A block fetches ``bk`` neighbours of each row of X; rows that do not start on a sector touch one more."""
     size = DTYPE_BYTES[q.op.dtype]
     static = dict(q.op.static)
@@ -31,16 +31,16 @@ def _coalescing(q: Question) -> tuple[float, float] | None:
     return 1.0 - used / (sectors * SECTOR_BYTES), WASTED_SECTORS
 
 
-def _extent(q: Question, axis: str) -> int:
+def _extent(q: ConstraintQuery, axis: str) -> int:
     """Of an axis, or the largest there will be."""
     return dict(q.op.static).get(axis) or q.most[axis]
 
 
-def _rows(q: Question) -> tuple[float, float] | None:
+def _rows(q: ConstraintQuery) -> tuple[float, float] | None:
     return q.tile.extent["m"], max(SMALL_TILE, _extent(q, "m"))
 
 
-def _columns(q: Question) -> tuple[float, float] | None:
+def _columns(q: ConstraintQuery) -> tuple[float, float] | None:
     return q.kernel["bn"], max(SMALL_TILE, _extent(q, "n"))
 
 
@@ -49,11 +49,11 @@ def _elements(kernel: MicroKernel) -> int:
     return kernel["bm"] // kernel["wm"] * (kernel["bn"] // kernel["wn"])
 
 
-def _warp_tile(q: Question) -> tuple[float, float] | None:
+def _warp_tile(q: ConstraintQuery) -> tuple[float, float] | None:
     return _elements(q.kernel), WARP_TILE_BESIDE_WGMMA
 
 
-def _step(q: Question) -> tuple[float, float] | None:
+def _step(q: ConstraintQuery) -> tuple[float, float] | None:
     """An HMMA makes 16 by 8 elements of 16 of k; of W (k, n) a copy may reach rows of half a swizzle, with two addresses."""
     kernel, tile, size = q.kernel, _elements(q.kernel), DTYPE_BYTES[q.op.dtype]
     hmmas = tile // 128 * (kernel["bk"] * size // MMA_BYTES)

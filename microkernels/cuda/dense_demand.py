@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from haotuner.microkernels.cuda.tiles import SECTOR_BYTES, round_of_tiles, waves_of
-from haotuner.words.demand import Asked, CpuStream, Demand, MatmulTile, Ring, Staging, Tiles, Work
+from haotuner.words.demand import CpuStream, Demand, DemandQuery, MatmulTile, Ring, Staging, Tiles, Work
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 
@@ -31,7 +31,7 @@ class Step:
     rate: float = 1.0  # products of the units in the time of one of floats (or, of small matrices, of fp16)
 
 
-class Told(Protocol):
+class KernelResources(Protocol):
     """What a family tells of its micro-kernels."""
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
@@ -59,7 +59,7 @@ class Told(Protocol):
         ...
 
 
-def grouped(asked: Asked, family: Told) -> Demand:
+def grouped(asked: DemandQuery, family: KernelResources) -> Demand:
     """As many products as groups have rows, of even groups: each reads its own W, their blocks run side by side."""
     m, groups = asked.extents["m"], asked.extents["g"]
     filled = np.minimum(m, groups)
@@ -68,7 +68,7 @@ def grouped(asked: Asked, family: Told) -> Demand:
     return replace(_side_by_side(one, filled), matmul=replace(one.matmul, rows=m))
 
 
-def batched(asked: Asked, family: Told) -> Demand:
+def batched(asked: DemandQuery, family: KernelResources) -> Demand:
     """So many products, whose blocks run side by side."""
     return _side_by_side(demand(asked, family), asked.extents["b"])
 
@@ -78,7 +78,7 @@ def _side_by_side(one: Demand, count: Any) -> Demand:
     return replace(one, work=one.work.times(count), tiles=replace(one.tiles, count=one.tiles.count * count))
 
 
-def demand(asked: Asked, family: Told) -> Demand:
+def demand(asked: DemandQuery, family: KernelResources) -> Demand:
     """``Y[m,n] = X[m,k] W[n,k]^T`` by blocks of ``bm x bn`` that stage ``bk`` elements of k of both operands at a time.
 
     Extents ``m_seen`` and ``n_seen`` say how much of an operand lies in memory where its rows overlap: a share of it.

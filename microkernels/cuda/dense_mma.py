@@ -335,20 +335,20 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
             for i in T.unroll(mt):
                 r = T.meta_var(T.truncdiv(lane, 16) * 8 + T.truncmod(lane, 8))
                 c = T.meta_var(warp_m + i * 16 + T.truncmod(T.truncdiv(lane, 8), 2) * 8)
-                x_reads[i] = device_calls.held(T, in_tile(r, c, bm))
+                x_reads[i] = device_calls.in_register(T, in_tile(r, c, bm))
         else:
             for kk in T.unroll(ksteps):
                 r = T.meta_var(warp_m + T.truncmod(lane, 16))
-                x_reads[kk] = device_calls.held(T, in_tile(r, kk * 16 + T.truncdiv(lane, 16) * 8, bk))
+                x_reads[kk] = device_calls.in_register(T, in_tile(r, kk * 16 + T.truncdiv(lane, 16) * 8, bk))
         if kn:
             for j in T.unroll(nt // 2):
                 c = T.meta_var(warp_n + j * 16 + T.truncdiv(lane, 16) * 8)
-                w_reads[j] = device_calls.held(T, x_bytes + in_tile(T.truncmod(lane, 16), c, bn))
+                w_reads[j] = device_calls.in_register(T, x_bytes + in_tile(T.truncmod(lane, 16), c, bn))
         else:
             for kk in T.unroll(ksteps):
                 r = T.meta_var(warp_n + T.truncdiv(lane, 16) * 8 + T.truncmod(lane, 8))
                 c = T.meta_var(kk * 16 + T.truncmod(T.truncdiv(lane, 8), 2) * 8)
-                w_reads[kk] = device_calls.held(T, x_bytes + in_tile(r, c, bk))
+                w_reads[kk] = device_calls.in_register(T, x_bytes + in_tile(r, c, bk))
 
         @T.inline
         def fragments(place, kk, half):

@@ -62,7 +62,7 @@ def unroll(tirx: Any, times: int) -> Any:
     return call(tirx, UNROLL[times])
 
 
-def held(tirx: Any, value: Any) -> Any:
+def in_register(tirx: Any, value: Any) -> Any:
     """A number that stays in a register: the compiler does not compute it anew, in parts, where it is used."""
     return call(tirx, "ht_held", value, gives="int32")
 

@@ -19,7 +19,7 @@ from haotuner.ops.convolution import Window, is_convolution, windows
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.constraint import Laws
-from haotuner.words.demand import Asked, Demand, Expectation, Tiles, Work
+from haotuner.words.demand import Demand, DemandQuery, Expectation, Tiles, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -92,7 +92,7 @@ class CudaDirect:
         """None beyond those of every family."""
         return ()
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """The image and the result once; rows of pixels that neighbours share come from caches."""
         e, size = asked.extents, float(asked.element_bytes)
         one = np.ones_like(e["b"])

@@ -123,7 +123,7 @@ def steps_text() -> str:
     alone = {name: step for name, step in STEPS.items() if not step.operands}
     for kind, calls in (("", CALLS), ("_short", {**CALLS, **SHORT})):  # short: what is rounded to 16 bits at once
         lines += [
-            f"HT_DEVICE float ht_step_{name}{kind}(float value) {{ return {_said(step.formula, calls)}; }}"
+            f"HT_DEVICE float ht_step_{name}{kind}(float value) {{ return {_formula_text(step.formula, calls)}; }}"
             for name, step in alone.items()
         ]
         lines += ["template <int N>", f"HT_DEVICE void ht_activate{kind}(int step, float* v) {{"]
@@ -138,7 +138,7 @@ def steps_text() -> str:
     return "\n".join(lines)
 
 
-def _said(formula: Formula, calls: Mapping[str, str]) -> str:
+def _formula_text(formula: Formula, calls: Mapping[str, str]) -> str:
     """A formula of one element as an expression of C."""
     if isinstance(formula, Load):
         return formula.operand
@@ -146,7 +146,7 @@ def _said(formula: Formula, calls: Mapping[str, str]) -> str:
         return f"{float(formula.value)!r}f"
     if not isinstance(formula, Apply):
         raise ValueError(f"{formula} is no function of one element")
-    given = [_said(argument, calls) for argument in formula.arguments]
+    given = [_formula_text(argument, calls) for argument in formula.arguments]
     if formula.function in INFIX:
         return f"({given[0]} {INFIX[formula.function]} {given[1]})"
     return calls[formula.function].format(*given)

@@ -41,7 +41,7 @@ from haotuner.microkernels.cuda.generated_program import WARP
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.kind import OpKind
-from haotuner.words.demand import Asked, Demand, Work
+from haotuner.words.demand import Demand, DemandQuery, Work
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -213,7 +213,7 @@ class CudaGenerated(CpuGenerated):
             threads=lanes if lanes > WARP else THREADS,
         )
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """Bytes counted from each program; a tile is what one block computes."""
         kind = self._own(asked.kernels[0])
         options = self._options(asked.kernels[0])
@@ -253,7 +253,7 @@ class CudaGenerated(CpuGenerated):
         plan = self._plan(kernel)
         return _alike(self, kernel) if isinstance(plan, Plan) and not plan.schedule.tiles else plan
 
-    def _priced(self, asked: Asked, extents: Any, beside: Any) -> Price:
+    def _priced(self, asked: DemandQuery, extents: Any, beside: Any) -> Price:
         """Of each group; ``beside``: groups that a multiprocessor runs at a time.
 
         Where each lane folds its own, terms come some at a time.
@@ -284,14 +284,14 @@ class CudaGenerated(CpuGenerated):
             np.where(held, shared.waits, waits), np.where(held, shared.instructions, issued), np.where(held, again, 0.0)
         )
 
-    def _apart(self, asked: Asked) -> Any:
+    def _apart(self, asked: DemandQuery) -> Any:
         """1 for kernels whose lanes each walk a row of their own: neighbours in memory are not neighbours of a warp."""
         kind = self._own(asked.kernels[0])
         last, output = kind.inputs[0].axes({})[-1], kind.output.axes({})
         found = [float(one["ax"] > 0 and output[one["ax"] - 1] != last) for one in asked.kernels]
         return np.take(found, asked.kernel_at)
 
-    def _parts(self, asked: Asked, extents: Any) -> Any:
+    def _parts(self, asked: DemandQuery, extents: Any) -> Any:
         """Parts of a fold that blocks share, as the runtime cuts them."""
         found = np.ones(len(asked.kernel_at))
         threads = asked.device.compute_units * (asked.device.threads_per_unit or THREADS_HELD)
@@ -310,7 +310,7 @@ class CudaGenerated(CpuGenerated):
                 found = np.where(asked.kernel_at == place, np.clip(tiles, 1.0, most), found)
         return found
 
-    def _along(self, asked: Asked, extents: Any) -> Any:
+    def _along(self, asked: DemandQuery, extents: Any) -> Any:
         """Elements of a row that lanes take: of all rows where no tensor has gaps."""
         axes = self._own(asked.kernels[0]).output.axes({})
         found = np.ones(len(asked.kernel_at))
@@ -320,7 +320,7 @@ class CudaGenerated(CpuGenerated):
             found = np.where(asked.kernel_at == place, own, found)
         return found
 
-    def _groups(self, asked: Asked, extents: Any) -> Any:
+    def _groups(self, asked: DemandQuery, extents: Any) -> Any:
         """Groups of threads that have something of their own to do: one a point of the axes that are not along the lanes.
 
         Where lanes share no fold, one for each iteration along them, too.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from haotuner.generate.rfactor import joined
 from haotuner.generate.schedule import Plan, shareable
 from haotuner.graph.extents import Extent, dimension, same
-from haotuner.microkernels.cuda.generated_words import JOINS, Code, said
+from haotuner.microkernels.cuda.generated_words import JOINS, Code, function_call
 
 WHOLE, PART, JOIN = range(3)  # ``phase`` of ht_generated_args
 
@@ -89,7 +89,7 @@ def _join(parts: Parts, shape: Sequence[str], data: str, element: str, out: int)
         "  float v = 0.0f;",
         "  for (long long s = 0; s < given.parts; ++s) {",
         f"    const float o = given.partial[s * ht_outputs + e]{share};",
-        f"    v = s == 0 ? o : {said(how, [Code('v'), Code('o')], 'fp32')};",
+        f"    v = s == 0 ? o : {function_call(how, [Code('v'), Code('o')], 'fp32')};",
         "  }",
         "  long long left = e, at = 0;",
         *(f"  {line}" for line in place),

@@ -21,7 +21,7 @@ from haotuner.generate.split_reduction import PARTIAL
 from haotuner.graph.extents import Extent, lowered
 from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
 from haotuner.microkernels.cuda.generated_parts import PART
-from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neighbour, apart, neighbour, said
+from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neighbour, apart, function_call, neighbour
 
 WARP = 32
 FLAT = 2  # of a kernel's ways: lanes side by side, lanes with neighbours of their own, and those in one long row
@@ -307,7 +307,7 @@ class CudaText:
 
     def apply(self, function: str, arguments: Sequence[Code], dtype: str, lanes: int) -> Code:
         """One step. UsageError for a function that has no words in C."""
-        return self._named(dtype, said(function, arguments, dtype, short=self.kept_as != ELEMENTS["fp32"]))
+        return self._named(dtype, function_call(function, arguments, dtype, short=self.kept_as != ELEMENTS["fp32"]))
 
     def cell(self, dtype: str, lanes: int, start: Code) -> _Cell:
         """A variable."""
@@ -372,7 +372,7 @@ class CudaText:
             return value
         found = self._named(dtype, value, fixed=False)
         how, width = JOINS.get(how, how), min(lanes, WARP)
-        joined = said(how, [found, f"__shfl_xor_sync(ht_mask, {found}, ht_step)"], dtype)
+        joined = function_call(how, [found, f"__shfl_xor_sync(ht_mask, {found}, ht_step)"], dtype)
         self._say(f"for (int ht_step = {width // 2}; ht_step > 0; ht_step /= 2) {found} = {joined};")
         if lanes > WARP:  # each warp's part through memory of the block, in the order of warps
             parts = f"ht_part{found}"
@@ -380,7 +380,7 @@ class CudaText:
             self._say(f"if (threadIdx.x % {WARP} == 0) {parts}[threadIdx.x / {WARP}] = {found};")
             self._say("__syncthreads();")
             self._say(f"{found} = {parts}[0];")
-            other = said(how, [found, f"{parts}[ht_at]"], dtype)
+            other = function_call(how, [found, f"{parts}[ht_at]"], dtype)
             self._say(f"for (int ht_at = 1; ht_at < {lanes // WARP}; ++ht_at) {found} = {other};")
             self._say("__syncthreads();")
         return found

@@ -91,7 +91,7 @@ def neighbour(indices: Sequence[Code], steps: Sequence[int] | None, lanes: int) 
     return last if steps[-1] == last.pitch and not any(steps[:-1]) else None
 
 
-def said(function: str, arguments: Sequence[str], dtype: str, *, short: bool = False) -> str:
+def function_call(function: str, arguments: Sequence[str], dtype: str, *, short: bool = False) -> str:
     """An expression of C for an element-wise function; ``short``: for results of 16 bits.
 
     UsageError for one that has no words in C.

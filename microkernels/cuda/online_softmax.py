@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.generate.online_softmax import Online
+from haotuner.generate.online_softmax import OnlineSoftmax
 from haotuner.generate.online_softmax_parts import record
 from haotuner.generate.online_softmax_schedule import (
     ALONG,
@@ -40,7 +40,7 @@ from haotuner.microkernels.cuda.launch import Launch
 from haotuner.microkernels.cuda.online_softmax_demand import apart, bytes_over, tensor_demand
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind
-from haotuner.words.demand import Asked, Demand
+from haotuner.words.demand import Demand, DemandQuery
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -77,7 +77,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
         sums = self._sums(self._of(op))
         return _DeviceSpace(sums.graph, WARP, sums, tuple(self._schedules_for(sums, device)))
 
-    def _schedules_for(self, sums: Online, device: Device) -> Iterator[OnlineSchedule]:
+    def _schedules_for(self, sums: OnlineSoftmax, device: Device) -> Iterator[OnlineSchedule]:
         yield from _along_depth(sums)
         if self.dtype in SHORT and sm_number(device.arch) >= TENSOR_SM:
             room = device.shared_per_block_bytes or LEAST_SHARED
@@ -140,17 +140,17 @@ class CudaOnline(CpuOnline, CudaGenerated):
             return bytes_over(kernel, self._own(kernel).complete(extents, self._options(kernel)), device, self)
         return super().bytes_by_level(kernel, extents, device, parts)
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         """Counted where lanes are along the depth; of tensor cores by what their units and schedulers are asked."""
         return apart(asked, lambda kernel: self._known_plan(kernel).schedule.along in ON_UNITS,
                      lambda some: tensor_demand(some, self), super().demand)  # fmt: skip
 
-    def _groups(self, asked: Asked, extents: Any) -> Any:
+    def _groups(self, asked: DemandQuery, extents: Any) -> Any:
         """Warps that have rows."""
         points = prod(extents[axis] for axis in self._own(asked.kernels[0]).output.axes({})[:-1])
         return np.ceil(points / asked.param("rw"))
 
-    def _priced(self, asked: Asked, extents: Any, beside: Any) -> Price:
+    def _priced(self, asked: DemandQuery, extents: Any, beside: Any) -> Price:
         """Cycles that a warp waits for loads and for joined lanes, and instructions of its threads: both grow with keys."""
         plan = self._known_plan(asked.kernels[0])
         keys, vectors = (

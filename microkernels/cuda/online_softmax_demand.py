@@ -25,7 +25,7 @@ from haotuner.microkernels.cuda.generated import (
     Cut,
 )
 from haotuner.microkernels.cuda.generated_program import WARP
-from haotuner.words.demand import Asked, Column, Counted, Demand, Tiles, Work
+from haotuner.words.demand import Column, Counted, Demand, DemandQuery, Tiles, Work
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.occupancy import RESERVED_BYTES
@@ -49,7 +49,7 @@ LEFT_BYTES = 3.0  # of parts' records that a multiprocessor writes and reads aga
 SHARED_HELD = 100 << 10  # of a multiprocessor whose profile does not say
 
 
-class Told(Protocol):
+class OnlineSoftmaxResources(Protocol):
     """What the family tells of its kernels."""
 
     def plan(self, kernel: MicroKernel) -> Any:
@@ -65,7 +65,7 @@ class Told(Protocol):
         ...
 
 
-def tensor_demand(asked: Asked, family: Told) -> Demand:
+def tensor_demand(asked: DemandQuery, family: OnlineSoftmaxResources) -> Demand:
     """Work of the tensor cores, and cycles of the multiprocessor that has the most blocks."""
     device, rows = asked.device, len(asked.kernel_at)
     units = max(1, device.compute_units)
@@ -98,7 +98,9 @@ def tensor_demand(asked: Asked, family: Told) -> Demand:
     )  # fmt: skip
 
 
-def bytes_over(kernel: MicroKernel, extents: Mapping[str, int], device: Device, family: Told) -> dict[str, int]:
+def bytes_over(
+    kernel: MicroKernel, extents: Mapping[str, int], device: Device, family: OnlineSoftmaxResources
+) -> dict[str, int]:
     """Bytes of a call over each level's edge, as of other programs: those of registers are shared memory's."""
     plan: OnlinePlan = family.plan(kernel)
     sizes = {name: int(extents[name]) for name in plan.graph.dimensions}
@@ -185,7 +187,10 @@ def _together(once: tuple[float, float], resident: int) -> float:
 
 
 def apart(
-    asked: Asked, of: Callable[[MicroKernel], bool], one: Callable[[Asked], Demand], other: Callable[[Asked], Demand]
+    asked: DemandQuery,
+    of: Callable[[MicroKernel], bool],
+    one: Callable[[DemandQuery], Demand],
+    other: Callable[[DemandQuery], Demand],
 ) -> Demand:
     """The demand of rows by two functions: ``one`` of the kernels that ``of`` tells, ``other`` of the rest."""
     first = np.array([of(kernel) for kernel in asked.kernels], bool)[asked.kernel_at]
@@ -195,7 +200,7 @@ def apart(
     return found
 
 
-def _some(asked: Asked, rows: NDArray[np.bool_]) -> Asked:
+def _some(asked: DemandQuery, rows: NDArray[np.bool_]) -> DemandQuery:
     used, at = np.unique(asked.kernel_at[rows], return_inverse=True)
     params = {name: column[rows] for name, column in asked.params.items()}
     return replace(

@@ -51,7 +51,7 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
         f"const long long ht_tiles = ({rows} + {s.rows - 1}) / {s.rows};",
         f"const long long ht_items = {' * '.join(['ht_tiles', *(machine.size(extent) for _, extent in sums.outer)])};",
         *_rounds(plan, element, number, [
-            *_place(machine, plan, outer),
+            *_tile_position(machine, plan, outer),
             *(f"const ht_rows<const {element}> ht_{name}({one});" for name, one in zip("qkv", operands, strict=True)),
             f"const ht_rows<{element}> ht_y({_output(machine, plan, outer, rows)});",
             "const auto ht_score = [&](int ht_row, int ht_key, float ht_x) {",
@@ -117,7 +117,7 @@ def join_lines(plan: OnlinePlan, kept_as: str) -> list[str]:
     ]
 
 
-def _place(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> list[str]:
+def _tile_position(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> list[str]:
     """Which tile of rows a block has, of which point of the outer axes. Rows that see the most keys come first."""
     if plan.sums.last is None:
         lines = [

@@ -20,10 +20,10 @@ from haotuner.microkernels.cuda.tiles import (
     waves_of,
 )
 from haotuner.microkernels.imported.conv2d_code import compiled
-from haotuner.words.demand import Asked, Column, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
+from haotuner.words.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 
-def conv2d(asked: Asked) -> Demand:
+def conv2d(asked: DemandQuery) -> Demand:
     """Parameters: bx, by threads; tx, ty outputs a thread; fh, fw filter; ro, pad, sh, cm switches.
 
     ``ro``: image read through the read-only cache; ``pad``: shared rows padded against bank conflicts; ``sh``: image

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from haotuner.microkernels.cuda.tiles import BANKS, BOOKKEEPING_REGISTERS, SECTOR_BYTES, round_of_tiles, waves_of
-from haotuner.words.demand import Asked, Column, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
+from haotuner.words.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 # Samples by which the next DM reads further on, a mean over channels: 4148.808 (1/f^2 - 1/f_max^2) / 40.96 us x 0.02, with
 # 1536 channels of 0.195 MHz from 1425 MHz up (AutoTuningAssociation/benchmark_hub, kernels/dedisp_milo).
@@ -23,7 +23,7 @@ OF_A_SHIFT, OF_A_BYTE = 3.0, 1.0
 UNROLLED_LOADS = 16.0  # that a loop left to the compiler is unrolled to: bounded by the size of its body, not by a count
 
 
-def dedispersion(asked: Asked) -> Demand:
+def dedispersion(asked: DemandQuery) -> Demand:
     """Parameters: bx, by threads along samples and DMs; tx, ty outputs a thread; sx, sy strided; un channels unrolled.
 
     ``sx``: 1 where a thread's samples lie a block apart and its neighbours' are adjacent, 0 the other way round; ``sy``

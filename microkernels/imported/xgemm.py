@@ -13,10 +13,10 @@ from haotuner.microkernels.cuda.tiles import (
     used_of_sector,
     waves_of,
 )
-from haotuner.words.demand import Asked, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
+from haotuner.words.demand import CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 
-def xgemm(asked: Asked) -> Demand:
+def xgemm(asked: DemandQuery) -> Demand:
     """Parameters in lower case as CLBlast names them; those that a kernel does not use are neutral (MDIMA when SA is 0)."""
     mwg, nwg, kwg, kwi = (asked.param(name) for name in ("mwg", "nwg", "kwg", "kwi"))
     mdimc, ndimc, vwm, vwn = (asked.param(name) for name in ("mdimc", "ndimc", "vwm", "vwn"))

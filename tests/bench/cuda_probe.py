@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench.images import Told
+from haotuner.bench.images import ConvAttributes
 from haotuner.bench.peers.torch_expressions import expression
 from haotuner.files import written_aside
 from haotuner.ops.convolution import is_convolution
@@ -123,7 +123,7 @@ class Probe:
                 wide = torch.float64 if op.dtype == "fp32" or not is_convolution(op.kind) else torch.float32
                 more = {"bias": operands[-1]} if "bias" in op.epilogue else {}
                 given = operands[: len(operands) - len(more)]
-                last = is_convolution(op.kind) and Told.of(op).last
+                last = is_convolution(op.kind) and ConvAttributes.of(op).last
                 if last:
                     given[0] = given[0].movedim(-1, 1)
                 exact = {name: one.to(wide) for name, one in more.items()}

@@ -25,7 +25,7 @@ from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.forest import ONE_DEVICE, Settings
 from haotuner.cost.model import Scores
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.device_measurer import Lab
+from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.records import open_store
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.words.device import Device
@@ -74,7 +74,7 @@ def measure(rounds: int, db: str, out: Path, isas: Sequence[str] = ISAS) -> None
     """All devices in every round, in another order of trials each; files are written after each round."""
     store = open_store(db)
     devices = [find_device(isa, cache_dir=cache_folder(os.environ)) for isa in isas]
-    labs = [Lab(device, store, environment=dict(os.environ), what="held-out shapes") for device in devices]
+    labs = [DeviceMeasurer(device, store, environment=dict(os.environ), what="held-out shapes") for device in devices]
     try:
         for again in range(rounds):
             for lab in labs:

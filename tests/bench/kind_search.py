@@ -23,7 +23,7 @@ from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.model import CostModel
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import start_of
-from haotuner.measure.device_measurer import Lab
+from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.records import open_store
 from haotuner.search.grid_search import expectation, predicted_us
 from haotuner.search.task import Task
@@ -136,7 +136,7 @@ def losses(us: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.floa
 def times(op: Op, device: Device, kernels: list[MicroKernel], traffic: Traffic, db: str) -> NDArray[np.float64]:
     """Microseconds, (kernels, shapes); infinite where a kernel failed."""
     with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(device, open_store(db or f"sqlite:///{folder}/records.db"), environment=dict(os.environ))
+        lab = DeviceMeasurer(device, open_store(db or f"sqlite:///{folder}/records.db"), environment=dict(os.environ))
         lab.start()
         try:
             lab.prepare([kernel.name for kernel in kernels])

@@ -25,7 +25,7 @@ from haotuner.orchestrate import tasks
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.dim_ranges import requests, spans_of
 from haotuner.orchestrate.greedy_fusion import Loops
-from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
 from haotuner.orchestrate.layout import LAYOUTS
 from haotuner.orchestrate.products import Product
 
@@ -36,18 +36,18 @@ def packed(model: Path, shapes: str, out: Path) -> None:
     """A pack that holds the model in each layout, its name behind its own."""
     from haotuner.entry import main
 
-    plain, files = tasks.asked_model, []
+    plain, files = tasks.model_task, []
     for layout in LAYOUTS:
         files.append(out.parent / f"{model.stem}_{layout}.onnx")
         files[-1].unlink(missing_ok=True)
         files[-1].symlink_to(model.resolve())
 
-    def asked(name: str, *others: Any, **named: Any) -> tasks.AskedModel:
+    def asked(name: str, *others: Any, **named: Any) -> tasks.ModelTask:
         return plain(name, *others, **{**named, "layout": name.rsplit("_", 1)[1]})
 
     said = ["tune", *map(str, files), "--shapes", shapes, "--zero-measure", "--against", "none", "--threads", "1"]
     with (
-        mock.patch.object(tasks, "asked_model", asked),
+        mock.patch.object(tasks, "model_task", asked),
         mock.patch.object(sys, "argv", ["haotuner", *said, "--out", str(out)]),
     ):
         try:
@@ -87,7 +87,7 @@ def plans(model: Path, graph: Graph, sizes: Sequence[Mapping[str, int]]) -> list
     rows = []
     for layout, laid_out in LAYOUTS.items():
         begin, prices = time.process_time(), Prices(sizes)
-        plan = laid_out(Exact(graph, prices))
+        plan = laid_out(IlpPartitioner(graph, prices))
         steps = plan.steps
         products = [one for one in steps if isinstance(one, Product)]
         us = plan.told.chosen_us + sum(prices.product_us(one, plan.graph) for one in products)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.bench.model_child import feeds_of
-from haotuner.bench.models import dims_of, given_of
+from haotuner.bench.models import dims_of, parse_inputs
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.pack import load
 from haotuner.words.shape import ShapeRange
@@ -42,7 +42,7 @@ def measured(pack_path: str, name: str, shapes: str, given: str = "", *, keep: b
         model: Any = pack.model(name)
         loaded = (time.perf_counter() - begin) * 1e3, (time.process_time() - cpu) * 1e3
         inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
-        fixed = given_of(given, [end.name for end in model.inputs], dims_of(model))
+        fixed = parse_inputs(given, [end.name for end in model.inputs], dims_of(model))
         seed = {"seed": 0} if isinstance(model, Chain) else {}
         kept: list[Any] = []
 

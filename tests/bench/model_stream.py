@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import OURS
-from haotuner.bench.exclusive_runner import Turns
+from haotuner.bench.exclusive_runner import ExclusiveRunner
 from haotuner.bench.models import MODEL_PEERS, contenders, dims_of, requests_of
 from haotuner.runtime.pack import load
 from tests.bench.encoder import lengths
@@ -58,7 +58,7 @@ def main() -> None:
 
 def streamed(racing: Mapping[str, Any], count: int) -> dict[str, list[float]]:
     """Milliseconds of each request, by each contender that answered all."""
-    turns, times = Turns(racing, print), dict[str, list[float]]()
+    turns, times = ExclusiveRunner(racing, print), dict[str, list[float]]()
     for place in range(count):
         for name, told in turns.round(place, {"do": "answer", "place": place, "calls": 1, "seconds": 0.0}).items():
             times.setdefault(name, []).append(told["us"][0] / 1e3)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench.models import MODEL_PEERS, dims_of, given_of, race, requests_of
+from haotuner.bench.models import MODEL_PEERS, dims_of, parse_inputs, race, requests_of
 from haotuner.runtime.pack import load
 
 
@@ -43,7 +43,7 @@ def main() -> int:
         found = race(
             model, files, requests, MODEL_PEERS, threads=asked.threads, seconds=asked.seconds,
             environment=dict(os.environ),
-            given=given_of(asked.given, [end.name for end in model.inputs], dims_of(model)),
+            given=parse_inputs(asked.given, [end.name for end in model.inputs], dims_of(model)),
         )  # fmt: skip
     peers = [peer for peer in MODEL_PEERS if peer not in found["missing"]]
     lines = [f"\n## {asked.name}, {asked.shapes}, threads: {asked.threads}\n"]

@@ -25,7 +25,7 @@ import numpy as np
 
 from haotuner.bench.contender import OURS, Setting
 from haotuner.bench.environment import child_environment
-from haotuner.bench.exclusive_runner import Turns, greetings
+from haotuner.bench.exclusive_runner import ExclusiveRunner, greetings
 from haotuner.isolate.answers import Job
 from haotuner.isolate.child import Child
 from haotuner.isolate.program import Program
@@ -128,7 +128,7 @@ def race(told: Mapping[str, Any], images: int) -> dict[str, dict[str, Any]]:
     children = {name: Child(PROGRAM, {**told, "contender": name}, environment=own, rests=True) for name in CONTENDERS}
     try:
         found = {name: {**said, "ms": [], "texts": [], "rss": []} for name, said in greetings(children, warn).items()}
-        turns = Turns({name: children[name] for name in found}, warn)
+        turns = ExclusiveRunner({name: children[name] for name in found}, warn)
         for place in range(images):
             for name, answer in turns.round(place, {"do": "answer", "place": place}).items():
                 for key, value in answer.items():

@@ -27,11 +27,11 @@ from haotuner.graph.graph import Graph
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.read import read
 from haotuner.orchestrate.dim_ranges import requests, spans_of
-from haotuner.orchestrate.executable import source_of, written
+from haotuner.orchestrate.executable import executable, source_of
 from haotuner.orchestrate.greedy_fusion import Greedy, Loops, Step
-from haotuner.orchestrate.ilp_partition import Exact
-from haotuner.orchestrate.profiled_costs import Measured
-from haotuner.runtime.schedule import Schedule
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
+from haotuner.orchestrate.profiled_costs import ProfiledPrices
+from haotuner.runtime.schedule import ExecutionPlan
 
 REQUESTS = 6
 LARGEST = 1 << 27  # bytes of one tensor of a timed request
@@ -47,8 +47,8 @@ void run_group(int group, const int64_t* s, void* const* t) {
 
 def timed_us(graph: Graph, steps: Sequence[Step], sizes: Sequence[Mapping[str, int]]) -> float:
     """Microseconds of all groups, the mean over requests."""
-    model = written("plan", graph, steps)
-    schedule = Schedule.of(model.schedule, "plan")
+    model = executable("plan", graph, steps)
+    schedule = ExecutionPlan.of(model.schedule, "plan")
     with tempfile.TemporaryDirectory() as scratch:
         source, library = Path(scratch) / "groups.c", Path(scratch) / "groups.so"
         source.write_text(source_of([model]) + DOOR)
@@ -60,7 +60,7 @@ def timed_us(graph: Graph, steps: Sequence[Step], sizes: Sequence[Mapping[str, i
         return statistics.mean(_request_us(loaded, graph, schedule, model.weights, one) for one in sizes)
 
 
-def _request_us(loaded: Any, graph: Graph, schedule: Schedule, weights: bytes, dims: Mapping[str, int]) -> float:
+def _request_us(loaded: Any, graph: Graph, schedule: ExecutionPlan, weights: bytes, dims: Mapping[str, int]) -> float:
     values = np.array(schedule.values(dims), np.int64)
     arrays: dict[str, Any] = {}
     for name, one in schedule.weights.items():
@@ -107,9 +107,9 @@ def main() -> int:
     graph = read(asked.model)
     sizes = requests(spans_of(graph, asked.shapes), REQUESTS)
     small = [one for one in sizes if all(_bytes(graph, name, one) <= LARGEST for name in graph.types)]
-    prices = Measured(small, asked.seconds)
+    prices = ProfiledPrices(small, asked.seconds)
     begin = time.perf_counter()
-    exact = Exact(graph, prices)
+    exact = IlpPartitioner(graph, prices)
     best = exact.steps
     seconds = time.perf_counter() - begin
     plans = {"greedy": Greedy(graph).steps, "exact": best}

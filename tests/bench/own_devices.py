@@ -17,7 +17,7 @@ import numpy as np
 
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.device_measurer import Lab
+from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import open_store
 from haotuner.search.observations import expectation
@@ -80,7 +80,7 @@ def _legal(kernel: MicroKernel, op: Op, device: Device) -> bool:
     return next(refusals(question(FAMILY, kernel, op, device, {"m": ROWS}), laws_of(FAMILY, op, device)), None) is None
 
 
-def measure(lab: Lab, part: Part, rounds: int) -> None:
+def measure(lab: DeviceMeasurer, part: Part, rounds: int) -> None:
     """Measure one part in rounds."""
     probes = [
         probe(MicroKernel.parse(name), part.op, FAMILY, lab.device, ROWS, cache=part.weights, threads=part.threads)
@@ -107,7 +107,7 @@ def main() -> None:
     store = open_store(arguments.db)
     for isa in arguments.isas.split(","):
         device = find_device(isa, cache_dir=cache_folder(os.environ))
-        lab = Lab(device, store, environment=dict(os.environ), what="own devices")
+        lab = DeviceMeasurer(device, store, environment=dict(os.environ), what="own devices")
         try:
             lab.start()
             for part in parts(device):

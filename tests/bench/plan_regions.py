@@ -15,9 +15,9 @@ from pathlib import Path
 
 from haotuner.importing.read import read
 from haotuner.orchestrate.dim_ranges import requests, spans_of
-from haotuner.orchestrate.greedy_fusion import Loops, Step, Way
-from haotuner.orchestrate.ilp_partition import Exact
-from haotuner.orchestrate.profiled_costs import Measured
+from haotuner.orchestrate.greedy_fusion import Loops, Specialization, Step
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
+from haotuner.orchestrate.profiled_costs import ProfiledPrices
 from haotuner.orchestrate.specializations import Choice, ways_of
 from haotuner.orchestrate.tasks import PRICED
 from tests.bench.orchestration import timed_us
@@ -34,9 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path)
     asked = parser.parse_args(arguments)
     graph = read(asked.model)
-    prices = Measured(requests(spans_of(graph, asked.shapes), PRICED), asked.seconds)
-    plan = Exact(graph, prices)
-    whole = Way(plan.steps)
+    prices = ProfiledPrices(requests(spans_of(graph, asked.shapes), PRICED), asked.seconds)
+    plan = IlpPartitioner(graph, prices)
+    whole = Specialization(plan.steps)
     prices.allow(WAYS_S)
     ways, choice = ways_of(plan), Choice(plan)
     choice.add_own()

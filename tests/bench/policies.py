@@ -24,7 +24,7 @@ from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.generate.space import Point, Space
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.device_measurer import Lab
+from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.index import families_for
 from haotuner.records import open_store
@@ -95,7 +95,7 @@ def record(name: str, db: str) -> None:
     expected = expectations(op, space.points, space, one)
     best = np.min(list(expected.values()), axis=0)
     points = [point for point in space.points if (expected[point] <= HOPELESS * best).any()]
-    lab = Lab(device, open_store(db), environment=dict(os.environ), resume=True)
+    lab = DeviceMeasurer(device, open_store(db), environment=dict(os.environ), resume=True)
     rows: dict[str, Any] = {}
 
     def name_of(point: Point) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from haotuner.generate.memory_traffic import Level, Moved
-from haotuner.generate.op_counter import tally
+from haotuner.generate.memory_traffic import Level, MemoryTraffic
+from haotuner.generate.op_counter import count_ops
 from haotuner.generate.schedule import planned
 from haotuner.generate.space import Point, Space
 from haotuner.graph import decompositions
@@ -68,7 +68,7 @@ def section() -> list[str]:
 
 
 def moved(space: Space, point: Point, sizes: Mapping[str, int], level: Level) -> float:
-    return Moved(tally(planned(space.graph, space.schedule(point)), sizes), every=1).bytes(level)
+    return MemoryTraffic(count_ops(planned(space.graph, space.schedule(point)), sizes), every=1).bytes(level)
 
 
 def best_of(make: Maker, space: Space, known: dict[Point, float], seed: int) -> float:

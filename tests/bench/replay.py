@@ -16,7 +16,7 @@ from haotuner.cost.forest import Forest
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.compose import best_us, can_serve, choose, mean_us
 from haotuner.plan.curves import Curve
-from haotuner.search.observations import Book
+from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe
 from haotuner.search.propose import foreseen, rounds
 from haotuner.transfer.warm_start import Started
@@ -42,10 +42,10 @@ class Pool:
     state: str
     start: Forest | None = None  # a model learnt elsewhere; None: from cold
 
-    def book(self, seed: int) -> Book:
+    def book(self, seed: int) -> ObservationTable:
         """An empty book."""
         model = None if self.start is None else Started(self.start, seed=seed)
-        return Book(self.op, CpuDense(), self.device, self.probes, cache=self.state, seed=seed, model=model)
+        return ObservationTable(self.op, CpuDense(), self.device, self.probes, cache=self.state, seed=seed, model=model)
 
     def judge(self) -> dict[str, Curve]:
         """Every kernel's curve as the other round has it."""
@@ -56,7 +56,11 @@ class Pool:
 
 
 def plan_us(
-    book: Book, names: Sequence[str], judge: Mapping[str, Curve], rows: NDArray[np.int64], shares: NDArray[np.float64]
+    book: ObservationTable,
+    names: Sequence[str],
+    judge: Mapping[str, Curve],
+    rows: NDArray[np.int64],
+    shares: NDArray[np.float64],
 ) -> float:
     """Geometric mean time over the traffic of the plan with these kernels; inf if they cannot serve every m.
 
@@ -74,21 +78,21 @@ def plan_us(
     return mean_us(np.array(us), shares)
 
 
-Strategy = Callable[[Pool, Book, int], Iterator[Trial]]  # in the order in which they are measured
+Strategy = Callable[[Pool, ObservationTable, int], Iterator[Trial]]  # in the order in which they are measured
 
 
-def random_order(pool: Pool, book: Book, seed: int) -> Iterator[Trial]:
+def random_order(pool: Pool, book: ObservationTable, seed: int) -> Iterator[Trial]:
     """Whole probes of the kernels in any order."""
     for at in np.random.default_rng(seed).permutation(len(pool.probes)).tolist():
         yield from pool.probes[at].trials()
 
 
-def analytic(pool: Pool, book: Book, seed: int) -> Iterator[Trial]:
+def analytic(pool: Pool, book: ObservationTable, seed: int) -> Iterator[Trial]:
     """The search of `haotuner tune` with nothing learned."""
     yield from _search(pool, book, seed, learn=False)
 
 
-def model(pool: Pool, book: Book, seed: int) -> Iterator[Trial]:
+def model(pool: Pool, book: ObservationTable, seed: int) -> Iterator[Trial]:
     """The search of `haotuner tune`."""
     yield from _search(pool, book, seed, learn=True)
 
@@ -96,7 +100,7 @@ def model(pool: Pool, book: Book, seed: int) -> Iterator[Trial]:
 STRATEGIES: dict[str, Strategy] = {"model": model, "analytic": analytic, "random": random_order}
 
 
-def _search(pool: Pool, book: Book, seed: int, *, learn: bool) -> Iterator[Trial]:
+def _search(pool: Pool, book: ObservationTable, seed: int, *, learn: bool) -> Iterator[Trial]:
     ordered = [probe.kernel.name for probe in pool.probes]
     for batch in rounds(book, ordered, pool.rows, pool.shares, seed, foreseen(book, ordered, pool.rows, pool.shares)):
         for trials in batch.values():

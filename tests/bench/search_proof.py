@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.device_measurer import Lab
+from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.records import RecordStore, open_store
-from haotuner.search.observations import Book, expectation, names
+from haotuner.search.observations import ObservationTable, expectation, names
 from haotuner.search.probes import Probe, probe
 from haotuner.select.funnel import select
 from haotuner.transfer.warm_start import Started
@@ -161,9 +161,9 @@ def started(device: Device, op: Op) -> Forest | None:
     return next((fit_without(own, op.name) for own in all_records() if own.device.id == device.id), None)
 
 
-def lab_of(device: Device, store: RecordStore, *, resume: bool, what: str) -> Lab:
+def lab_of(device: Device, store: RecordStore, *, resume: bool, what: str) -> DeviceMeasurer:
     """A started lab."""
-    lab = Lab(device, store, environment=dict(os.environ), resume=resume, what=what)
+    lab = DeviceMeasurer(device, store, environment=dict(os.environ), resume=resume, what=what)
     lab.start()
     return lab
 
@@ -184,9 +184,9 @@ def measured(case: Case, device: Device, store: RecordStore, names: Sequence[str
         lab.close()
 
 
-def book_of(case: Case, known: dict[str, Record], device: Device, *, note: bool) -> Book:
+def book_of(case: Case, known: dict[str, Record], device: Device, *, note: bool) -> ObservationTable:
     """A book over everybody; with ``note`` it knows all records."""
-    book = Book(case.op, CpuDense(), device, list(case.probes.values()), cache=CACHE, seed=0)
+    book = ObservationTable(case.op, CpuDense(), device, list(case.probes.values()), cache=CACHE, seed=0)
     if note:
         for one in case.probes.values():
             for trial in one.trials():
@@ -267,7 +267,7 @@ def _stages(
     return best
 
 
-def _timed(op: Op, lab: Lab, wanted: dict[int, set[Composition]]) -> dict[tuple[int, Composition, int], float]:
+def _timed(op: Op, lab: DeviceMeasurer, wanted: dict[int, set[Composition]]) -> dict[tuple[int, Composition, int], float]:
     """One pass, measured anew in a process of its own: the compositions of a shape one after the other, twice."""
     found: dict[tuple[int, Composition, int], float] = {}
     lab.anew("finals")

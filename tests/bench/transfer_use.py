@@ -21,10 +21,10 @@ from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import CostModel, Scores
 from haotuner.cost.scores import pairwise_accuracy
-from haotuner.measure.measurer import GoesOn, Laboratory
+from haotuner.measure.measurer import GoesOn, Measurer
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.curves import Curve
-from haotuner.search.observations import Book
+from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe, probe
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.fit import SHIPPED_TREES
@@ -126,10 +126,10 @@ class Case:
         lab = Replay(self.own.device, self.us)
         task = Task(op=self.op, traffic=self.traffic, threads=(), budget_s=PLENTY_S, seed=seed)
         model = None if start is None else start if isinstance(start, Started) else Started(start, seed=seed)
-        tune(task, cast(Laboratory, lab), Recorded(self.kernels), model=model)
+        tune(task, cast(Measurer, lab), Recorded(self.kernels), model=model)
         return Run(self, tuple(lab.order), start, seed)
 
-    def value(self, book: Book, names: Sequence[str]) -> float:
+    def value(self, book: ObservationTable, names: Sequence[str]) -> float:
         """Geometric mean time over the traffic of the plan chosen among these kernels by what the book knows."""
         rows = np.array([shape["m"] for shape in self.traffic.shapes()], np.int64)
         shares = np.array([share for _, share in self.traffic], np.float64)
@@ -175,10 +175,12 @@ def _probe(name: str, op: Op, device: Device) -> Probe:
     return probe(MicroKernel.parse(name), op, CpuDense(), device, ROWS, cache="cold")
 
 
-def _book(names: Sequence[str], us: Mapping[Trial, float], op: Op, device: Device, model: CostModel | None = None) -> Book:
+def _book(
+    names: Sequence[str], us: Mapping[Trial, float], op: Op, device: Device, model: CostModel | None = None
+) -> ObservationTable:
     """A book of these kernels that knows these times."""
     probes = [_probe(name, op, device) for name in names]
-    book = Book(op, CpuDense(), device, probes, cache="cold", seed=0, model=model)
+    book = ObservationTable(op, CpuDense(), device, probes, cache="cold", seed=0, model=model)
     for trial in (trial for one in probes for trial in one.trials() if trial in us):
         book.note(Record(trial=trial, outcome=Timed(samples_us=(us[trial],)), fingerprint="replay",
                          device_id=device.id, session="replay", when=0.0))  # fmt: skip

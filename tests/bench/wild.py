@@ -26,8 +26,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench.models import given_of, race
-from haotuner.bench.shape_constraints import Agreed, agreed_of
+from haotuner.bench.models import parse_inputs, race
+from haotuner.bench.shape_constraints import ShapeConstraints, shape_constraints_of
 from haotuner.errors import HaotunerError
 from haotuner.model_check import graph_of, name_of
 from haotuner.orchestrate.dim_ranges import spans_of
@@ -77,7 +77,7 @@ def drawn(spans: Mapping[str, Span], count: int) -> list[dict[str, int]]:
     return list(found.values())[:count]
 
 
-def taken(spans: Mapping[str, Span], count: int, agreed: Agreed) -> list[dict[str, int]]:
+def taken(spans: Mapping[str, Span], count: int, agreed: ShapeConstraints) -> list[dict[str, int]]:
     """Of ``drawn`` what a model takes: dimensions that it joins are alike, and no request is one that it refuses."""
     own = drawn({name: span for name, span in spans.items() if name not in agreed.alike}, 8 * count)
     whole = ({name: one[agreed.alike.get(name, name)] for name in spans} for one in own)
@@ -108,7 +108,7 @@ def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]
         inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
         names = [end.name for end in peer.get_outputs()]
         for seed, sizes in enumerate(requests):
-            feeds = feeds_of(inputs, sizes, seed, given_of(given, [end.name for end in model.inputs], list(sizes)))
+            feeds = feeds_of(inputs, sizes, seed, parse_inputs(given, [end.name for end in model.inputs], list(sizes)))
             runs = ((peer, feeds), (peer, _moved(feeds)), *((other, feeds) for other in others))
             theirs, *moved = (dict(zip(names, session.run(names, one), strict=True)) for session, one in runs)
             ours = model.run(feeds)
@@ -211,12 +211,12 @@ def _raced(file: Path, model: Wild, pack: Path, asked: argparse.Namespace) -> st
     with load(pack, threads=1) as opened:
         served = opened.model(name)
         dims = [one for one in spans if any(one in end.shape for end in served.inputs)]
-        requests = taken({one: spans[one] for one in dims}, asked.sizes, agreed_of(served, dims))
+        requests = taken({one: spans[one] for one in dims}, asked.sizes, shape_constraints_of(served, dims))
         judge = json.dumps([str(pack), name, str(file), requests, given])
         far, free = json.loads(_run(["tests.bench.wild", "--judge", judge], JUDGE_LIMIT_S).splitlines()[-1])
         found = race(
             served, [file], requests, peers, threads=1, seconds=asked.seconds, environment=dict(os.environ),
-            given=given_of(given, [end.name for end in served.inputs], list(dims)),
+            given=parse_inputs(given, [end.name for end in served.inputs], list(dims)),
         )  # fmt: skip
     _tell(found, far)
     away, summary = max(far), found["summary"]

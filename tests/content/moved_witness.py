@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.generate.emit import emit
-from haotuner.generate.interpreter import Counted
+from haotuner.generate.interpreter import Interpreter
 from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import evaluate
 from haotuner.graph.types import numpy_dtype
@@ -24,7 +24,7 @@ class Run:
     iterations: list[list[Run | Touch]] = field(default_factory=list)
 
 
-class Witness(Counted):
+class Witness(Interpreter):
     """Notes what a program touches, loop by loop."""
 
     def __init__(self, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> None:

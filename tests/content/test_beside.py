@@ -14,8 +14,8 @@ from haotuner.errors import UsageError
 from haotuner.generate.group import kinds_of
 from haotuner.generate.in_place import in_place
 from haotuner.generate.interpreter import run_all
-from haotuner.generate.op_counter import register_bytes, tally
-from haotuner.generate.schedule import Schedule, merges, planned, told
+from haotuner.generate.op_counter import count_ops, register_bytes
+from haotuner.generate.schedule import Schedule, describe, merges, planned
 from haotuner.generate.sibling_outputs import leading
 from haotuner.graph.graph import Graph
 from haotuner.graph.group import graph_named
@@ -64,7 +64,7 @@ def test_every_output_is_written_and_all_bytes_are_known(graph, how):
         found, machine = run_all(plan, given)
         for name, want in interpret(graph, given).items():
             np.testing.assert_allclose(found[name], want, rtol=2e-5, atol=2e-5, err_msg=f"{name} {m}x{n}")
-        loaded, stored = register_bytes(tally(plan, {name: sizes[name] for name in graph.dimensions}))
+        loaded, stored = register_bytes(count_ops(plan, {name: sizes[name] for name in graph.dimensions}))
         assert (machine.loaded, machine.stored) == (loaded, stored)
         if how != "stages":
             whole = {name: np.asarray(one).nbytes for name, one in found.items() if one.size}
@@ -75,13 +75,15 @@ def test_what_outputs_share_is_loaded_once():
     graph, schedule = ordered(norm(), 2), Schedule(lane_axis=1, lanes=4, unroll=2)
     alone = planned(Graph(graph.inputs, graph.outputs[:1], graph.nodes, graph.types, graph.constants), schedule)
     sizes = {"m": 5, "n": 24}
-    together, single = (register_bytes(tally(plan, sizes))[0] for plan in (planned(graph, schedule), alone))
+    together, single = (register_bytes(count_ops(plan, sizes))[0] for plan in (planned(graph, schedule), alone))
     assert together == single, "two passes fold, one writes: the others' sums and elements come with them"
 
 
 def test_decisions_and_memory_of_several_outputs():
     plan = planned(ordered(norm(), 2), Schedule(lane_axis=1, lanes=4, unroll=2))
-    assert told(plan)["written beside it"].split(", ")[1] == "map_1" or "once a row" in told(plan)["written beside it"]
+    assert (
+        describe(plan)["written beside it"].split(", ")[1] == "map_1" or "once a row" in describe(plan)["written beside it"]
+    )
     assert in_place(plan) == () and not merges(plan)
     assert merges(planned(maps(), Schedule(lane_axis=1, lanes=4, unroll=2)))
     for schedule in ({"kept": ("map",)}, {"tiles": (1, 1, 0)}):

@@ -18,11 +18,11 @@ from haotuner.graph.interpret import interpret
 from haotuner.orchestrate import ilp_partition as exact_module
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import head_of
-from haotuner.orchestrate.collapse import flat
+from haotuner.orchestrate.collapse import collapsed
 from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.executable import written
+from haotuner.orchestrate.executable import executable
 from haotuner.orchestrate.greedy_fusion import Alias, Greedy, Loops
-from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
 from haotuner.orchestrate.multi_output_fusion import plain
 from haotuner.orchestrate.window_ilp import solve
 from haotuner.orchestrate.windows import Windows
@@ -63,14 +63,14 @@ def test_layers_that_differ_in_scales_are_planned_once(monkeypatch: pytest.Monke
         return solve(candidates, *others)
 
     monkeypatch.setattr(exact_module, "solve", counted)
-    exact = Exact(weighed(3), Prices([{"n": 200}, {"n": 3}]))
+    exact = IlpPartitioner(weighed(3), Prices([{"n": 200}, {"n": 3}]))
     assert len(exact.windows) == 3 and exact.steps
     assert len(solved) == 1, "one program, whose plan the other layers have, too"
 
 
 def test_tensors_on_the_way_to_bytes_are_in_memory_in_no_better_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def plan() -> tuple[float, int]:
-        exact = Exact(weighed(), Prices([{"n": 200}, {"n": 3}]))
+        exact = IlpPartitioner(weighed(), Prices([{"n": 200}, {"n": 3}]))
         assert exact.steps and exact.told.status == "optimal"
         return exact.told.chosen_us, exact.told.candidates
 
@@ -119,12 +119,12 @@ def test_tensors_of_one_order_are_one_row(turned: bool, tmp_path: Path) -> None:
     if turned:
         y = g.add("transpose", g.input("z", (5, n, 24)), order=(1, 0, 2))
     graph = g.finish(to_bytes(g, g.map("add", x, y)))
-    found = flat(graph)
+    found = collapsed(graph)
     assert (found is graph) == turned and [str(one) for one in found.types[graph.outputs[0]].shape] == (
         ["n", "5", "24"] if turned else ["120*n"]
     )
     if not turned:
-        (function,) = written("m", graph, Greedy(graph).steps).functions
+        (function,) = executable("m", graph, Greedy(graph).steps).functions
         assert (len(function.extents), [len(one) for one in function.shapes]) == (1, [3]), "a loop; a tensor of three axes"
         library, _ = built(found, tmp_path)
         draw, group = np.random.default_rng(0), loops_of(found, "made", lambda extent: 0)

@@ -19,7 +19,7 @@ from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.generate.kinds import graph_of
-from haotuner.generate.online_softmax import online
+from haotuner.generate.online_softmax import match_online_softmax
 from haotuner.generate.online_softmax_tensor import tensor_schedules, tiles_seen
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.online_softmax import CudaOnline
@@ -190,7 +190,7 @@ def test_one_query_is_not_given_to_warps_along_a_deep_head():
 @pytest.mark.parametrize(("causal", "seen"), [("none", [4, 4, 4]), ("end", [3, 4, 4]), ("start", [1, 2, 3])])
 def test_tiles_that_rows_see(causal, seen):
     op = Op.parse(f"attention:d=64,causal={causal},dtype=bf16")
-    sums = online(graph_of(op.meaning, {**op.all_options(), "d": "64"}))
+    sums = match_online_softmax(graph_of(op.meaning, {**op.all_options(), "d": "64"}))
     assert sums is not None
     schedule = next(one for one in tensor_schedules(sums) if (one.rows, one.keys) == (32, 32))
     assert tiles_seen(sums, schedule, {"b": 2, "t": 70, "s": 125}).tolist() == seen

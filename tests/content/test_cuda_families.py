@@ -15,7 +15,7 @@ from haotuner.microkernels.cuda.dense_wgmma_windows import CudaWgmmaWindows
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
 from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, is_stepped, stepped
 from haotuner.ops.convolution import Window
-from haotuner.words.demand import asked
+from haotuner.words.demand import demand_query
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -239,7 +239,7 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
     pairs, found = [(point, Shape.of(b=8, h=56, w=56)) for point in points[:40]], []
     for family in (windows, columns):
         same = [(MicroKernel(family.name, point.params), shape) for point, shape in pairs]
-        found.append(family.demand(asked(device("sm_80"), plain, same, element_bytes=2, cold=True)))
+        found.append(family.demand(demand_query(device("sm_80"), plain, same, element_bytes=2, cold=True)))
     taken, laid_out = found
     pixels, size = 8 * 56 * 56, 2.0
     image, seen = pixels * 96 * size, pixels * 864 * size
@@ -283,7 +283,7 @@ def test_transposed_windows_are_an_ordinary_one_for_each_residue_and_gather_noth
     shape, size = Shape.of(b=2, h=15, w=20), 2.0  # 30 x 39 results
     pairs = [(point, shape) for point in list(phases.points(plain, device("sm_80")))[:20]]
     assert all(point["kn"] == 0 for point, _ in pairs)
-    taken = phases.demand(asked(device("sm_80"), plain, pairs, element_bytes=2, cold=True))
+    taken = phases.demand(demand_query(device("sm_80"), plain, pairs, element_bytes=2, cold=True))
     assert taken.apart is None and taken.matmul is not None
     assert np.all(taken.matmul.rows == 2 * 15 * 20) and np.all(taken.matmul.depth == 64 * 2 * 2), "the largest residue's"
     image, results = 2 * 15 * 20 * 64 * size, 4 * 600 * 48 * size

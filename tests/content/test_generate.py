@@ -14,7 +14,7 @@ from haotuner.generate.access import Accesses
 from haotuner.generate.emit import AnyPlan
 from haotuner.generate.expressions import Apply, Load, Variable, arithmetic, index, parts
 from haotuner.generate.interpreter import run
-from haotuner.generate.mixed_radix import Digits, apart, merged
+from haotuner.generate.mixed_radix import MixedRadix, apart, merged
 from haotuner.generate.schedule import Schedule, keepable, planned
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
@@ -142,15 +142,15 @@ def test_reductions_are_computed_where_their_variables_are_known() -> None:
 
 def test_reshapes_keep_axes_that_agree() -> None:
     i, j, k = Variable("i"), Variable("j"), Variable("k")
-    assert Digits().reshaped((M, N), (M, 1, N), (i, index(0), j)) == [i, j]
-    assert Digits().reshaped((M, 4 * K), (M, 4, K), (i, j, k))[0] == i
+    assert MixedRadix().reshaped((M, N), (M, 1, N), (i, index(0), j)) == [i, j]
+    assert MixedRadix().reshaped((M, 4 * K), (M, 4, K), (i, j, k))[0] == i
 
 
 def test_reshapes_divide_only_what_they_cut() -> None:
     """Groups of channels: the channel alone is divided, and the way back finds every axis whole."""
     c, y, x, k = (Variable(name) for name in "cyxk")
     image, groups = (12, M, N), (4, 3 * M * N)
-    digits = Digits()
+    digits = MixedRadix()
     group, inside = digits.reshaped(groups, image, (c, y, x))
     assert group == arithmetic("floordiv", c, index(3)) and arithmetic("mod", c, index(3)) in parts(inside)
     assert not any(isinstance(one, Apply) and one.function == "mod" and one.arguments[0] != c for one in parts(inside))
@@ -168,7 +168,7 @@ def test_reshapes_divide_only_what_they_cut() -> None:
 )
 def test_reshapes_find_every_element(before: tuple[int, ...], after: tuple[int, ...]) -> None:
     for place in np.ndindex(after):
-        found = Digits().reshaped(before, after, [index(one) for one in place])
+        found = MixedRadix().reshaped(before, after, [index(one) for one in place])
         assert found == [index(one) for one in map(int, np.unravel_index(np.ravel_multi_index(place, after), before))]
 
 

@@ -10,7 +10,7 @@ import pytest
 from haotuner.graph.extents import dimension
 from haotuner.graph.interpret import interpret
 from haotuner.importing import curves
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 
 EVERYWHERE = np.concatenate([10.0 ** np.arange(-30, 31, 0.37), [0, 0.2499, 0.2501, 0.66, 2.4142, np.inf]])
 INSIDE = np.concatenate([10.0 ** np.arange(-30, 0, 0.29), np.linspace(0, 1, 77)])
@@ -30,7 +30,7 @@ CURVES: dict[str, tuple[Any, Any]] = {
 
 
 def computed(curve: Any, *inputs: Any) -> Any:
-    g = Folding()
+    g = ConstantFolding()
     dtype = {"f4": "fp32", "f8": "fp64", "f2": "fp16"}[inputs[0].dtype.str[1:]]
     names = [g.input(f"x{place}", (dimension("n"),), dtype) for place in range(len(inputs))]
     return interpret(g.finish(curve(g, *names)), dict(zip(names, inputs, strict=True))).popitem()[1]

@@ -12,7 +12,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.tasks import asked_model, calls_of
+from haotuner.orchestrate.tasks import calls_of, model_task
 
 pytest.importorskip("onnx")
 from tests.content.onnx_loops import BOOL, FLOAT, GRAPHS, INT, WEIGHT, body, helper, info, number, read  # noqa: E402, after the skip
@@ -167,7 +167,7 @@ def test_products_of_rows_are_one_of_the_sequence(form):
 
 
 def test_products_of_a_turn_count_as_often_as_it_runs():
-    asked = asked_model("m", GRAPHS["scanned"](), "batch=2;seq=10", Path("m.onnx"))
+    asked = model_task("m", GRAPHS["scanned"](), "batch=2;seq=10", Path("m.onnx"))
     ((name, calls),) = calls_of(asked).items()
     assert name.startswith("dense_n8_k8")
     assert list(calls.values()) == [10.0]

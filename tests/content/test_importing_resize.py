@@ -9,7 +9,7 @@ import pytest
 
 from haotuner.graph.extents import dimension, evaluate, same
 from haotuner.graph.interpret import interpret
-from haotuner.importing.constant_folding import Folding
+from haotuner.importing.constant_folding import ConstantFolding
 from haotuner.importing.read import graph_of
 from haotuner.importing.scaled_lengths import scaled_length
 from haotuner.orchestrate.dim_ranges import ranges_of
@@ -101,10 +101,10 @@ def test_scaled_lengths_are_rounded_products(scale: float) -> None:
 
 def test_a_scaled_length_is_arithmetic_of_its_size_and_no_size_of_the_data() -> None:
     h = dimension("h")
-    assert same(scaled_length(Folding(), h, 0.5, "fp32"), h // 2)
-    assert same(scaled_length(Folding(), h, 2.0, "fp32"), 2 * h)
+    assert same(scaled_length(ConstantFolding(), h, 0.5, "fp32"), h // 2)
+    assert same(scaled_length(ConstantFolding(), h, 2.0, "fp32"), 2 * h)
     for dtype, kind in (("fp32", np.float32), ("fp64", np.float64)):
-        length = scaled_length(Folding(), h, 1.3, dtype)
+        length = scaled_length(ConstantFolding(), h, 1.3, dtype)
         assert [evaluate(length, {"h": size}) for size in (10, 90)] == [int(kind(size) * kind(1.3)) for size in (10, 90)]
 
 

@@ -11,13 +11,13 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.generate.emit import emit
 from haotuner.generate.in_place import in_place
-from haotuner.generate.interpreter import Counted, run
+from haotuner.generate.interpreter import Interpreter, run
 from haotuner.generate.schedule import Plan, Schedule, keepable, planned
 from tests.content.test_generate import GROUPS, SIZES, drawn
 from tests.content.test_moved import drawn_group, drawn_plan
 
 
-class Backwards(Counted):
+class Backwards(Interpreter):
     """The same program with the outermost loop's rounds from the last to the first."""
 
     depth = 0

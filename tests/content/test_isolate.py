@@ -16,7 +16,7 @@ import pytest
 
 from haotuner.errors import WorkerLost
 from haotuner.isolate import command
-from haotuner.isolate.answers import MISSING, Crashed, Refused, TimedOut, Unanswered
+from haotuner.isolate.answers import MISSING, ChildNotResponding, Crashed, Refused, TimedOut
 from haotuner.isolate.child import Child
 from haotuner.isolate.limits import Limits
 from haotuner.words.record import Failed
@@ -119,7 +119,7 @@ def test_a_fatal_refusal_ends_the_process_and_the_next_request_finds_a_fresh_one
     ],
 )
 def test_a_fault_ends_the_process_and_is_a_failure_of_the_stage_asked_for(
-    child: Child, request_: dict[str, Any], limit_s: float, kind: type[Unanswered], reason: str, words: str
+    child: Child, request_: dict[str, Any], limit_s: float, kind: type[ChildNotResponding], reason: str, words: str
 ) -> None:
     first = child.ask(COUNT, LIMIT_S)["process"]
     with pytest.raises(kind, match=words) as caught:

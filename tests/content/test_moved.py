@@ -12,8 +12,8 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.interpreter import run
-from haotuner.generate.memory_traffic import Level, Moved, moved_bytes
-from haotuner.generate.op_counter import register_bytes, tally
+from haotuner.generate.memory_traffic import Level, MemoryTraffic, moved_bytes
+from haotuner.generate.op_counter import count_ops, register_bytes
 from haotuner.generate.schedule import Plan, Schedule, keepable, merged_sizes, planned
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
@@ -101,7 +101,7 @@ def test_parts_of_a_fold_are_joined_and_their_bytes_counted(name: str, lane_axis
         inputs: dict[str, Any] = drawn(graph, sizes)
         found, counted = run(plan, inputs)
         np.testing.assert_allclose(found, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
-        top, seen = tally(plan, graph.sizes(inputs)), witness(plan, inputs)
+        top, seen = count_ops(plan, graph.sizes(inputs)), witness(plan, inputs)
         assert register_bytes(top) == (counted.loaded, counted.stored)
         for size, line in ((64, 1), (4096, 4)):
             assert moved_bytes(top, Level(size, line)) == moved([seen], size, line), (size, line, sizes)
@@ -116,7 +116,7 @@ def test_predicted_bytes_are_counted_bytes(seed: int) -> None:
     graph = drawn_group(seed)
     plan = drawn_plan(graph, seed)
     inputs: dict[str, Any] = drawn(graph, {"m": 2 + seed % 2, "n": 3 + seed % 5, "k": 2})
-    top = tally(plan, graph.sizes(inputs))
+    top = count_ops(plan, graph.sizes(inputs))
     _, counted = run(plan, inputs)
     assert register_bytes(top) == (counted.loaded, counted.stored)
     seen = witness(plan, inputs)
@@ -134,10 +134,10 @@ def test_rows_in_stages_are_right_and_their_bytes_counted(norm: Callable[[GraphB
         inputs: dict[str, Any] = drawn(graph, sizes)
         found, counted = run(plan, inputs)
         np.testing.assert_allclose(found, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
-        top, seen = tally(plan, graph.sizes(inputs)), witness(plan, inputs)
+        top, seen = count_ops(plan, graph.sizes(inputs)), witness(plan, inputs)
         assert register_bytes(top) == (counted.loaded, counted.stored)
         for size, line in ((64, 1), (4096, 4)):
-            assert Moved(top, every=10**6).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
+            assert MemoryTraffic(top, every=10**6).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
     with pytest.raises(UsageError, match="cannot share"):
         planned(graph, Schedule(lane_axis=0, lanes=4, unroll=1, parts=3))
 
@@ -162,10 +162,10 @@ def test_bytes_of_tiles_are_counted(name: str, tiles: tuple[int, ...], masked: b
         inputs: dict[str, Any] = drawn(graph, sizes)
         found, counted = run(plan, inputs)
         np.testing.assert_allclose(found, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
-        top, seen = tally(plan, graph.sizes(inputs)), witness(plan, inputs)
+        top, seen = count_ops(plan, graph.sizes(inputs)), witness(plan, inputs)
         assert register_bytes(top) == (counted.loaded, counted.stored)
         for size, line in ((64, 1), (1024, 4)):
-            assert Moved(top, every=10**6).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
+            assert MemoryTraffic(top, every=10**6).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
 
 
 TURNED: dict[str, Callable[[GraphBuilder], str]] = {
@@ -193,10 +193,10 @@ def test_squares_are_turned_and_their_bytes_counted(name: str, tiles: tuple[int,
         inputs: dict[str, Any] = drawn(graph, sizes)
         found, counted = run(plan, inputs)
         np.testing.assert_array_equal(found, interpret(graph, inputs)[graph.outputs[0]])
-        top, seen = tally(plan, graph.sizes(inputs)), witness(plan, inputs)
+        top, seen = count_ops(plan, graph.sizes(inputs)), witness(plan, inputs)
         assert register_bytes(top) == (counted.loaded, counted.stored)
         for size, line in ((64, 1), (1024, 4)):
-            assert Moved(top, every=10**6).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
+            assert MemoryTraffic(top, every=10**6).bytes(Level(size, line)) == moved([seen], size, line), (size, line, sizes)
 
 
 def test_squares_use_a_line_whole_while_it_is_near() -> None:
@@ -205,9 +205,9 @@ def test_squares_use_a_line_whole_while_it_is_near() -> None:
     plain = planned(graph, Schedule(lane_axis=1, lanes=16, unroll=1))
     turned = planned(graph, replace(plain.schedule, tiles=(1, 1, 0)))
     sizes, level = {"m": 2048, "n": 2048}, Level(1 << 14, 16)
-    once, again = (Moved(tally(plan, sizes), every=1).bytes(level) for plan in (turned, plain))
+    once, again = (MemoryTraffic(count_ops(plan, sizes), every=1).bytes(level) for plan in (turned, plain))
     assert once == 2 * 4 * 2048 * 2048 < again / 4
-    assert cycles(tally(turned, sizes), Core(64)) < 0.5 * cycles(tally(plain, sizes), Core(64))
+    assert cycles(count_ops(turned, sizes), Core(64)) < 0.5 * cycles(count_ops(plain, sizes), Core(64))
 
 
 @pytest.mark.parametrize("build", [
@@ -230,7 +230,7 @@ def test_tiles_save_bytes_beyond_a_cache() -> None:
     flat = planned(graph, Schedule(lane_axis=1, lanes=16, unroll=2, rows=4))
     tiled = planned(graph, replace(flat.schedule, tiles=(16, 4, 256)))
     sizes, level = {"m": 512, "n": 512, "k": 2048}, Level(1 << 19, 16)
-    once, again = (Moved(tally(plan, sizes), every=1).bytes(level) for plan in (tiled, flat))
+    once, again = (MemoryTraffic(count_ops(plan, sizes), every=1).bytes(level) for plan in (tiled, flat))
     assert once < 0.5 * again
 
 
@@ -241,10 +241,10 @@ def softmax(kept: bool = False) -> Plan:
 
 
 def test_large_programs_are_counted_without_being_run() -> None:
-    top = tally(softmax(kept=True), {"m": 100_000, "n": 4096})
+    top = count_ops(softmax(kept=True), {"m": 100_000, "n": 4096})
     row = 4 * 4096
-    level, tiny = Moved(top).bytes(Level(2**20, 16)), Moved(top).bytes(Level(2**13, 16))
-    assert level == Moved(top).least() == 100_000 * 2 * row  # a row stays: read once, written once
+    level, tiny = MemoryTraffic(top).bytes(Level(2**20, 16)), MemoryTraffic(top).bytes(Level(2**13, 16))
+    assert level == MemoryTraffic(top).least() == 100_000 * 2 * row  # a row stays: read once, written once
     assert tiny == 100_000 * 5 * row  # max; powers read and written; result read and written
 
 
@@ -253,14 +253,14 @@ def test_axes_that_are_taken_as_one_are_counted_however_long() -> None:
     plan = planned(g.finish(g.map("exp", g.input("x", (M, N)))), Schedule(lane_axis=1, lanes=16, unroll=4))
     sizes = merged_sizes(plan, {"m": 8192, "n": 16384})
     assert sizes == {"m": 1, "n": 8192 * 16384}
-    top, size = tally(plan, sizes), 4 * 8192 * 16384
+    top, size = count_ops(plan, sizes), 4 * 8192 * 16384
     assert [sum(one.values()) for one in register_bytes(top)] == [size, size]
-    assert moved_bytes(top, Level(2**20, 16)) == Moved(top).least() == 2 * size
+    assert moved_bytes(top, Level(2**20, 16)) == MemoryTraffic(top).least() == 2 * size
 
 
 def test_what_is_kept_saves_cycles_and_costs_bytes() -> None:
     sizes = {"m": 64, "n": 1000}
-    again, kept = tally(softmax(), sizes), tally(softmax(kept=True), sizes)
+    again, kept = count_ops(softmax(), sizes), count_ops(softmax(kept=True), sizes)
     assert cycles(kept, Core(64)) < 0.9 * cycles(again, Core(64))
     assert sum(sum(one.values()) for one in register_bytes(kept)) > sum(sum(one.values()) for one in register_bytes(again))
 
@@ -270,4 +270,4 @@ def test_a_reduction_repeated_for_every_element_is_seen() -> None:
     graph = g.finish(decompositions.softmax(g, g.input("x", (M, N))))
     rows, columns = (planned(graph, Schedule(lane_axis=axis, lanes=16, unroll=1)) for axis in (1, 0))
     sizes = {"m": 256, "n": 256}
-    assert cycles(tally(columns, sizes), Core(64)) > 50 * cycles(tally(rows, sizes), Core(64))
+    assert cycles(count_ops(columns, sizes), Core(64)) > 50 * cycles(count_ops(rows, sizes), Core(64))

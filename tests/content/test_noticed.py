@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from haotuner.generate.interpreter import run
-from haotuner.generate.nan_propagation import noticed
+from haotuner.generate.nan_propagation import nan_propagating_maxima
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
@@ -69,7 +69,7 @@ def of(build: Callable[[GraphBuilder, str], str]) -> Graph:
 @pytest.mark.parametrize("build", [decompositions.softmax, log_softmax])
 def test_what_a_row_tells_anyway_is_not_kept(build: Callable[[GraphBuilder, str], str]) -> None:
     graph = of(build)
-    assert noticed(graph) == {node.output for node in graph.nodes if node.attributes.get("how") == "max"}
+    assert nan_propagating_maxima(graph) == {node.output for node in graph.nodes if node.attributes.get("how") == "max"}
     x = np.linspace(-3, 3, 7 * 9, dtype=np.float32).reshape(7, 9)
     for row in range(7):  # at the front, in whole vectors, in the tail; two in a row; a row of nothing else
         x[row, row : row + 1 + row % 2] = np.nan
@@ -80,4 +80,4 @@ def test_what_a_row_tells_anyway_is_not_kept(build: Callable[[GraphBuilder, str]
 
 @pytest.mark.parametrize("build", [shown, powers, chosen, across, other_axis, turned])
 def test_a_maximum_that_is_seen_otherwise_keeps_its_nan(build: Callable[[GraphBuilder, str], str]) -> None:
-    assert not noticed(of(build))
+    assert not nan_propagating_maxima(of(build))

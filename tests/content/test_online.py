@@ -17,10 +17,10 @@ from haotuner.generate.attention import attention
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.interpreter import run
 from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.online_softmax import Online, online
+from haotuner.generate.online_softmax import OnlineSoftmax, match_online_softmax
 from haotuner.generate.online_softmax_counts import counted, estimated, of_one_point
 from haotuner.generate.online_softmax_schedule import DEPTH, ROWS, OnlineSchedule, online_plan, schedules
-from haotuner.generate.op_counter import register_bytes, tally
+from haotuner.generate.op_counter import count_ops, register_bytes
 from haotuner.graph.decompositions import softmax
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
@@ -48,8 +48,8 @@ LITTLE = (
 SIZES = ((2, 5, 7), (1, 1, 9), (1, 11, 3), (1, 9, 1))  # heads, queries, keys
 
 
-def sums_of(graph: Graph) -> Online:
-    found = online(graph)
+def sums_of(graph: Graph) -> OnlineSoftmax:
+    found = match_online_softmax(graph)
     assert found is not None
     return found
 
@@ -85,7 +85,7 @@ def test_bytes_are_those_of_the_machine_that_counts() -> None:
     for schedule in LITTLE:
         plan = online_plan(sums_of(graph), schedule)
         _, machine = run(plan, arrays)
-        loaded, stored = register_bytes(tally(plan, sizes))
+        loaded, stored = register_bytes(count_ops(plan, sizes))
         exact = schedule.along == ROWS and sizes["s"] % schedule.keys == 0
         for name in (*graph.inputs, plan.output):
             assert loaded.get(name, 0) == machine.loaded.get(name, 0) or not exact
@@ -100,7 +100,7 @@ def test_an_estimate_is_near_what_is_counted() -> None:
             plan = online_plan(sums, schedule)
             point = counted(plan, of_one_point(plan, sizes), 32)
             estimate, registers, (least, *_) = estimated(plan, sizes, (16_000, 1 << 20), point)
-            top = tally(plan, sizes)
+            top = count_ops(plan, sizes)
             loaded, stored = register_bytes(top)
             assert abs(estimate / cycles(top, Core(32)) - 1) < 0.02
             assert abs(registers / (sum(loaded.values()) + sum(stored.values())) - 1) < 0.02
@@ -150,7 +150,7 @@ def test_what_is_no_online_sum_is_left_alone(make: Any) -> None:
     g = GraphBuilder()
     b, t, s = (dimension(axis) for axis in "bts")
     q, k, v = g.input("q", (b, t, 8)), g.input("k", (b, s, 8)), g.input("v", (b, s, 8))
-    assert online(g.finish(make(g, g.add("contract", q, k, labels="btd,bsd->bts"), v))) is None
+    assert match_online_softmax(g.finish(make(g, g.add("contract", q, k, labels="btd,bsd->bts"), v))) is None
 
 
 def test_every_point_of_the_space_has_a_name_that_is_read_back() -> None:
@@ -187,7 +187,8 @@ def test_the_kinds_that_are_known_to_be_covered_are_those_of_the_rule():
     for name, kind in KINDS.items():
         if (
             has_graph(kind)
-            and online(graph_of(kind, {word: option.default for word, option in kind.options.items()})) is not None
+            and match_online_softmax(graph_of(kind, {word: option.default for word, option in kind.options.items()}))
+            is not None
         ):
             ruled.append(name)
     assert ruled == [name for name, kind in KINDS.items() if CpuOnline.covers(kind)] == list(COVERED)

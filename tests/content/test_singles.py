@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from haotuner.graph.extents import dimension
-from haotuner.graph.fp16_to_fp32 import in_singles
+from haotuner.graph.fp16_to_fp32 import fp16_to_fp32
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.graph.tolerance import TOLERANCE, tolerance_of
@@ -34,7 +34,7 @@ def layer(dtype: str) -> Graph:
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_what_lies_between_the_ends_is_fp32(dtype: str) -> None:
     half = layer(dtype)
-    found = in_singles(half)
+    found = fp16_to_fp32(half)
     assert [found.types[one] for one in (*found.inputs, *found.outputs)] == [
         half.types[one] for one in (*half.inputs, *half.outputs)
     ]
@@ -53,15 +53,15 @@ def test_what_has_no_halves_or_hands_out_a_half_as_it_is_stays() -> None:
     single = g.finish(g.map("exp", g.input("x", (M,))))
     g = GraphBuilder()
     same = g.finish(g.input("x", (M,), "fp16"), g.map("exp", "x"))
-    assert in_singles(single) is single
-    assert in_singles(same) is same
-    found = in_singles(layer("fp16"))
-    assert in_singles(found) is found
+    assert fp16_to_fp32(single) is single
+    assert fp16_to_fp32(same) is same
+    found = fp16_to_fp32(layer("fp16"))
+    assert fp16_to_fp32(found) is found
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_answers_in_halves_may_be_units_away(dtype: str) -> None:
-    whole = in_singles(layer(dtype))
+    whole = fp16_to_fp32(layer(dtype))
     assert DTYPES[dtype].eps < tolerance_of(whole, {}) < 0.05
     half, single = whole.outputs
     assert tolerance_of(replace(whole, outputs=(single,)), {}) == TOLERANCE

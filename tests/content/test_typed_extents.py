@@ -14,9 +14,9 @@ from haotuner.graph.extents import canonical, dimension, evaluate, parse, same, 
 from haotuner.graph.typed_extents import typed
 from haotuner.importing.proofs import Proof
 from haotuner.importing.symbolic_values import applied, objects
-from haotuner.importing.typed_numbers import Undecided, cast, exact, is_number, mapped
+from haotuner.importing.typed_numbers import DataDependentError, cast, exact, is_number, mapped
 from haotuner.orchestrate.size_table import SizeTable
-from haotuner.runtime.schedule import Schedule, sizes_of
+from haotuner.runtime.schedule import ExecutionPlan, sizes_of
 from haotuner.words.shape import Span
 from haotuner.words.size_arithmetic import TYPED
 
@@ -79,7 +79,7 @@ def test_a_size_that_no_whole_number_is_is_refused_in_words():
 
 def test_a_schedule_with_an_operand_too_many_is_damaged():
     with pytest.raises(PackInvalid, match="size 1 reads"):
-        Schedule.of(b'{"sizes": [["dim", "n"], ["to_int8", 0, 0]]}', "a schedule")
+        ExecutionPlan.of(b'{"sizes": [["dim", "n"], ["to_int8", 0, 0]]}', "a schedule")
 
 
 def test_what_the_type_holds_stays_an_expression():
@@ -104,14 +104,14 @@ def test_a_bound_that_only_the_asked_range_shows_is_assumed():
 
 
 def test_unsigned_numbers_of_64_bits_that_may_wrap_are_left_to_the_request():
-    with pytest.raises(Undecided):
+    with pytest.raises(DataDependentError):
         mapped("sub", (N, 9), "uint64", Proof(ASKED))
     assert same(mapped("add", (N, 9), "uint64", Proof(ASKED)), N + 9)
 
 
 @pytest.mark.parametrize("function", ["exp", "log", "tanh"])
 def test_functions_that_libraries_round_in_their_own_ways_are_left_to_the_request(function: str) -> None:
-    with pytest.raises(Undecided):
+    with pytest.raises(DataDependentError):
         mapped(function, (N,), "fp32", Proof(ASKED))
     assert is_number(mapped(function, (1,), "fp32", Proof(ASKED)))
 

@@ -20,7 +20,7 @@ from haotuner.backends.policy import Policy
 from haotuner.cost.expected import over_traffic
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.device_measurer import Lab
+from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.plan.grids import Grid, alone
 from haotuner.records import open_store
 from haotuner.select.funnel import select
@@ -56,7 +56,7 @@ def main(spec: str, shapes: str, store: str, cache: str, asked: Mapping[str, str
         wanted = {m: [one for grid in every for one in alone(grid, m, PARTS)] for m in ROWS}
     environment = {**os.environ, DEVICE_WORD: DEVICE, CACHE_WORD: str(Path(cache) / "device-code")}
     with closing(open_store(store)) as records:
-        lab = Lab(device, records, environment=environment, policy=QUICK, what="brute force")
+        lab = DeviceMeasurer(device, records, environment=environment, policy=QUICK, what="brute force")
         with closing(lab):
             lab.start()
             trials = [Trial.of(op.name, one, Shape.of(m=m)) for m, ones in wanted.items() for one in ones]

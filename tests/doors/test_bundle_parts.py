@@ -21,7 +21,7 @@ from haotuner.bundle import running, start
 from haotuner.bundle.build import assemble, pack
 from haotuner.bundle.candidates import EDGES, choose, first, fits, profile_of
 from haotuner.bundle.correctness import op_of, read
-from haotuner.bundle.stages import Place, Task, commanded
+from haotuner.bundle.stages import RunContext, Task, commanded
 from haotuner.bundle.state import BEGUN, DONE, TRIES, State
 from haotuner.bundle.suites import FULL, TINY
 from haotuner.bundle.wheels import PACKAGES
@@ -95,7 +95,7 @@ def test_a_task_that_is_late_is_asked_to_end_and_its_output_kept(tmp_path, monke
 
 
 def test_time_is_shared_among_what_is_left(tmp_path):
-    place = Place(root=tmp_path, out=tmp_path, device="cuda:0", driver="real", against="torch")
+    place = RunContext(root=tmp_path, out=tmp_path, device="cuda:0", driver="real", against="torch")
     task = Task(stage="tune", name=FULL.works[0].name, command=("haotuner",))
     command, limit = commanded(task, FULL, place, 1000.0, 10)
     assert command[command.index("--budget") + 1] == "80s" and "--resume" in command and 80 < limit <= 1000
@@ -141,7 +141,9 @@ def test_first_candidates_are_of_every_family_that_serves_the_op():
 
 def test_a_bundle_holds_the_project_the_suite_and_the_code_and_compiles_once(tmp_path, monkeypatch):
     root, compiler = tmp_path / "work", Copying()
-    monkeypatch.setattr("haotuner.bundle.build._wanted", lambda arch, suite, kernels: choose(profile_of(arch), 9)[:2])
+    monkeypatch.setattr(
+        "haotuner.bundle.build._kernels_to_compile", lambda arch, suite, kernels: choose(profile_of(arch), 9)[:2]
+    )
     for _ in range(2):
         assemble(root, ["sm_80"], TINY, kernels=1, jobs=1, say=print, compiler=compiler)
     assert compiler.calls == 2 + 2, "the driver suite's code twice, two kernels once"

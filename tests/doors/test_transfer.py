@@ -13,7 +13,7 @@ import pytest
 
 from haotuner.cli import transfer as verbs
 from haotuner.cli.app import run
-from haotuner.cli.output_path import check_place, plots_beside
+from haotuner.cli.output_path import check_output_path, plots_beside
 from haotuner.cli.transfer_input import known_device
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
@@ -211,7 +211,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_records_are_read(
 def test_a_place_that_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("kept")
     for name in ("new", "old"):
-        check_place(tmp_path / name)
+        check_output_path(tmp_path / name)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["kept"]
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from haotuner.cost import columns, saved
-from haotuner.cost.columns import told, versions, why_outdated
+from haotuner.cost.columns import recorded_versions, versions, why_outdated
 from haotuner.cost.features import FEATURES, NAMES, features
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Analytic
@@ -130,8 +130,8 @@ def test_shipped_models_outlive_a_new_column_and_are_passed_over_by_a_new_formul
 def test_the_provenance_of_a_shipped_model_names_the_columns_that_its_file_uses() -> None:
     for path in folder().glob("*.json"):
         facts = json.loads(path.read_text(encoding="utf-8"))
-        assert told(facts) == dict.fromkeys(saved.read(path.with_suffix(".txt")).columns, 1)
-        assert why_outdated(told(facts)) == ""
+        assert recorded_versions(facts) == dict.fromkeys(saved.read(path.with_suffix(".txt")).columns, 1)
+        assert why_outdated(recorded_versions(facts)) == ""
 
 
 H100, W6600 = (find_device(name, measure=False) for name in ("h100", "w6600"))

@@ -15,7 +15,7 @@ from haotuner.cost.model import Analytic, odd_values
 from haotuner.cost.order import predict_alike
 from haotuner.cost.roofline import expected_us, least_us
 from haotuner.hw_profiles.find import find_device
-from haotuner.words.demand import Asked, Demand, Problem, Work
+from haotuner.words.demand import Demand, DemandQuery, Problem, Work
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
 from haotuner.words.shape import Shape
@@ -44,7 +44,7 @@ class RowSum:
     def footprint(self, kernel: MicroKernel) -> Footprint:
         return Footprint(registers_per_thread=kernel["r"] + 1, shared_bytes=4 * kernel["vl"], threads=kernel["t"])
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         rows, columns = asked.extents["m"], asked.extents["n"]
         work = Work.streamed(rows * columns, (rows * columns + rows) * asked.element_bytes)
         return Demand(work=work, tiles=asked.tiles(self.tile, self.footprint, vector=asked.param("vl")))

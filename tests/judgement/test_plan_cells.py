@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.index import families_for
 from haotuner.plan.assign import PRICE, assign, assign_within
-from haotuner.plan.cells import MOST_CELLS, NARROW_CELLS, Carried, cell_table
+from haotuner.plan.cells import MOST_CELLS, NARROW_CELLS, CostExtrapolator, cell_table
 from haotuner.plan.cover import PENALTY, POWER
-from haotuner.search.cost_extrapolation import carried
+from haotuner.search.cost_extrapolation import extrapolated
 from haotuner.search.task import Task
 from haotuner.words.composition import Composition
 from haotuner.words.family import Form
@@ -110,14 +110,14 @@ def test_one_axis_is_a_table_too() -> None:
     assert [table.at(Shape.of(m=m)) for m in (1, 3, 100, 10**6)] == [WIDE, WIDE, TALL, TALL] and table.threads == 2
 
 
-def whole_tiles(sizes: dict[Composition, int]) -> Carried:
+def whole_tiles(sizes: dict[Composition, int]) -> CostExtrapolator:
     """Times that follow the pixels which tiles of these sizes compute."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> np.ndarray:
         pixels = np.array([shape["b"] * shape["w"] for shape in shapes])
         return np.array([-(-pixels // sizes[one]) * sizes[one] * 1.0 for one in compositions])
 
-    return Carried({"b": (1, 4), "w": (3, 200)}, expected)
+    return CostExtrapolator({"b": (1, 4), "w": (3, 200)}, expected)
 
 
 def test_pixels_that_end_beyond_a_tile_are_known_where_nothing_was_timed() -> None:
@@ -144,7 +144,7 @@ def test_three_axes_have_more_cells_of_predictions_than_two() -> None:
     for text, shape in asked:
         op = Op.parse(text)
         task = Task(op=op, traffic=Traffic.of([(shape, 1.0)]), budget_s=0.0)
-        found = carried(task, device, families_for(op, "cuda"), None)
+        found = extrapolated(task, device, families_for(op, "cuda"), None)
         assert found is not None
         cells[text] = found.cells
         assert all(len(place) == len(op.dynamic) for place in found.places)

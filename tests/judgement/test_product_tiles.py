@@ -8,7 +8,7 @@ from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.cpu.product import CpuProduct, programs
 from haotuner.microkernels.cpu.typed import programs_of
 from haotuner.microkernels.cpu.typed_product import CpuTypedProduct
-from haotuner.words.demand import asked
+from haotuner.words.demand import demand_query
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
@@ -25,7 +25,7 @@ def test_narrow_tiles_have_as_many_sums_as_wide_ones() -> None:
 def test_they_are_priced_so() -> None:
     op, kernel = Op.parse("batch_matmul:k=64"), CpuProduct().kernel(4, 2, 16, 1)
     pairs = [(kernel, Shape.of(b=12, m=16, n=n)) for n in (16, 32)]
-    matmul = CpuProduct().demand(asked(BIG_CORE, op, pairs, element_bytes=4, cold=False)).matmul
+    matmul = CpuProduct().demand(demand_query(BIG_CORE, op, pairs, element_bytes=4, cold=False)).matmul
     assert matmul is not None and list(matmul.tile_rows) == [8, 4]
 
 
@@ -33,7 +33,7 @@ def test_other_types_have_tiles_of_their_height() -> None:
     op, family = Op.parse("batch_matmul:k=64,dtype=bf16"), CpuTypedProduct("bf16")
     kernel = next(one for one in family.points(op, WITH_TILES) if (one["mr"], one["nr"]) == (32, 32))
     pairs = [(kernel, Shape.of(b=12, m=64, n=n)) for n in (16, 64)]
-    matmul = family.demand(asked(WITH_TILES, op, pairs, element_bytes=2, cold=False)).matmul
+    matmul = family.demand(demand_query(WITH_TILES, op, pairs, element_bytes=2, cold=False)).matmul
     assert matmul is not None and list(matmul.tile_rows) == [32, 32]
 
 

@@ -17,9 +17,9 @@ from haotuner.select.funnel import select
 from haotuner.select.geometry import group, padded_axes
 from haotuner.select.limits import laws_of
 from haotuner.select.padding import unpadded
-from haotuner.select.rejections import Ledger
-from haotuner.words.constraint import Laws, Question, no_larger
-from haotuner.words.demand import Asked, Demand, Expectation, Work
+from haotuner.select.rejections import Rejections
+from haotuner.words.constraint import ConstraintQuery, Laws, no_larger
+from haotuner.words.demand import Demand, DemandQuery, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Candidate, Edge, Footprint, MicroKernel, Tile
@@ -67,7 +67,7 @@ class Toy:
     def laws(self, op: Op, device: Device) -> Laws:
         return (("rows", no_larger("m")),)
 
-    def demand(self, asked: Asked) -> Demand:
+    def demand(self, asked: DemandQuery) -> Demand:
         cells = asked.extents["m"] * asked.extents["n"]
         return Demand(
             work=Work.streamed(cells, 4 * cells), tiles=asked.tiles(self.tile, self.footprint, vector=0 * cells + 1)
@@ -111,7 +111,7 @@ def test_kernels_of_one_exact_extent_and_layout_stand_in_for_each_other() -> Non
 
 
 def test_where_rows_are_exact_only_columns_are_padded_and_every_height_keeps_its_least() -> None:
-    family, ledger = Toy("exact"), Ledger(room=99)
+    family, ledger = Toy("exact"), Rejections(room=99)
     kept = unpadded(OP, family, traffic(3, 5), legal(family), ledger)
     assert padded_axes(family.tile(point(1, 10))) == ("n",)
     assert {(c.kernel["r"], c.kernel["c"]) for c in kept} == {(r, c) for r in (1, 2, 4, 8) for c in (10, 100)}
@@ -121,7 +121,7 @@ def test_where_rows_are_exact_only_columns_are_padded_and_every_height_keeps_its
 
 
 def test_what_a_program_for_the_end_does_not_compute_is_not_padding() -> None:
-    covering, alone, ledger = Toy("exact", tail=10), Toy("masked", tail=10), Ledger(room=99)
+    covering, alone, ledger = Toy("exact", tail=10), Toy("masked", tail=10), Rejections(room=99)
     for kept in (
         unpadded(OP, covering, traffic(3, 5), legal(covering), ledger),
         fitting(OP, alone, BIG_CORE, traffic(8), legal(alone), ledger),
@@ -130,7 +130,7 @@ def test_what_a_program_for_the_end_does_not_compute_is_not_padding() -> None:
 
 
 def test_where_a_tile_serves_a_shape_alone_fill_counts_as_well() -> None:
-    family, ledger = Toy("masked"), Ledger(room=99)
+    family, ledger = Toy("masked"), Rejections(room=99)
     wide = replace(BIG_CORE, compute_units=64)
     kept = fitting(OP, family, wide, traffic(8), legal(family), ledger)
     heights = [candidate.kernel["r"] for candidate in kept]
@@ -158,7 +158,7 @@ def test_a_tile_may_be_as_large_as_the_largest_extent_there_will_be() -> None:
 
     def sides(rows: int, most: int, least: int) -> tuple[float, float] | None:
         kernel = point(rows, 10)
-        return no_larger("m", least=least)(Question(
+        return no_larger("m", least=least)(ConstraintQuery(
             kernel=kernel, footprint=family.footprint(kernel), tile=family.tile(kernel), op=OP, device=BIG_CORE,
             most={"m": most},
         ))  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.cost.columns import told, versions, why_outdated
+from haotuner.cost.columns import recorded_versions, versions, why_outdated
 from haotuner.cost.features import NAMES, features
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, folder, models_shipped, near, starting_models
 from haotuner.transfer.saved_model import load_model
@@ -101,7 +101,7 @@ def test_what_ships_is_small_and_covers_three_instruction_sets() -> None:
 def test_a_shipped_model_is_whole_and_says_where_it_is_from(one: ShippedModel) -> None:
     facts = one.facts
     assert {"ops", "rows", "date", "states", "held_out_ops", "analytic"} <= facts.keys()
-    assert not why_outdated(told(facts)), "fit them again: python -m tests.bench.ship_models"
+    assert not why_outdated(recorded_versions(facts)), "fit them again: python -m tests.bench.ship_models"
     assert hashlib.sha256(one.path.read_bytes()).hexdigest() == facts["sha256"]
     assert facts["held_out_ops"]["pairwise"] > facts["analytic"]["pairwise"]
     said = load_model(one.path).predict(features(BIG_CORE, CPU_DENSE, OP, PAIRS))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Analytic, Scores, Unsure
+from haotuner.cost.model import Analytic, HasSpread, Scores
 from haotuner.transfer.fit import SHIPPED_TREES, fit_start
 from haotuner.transfer.modes import STARTED, Sample, make_pool, rank
 from haotuner.transfer.similarity import start_distance
@@ -69,7 +69,7 @@ def test_rows_that_fit_make_it_surer_and_rows_that_do_not_less_sure() -> None:
 
 def test_a_spread_is_a_number_from_zero_up_for_every_row_and_of_this_version_only() -> None:
     model = Started(START)
-    assert isinstance(model, Unsure) and not isinstance(Analytic(), Unsure) and not isinstance(Forest(), Unsure)
+    assert isinstance(model, HasSpread) and not isinstance(Analytic(), HasSpread) and not isinstance(Forest(), HasSpread)
     for rows in (0, 1, 7):
         found = model.spread(FRAME.iloc[:rows])
         assert found.shape == (rows,) and np.isfinite(found).all() and (found >= 0).all()

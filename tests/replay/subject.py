@@ -31,7 +31,7 @@ from haotuner.errors import NothingLegal
 from haotuner.graph.graph import Graph
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import start_of
-from haotuner.measure.measurer import GoesOn, Laboratory
+from haotuner.measure.measurer import GoesOn, Measurer
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.orchestrate.executable import source_of
@@ -146,7 +146,7 @@ def _runs(entries: Iterable[str], most: int = 24) -> str:
 
 
 class RecordsLab:
-    """Stands in for a ``Lab``: every answer comes from files, at once."""
+    """Stands in for a ``DeviceMeasurer``: every answer comes from files, at once."""
 
     def __init__(self, answers: Answers, *, known: bool) -> None:
         self.device = Device(**answers.device)
@@ -155,8 +155,8 @@ class RecordsLab:
         self._answers, self._resumed = answers, known
         self._known: dict[str, Record] = {}
 
-    def as_lab(self) -> Laboratory:
-        return cast(Laboratory, self)
+    def as_lab(self) -> Measurer:
+        return cast(Measurer, self)
 
     def prepare(self, names: Sequence[str], goes_on: GoesOn = lambda _: True) -> None:
         self.asked.append(f"prepare {' '.join(names)}")

@@ -15,7 +15,7 @@ from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedPlan
 from haotuner.microkernels.cpu.conv import CpuConv, channels_last
 from haotuner.microkernels.cpu.conv_lines import CpuConvLines
-from haotuner.microkernels.cpu.conv_pixel_major import CpuConvTurned
+from haotuner.microkernels.cpu.conv_pixel_major import CpuConvPixelMajor
 from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd, filter_tiles
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed import typed_params
@@ -43,7 +43,7 @@ def filtering_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> Pa
 
 def turned_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:
     """Cells along w: tiles whose rows are pixels, of two vectors and of one, and image columns."""
-    op, family = Op.parse(spec), CpuConvTurned()
+    op, family = Op.parse(spec), CpuConvPixelMajor()
     kernels = [
         family.turned(op, (3, 2 * lanes), lanes),
         family.turned(op, (5, lanes), lanes),

@@ -15,7 +15,7 @@ import tvm_ffi
 
 import haotuner
 from haotuner.errors import HaotunerError, PackInvalid
-from haotuner.runtime.native_library import Mapped, NativeModel
+from haotuner.runtime.native_library import NativeLibrary, NativeModel
 from tests.serving import empty_models
 from tests.serving.cuda_generated_ops import FAR, MULTIPROCESSORS, PARTS_LANES, RESIDENT
 from tests.serving.cuda_memory import CODES, Capsule, Device, DLTensor
@@ -148,7 +148,7 @@ def _opened(path: str, name: str) -> None:
 
 def damaged(path: str) -> None:
     """Damaged schedules are refused in words, and leave nothing; one without weights asks for no memory of the device."""
-    mapped = Mapped(next(Path(path, "lib").iterdir()))
+    mapped = NativeLibrary(next(Path(path, "lib").iterdir()))
     memory = Memory(path)
     haotuner.load(path, device="cuda:0").model(SMALL)
 

@@ -21,9 +21,9 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped, steps_of
 from haotuner.orchestrate.costs import GPU, Prices
-from haotuner.orchestrate.executable import WrittenModel, device_source_of, source_of, written, written_chain
+from haotuner.orchestrate.executable import ExecutableModel, device_source_of, executable, executable_chain, source_of
 from haotuner.orchestrate.greedy_fusion import Greedy, Step
-from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.segments import chained, cut, data_dimensions, flattened
 from haotuner.pack.write import write_pack
@@ -224,21 +224,21 @@ def one_of(op: Op, name: str, **more: int) -> MicroKernel:
 
 def planned(
     name: str, graph: Graph, first: int = 0, *, tuned: bool = True
-) -> tuple[tuple[WrittenModel, ...], WrittenModel | None, tuple[Step, ...]]:
+) -> tuple[tuple[ExecutableModel, ...], ExecutableModel | None, tuple[Step, ...]]:
     """A model, or its segments and how they are gone through, with all steps; ``first``: groups of the models before it."""
-    segments, parts, every = cut(graph), list[WrittenModel](), list[Step]()
+    segments, parts, every = cut(graph), list[ExecutableModel](), list[Step]()
     names = (*graph.dimensions, *data_dimensions(graph))
     sizes = [dict.fromkeys(names, size) | {"batch": 2} for size in (3, 60)]
     for place, segment in enumerate(flattened(segments)):
         if segment.graph is None:
             continue
         own = segment.graph
-        steps = Exact(own, Prices(sizes, GPU), serves=serves) if tuned else Greedy(own, tuned=False, serves=serves)
+        steps = IlpPartitioner(own, Prices(sizes, GPU), serves=serves) if tuned else Greedy(own, tuned=False, serves=serves)
         called = f"{name}.{place}" if chained(segments) else name
         groups = first + sum(len(one.functions) for one in parts)
-        parts.append(written(called, own, steps.steps, groups, on_device=True))
+        parts.append(executable(called, own, steps.steps, groups, on_device=True))
         every += steps.steps
-    return tuple(parts), written_chain(name, graph, segments, parts) if chained(segments) else None, tuple(every)
+    return tuple(parts), executable_chain(name, graph, segments, parts) if chained(segments) else None, tuple(every)
 
 
 def model_pack(
@@ -249,7 +249,7 @@ def model_pack(
     *,
     tuned: bool = True,
     linker: Toolchain | None = None,
-    others: Callable[[Sequence[WrittenModel]], Sequence[Any]] = lambda _: (),
+    others: Callable[[Sequence[ExecutableModel]], Sequence[Any]] = lambda _: (),
     beside: Sequence[PackedOnDevice] = (),
 ) -> Path:
     """A pack of these graphs, its code below ``code`` as the code cache leaves it; without ``tuned`` groups alone.

@@ -12,7 +12,7 @@ import numpy as np
 
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.orchestrate.executable import WrittenModel
+from haotuner.orchestrate.executable import ExecutableModel
 from haotuner.words import bytecode
 from tests.serving.empty_models import NAME as CACHED
 from tests.serving.empty_models import cached
@@ -71,7 +71,7 @@ class Other:
         return (json.dumps(self.document, sort_keys=True) + "\n").encode()
 
 
-def others(models: Sequence[WrittenModel]) -> list[Other]:
+def others(models: Sequence[ExecutableModel]) -> list[Other]:
     """Beside the models of ``ODD``: one with outputs that are shapes of an input and of an output, and damaged ones."""
     by_name = {one.name: one for one in models}
     sound, few = by_name[TWICE], by_name[SMALL]
@@ -97,7 +97,7 @@ def _alias(told: dict[str, Any]) -> None:
         told["steps"][place] = {"do": "alias", "out": out, "of": of}
 
 
-def _changed(model: WrittenModel, name: str, change: Any) -> Other:
+def _changed(model: ExecutableModel, name: str, change: Any) -> Other:
     told = json.loads(model.schedule) | {"name": name}
     change(told)
     return Other(name, told, model.weights, bytecode.schedule_words(told, len(model.weights)))
@@ -117,7 +117,7 @@ def _words(told: Mapping[str, Any]) -> dict[str, tuple[list[int], list[int]]]:
     }
 
 
-def _reworded(model: WrittenModel, name: str, before: list[int], after: list[int]) -> Other:
+def _reworded(model: ExecutableModel, name: str, before: list[int], after: list[int]) -> Other:
     words = bytecode.schedule_words(told := json.loads(model.schedule) | {"name": name}, len(model.weights))[4:]
     at = next(place for place in range(len(words)) if words[place : place + len(before)] == before)
     words[at : at + len(before)] = after
@@ -125,7 +125,7 @@ def _reworded(model: WrittenModel, name: str, before: list[int], after: list[int
     return Other(name, told, model.weights, [*head, *words])
 
 
-def _cut(model: WrittenModel) -> Other:
+def _cut(model: ExecutableModel) -> Other:
     sound = _changed(model, CUT, lambda told: None)
     sound.words[3] ^= 1
     return sound

@@ -61,7 +61,7 @@ def torch_fakes(path: str) -> None:
             assert told.replaced == () and told.left["0"].startswith("not in the pack: tune it with --op dense:n="), told
             return
         assert told.replaced == ("0",), told
-        assert isinstance(model[0], adapter.PlacedLayer) and isinstance(model[0], torch.nn.Linear)
+        assert isinstance(model[0], adapter.DeviceLayer) and isinstance(model[0], torch.nn.Linear)
         reasons = [
             "it lives on cuda:1",
             "it lives on cpu",

@@ -15,8 +15,8 @@ from haotuner import judge
 from haotuner.backends.cuda.phase_calls import phases_of
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.ops.dtypes import DTYPES
-from haotuner.runtime.device_convolution import PlacedConvolution
-from haotuner.runtime.device_linear import PlacedBound, in_order
+from haotuner.runtime.device_convolution import DeviceConvolution
+from haotuner.runtime.device_linear import DeviceBound, in_order
 from tests.serving.cuda_framework import Allocator
 from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import counts
@@ -218,7 +218,7 @@ def _turned_each_time(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
     entry, stream, framework = served.op.entry, served.device.stream(), Allocator(served.device)
     beside = {name: one for name, one in served.placed.items() if name not in ("weight", "bias")}
     channels = in_order(entry, served.placed.get("bias"), beside)
-    bound = PlacedConvolution(PlacedBound.of(served.pack, entry, served.placed["weight"], channels))
+    bound = DeviceConvolution(DeviceBound.of(served.pack, entry, served.placed["weight"], channels))
     driver = Driver()
     driver.library.standin_counts_reset()
     with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), stream):

@@ -9,9 +9,9 @@ from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.graph.extents import dimension, product
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.executable import WrittenModel, source_of, written_chain, written_ways
-from haotuner.orchestrate.greedy_fusion import Greedy, Way
-from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.executable import ExecutableModel, executable_chain, executable_specializations, source_of
+from haotuner.orchestrate.greedy_fusion import Greedy, Specialization
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.segments import chained, cut, data_dimensions, flattened
 from haotuner.pack.write import write_pack
@@ -27,31 +27,35 @@ ANY = "dense:n=16,k=16"  # a pack holds an op at least
 
 def planned(
     graphs: dict[str, Graph], lanes: int, *, tuned: bool = True, exact: bool = True, small: int = 0
-) -> tuple[list[WrittenModel], list[WrittenModel], list[Any]]:
+) -> tuple[list[ExecutableModel], list[ExecutableModel], list[Any]]:
     """The models of these graphs, segments each by itself; how those are gone through; the ops that they call.
 
     ``small``: up to this product of their dimensions a way of its own, by the exact plan.
     """
-    models, chains = list[WrittenModel](), list[WrittenModel]()
+    models, chains = list[ExecutableModel](), list[ExecutableModel]()
     ops: dict[str, None] = {ANY: None}
     for name, graph in graphs.items():
-        segments, parts = cut(graph), list[WrittenModel]()
+        segments, parts = cut(graph), list[ExecutableModel]()
         names = (*graph.dimensions, *data_dimensions(graph))
         for place, segment in enumerate(flattened(segments)):
             if segment.graph is None:
                 continue
             prices = Prices([dict.fromkeys(names, size) for size in (3, 60)])
-            steps = (Exact(segment.graph, prices, tuned=tuned) if exact else Greedy(segment.graph, tuned=tuned)).steps
+            steps = (
+                IlpPartitioner(segment.graph, prices, tuned=tuned) if exact else Greedy(segment.graph, tuned=tuned)
+            ).steps
             ops |= {one.op: None for one in steps if isinstance(one, Product)}
             first = sum(len(one.functions) for one in (*models, *parts))
-            ways = [Way(tuple(steps))]
+            ways = [Specialization(tuple(steps))]
             if small:
-                own = Exact(segment.graph, prices, tuned=tuned).steps
-                ways = [Way(own, product(map(dimension, segment.graph.dimensions)), small), *ways]
-            parts.append(written_ways(f"{name}.{place}" if chained(segments) else name, segment.graph, ways, first))
+                own = IlpPartitioner(segment.graph, prices, tuned=tuned).steps
+                ways = [Specialization(own, product(map(dimension, segment.graph.dimensions)), small), *ways]
+            parts.append(
+                executable_specializations(f"{name}.{place}" if chained(segments) else name, segment.graph, ways, first)
+            )
         models += parts
         if chained(segments):
-            chains.append(written_chain(name, graph, segments, parts))
+            chains.append(executable_chain(name, graph, segments, parts))
     return (
         models,
         chains,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from haotuner.backends.cpu.pack_source import MODEL_SOURCES, PackedAny, pack_data, sources_of
 from haotuner.microkernels.cpu.conv import last_tile
-from haotuner.orchestrate.executable import WrittenModel, source_of
+from haotuner.orchestrate.executable import ExecutableModel, source_of
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from tests.kept_objects import ours
@@ -87,7 +87,7 @@ def c_pack(
     *flags: str,
     level: str = "x86-64",
     sources: Sequence[Path] = (),
-    models: Sequence[WrittenModel] = (),
+    models: Sequence[ExecutableModel] = (),
 ) -> Path:
     """A pack with reference kernels in C instead of TVM's; ``level`` is what its manifest says.
 
@@ -108,7 +108,7 @@ def c_pack(
 LOOSE = ("-Wno-missing-field-initializers", "-Wno-unused-function", "-Wno-unused-variable")  # of generated C
 
 
-def pack_sources(out: Path, ops: Sequence[PackedAny], models: Sequence[WrittenModel] = ()) -> list[Path]:
+def pack_sources(out: Path, ops: Sequence[PackedAny], models: Sequence[ExecutableModel] = ()) -> list[Path]:
     """All C that a pack's library is made of; what is generated is written beside ``out``."""
     kernels = {kernel.name: kernel for op in ops for kernel in op.micro_kernels}
     text = f"{OPTIMISED}#include <tvm/ffi/c_api.h>\n" + "".join(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.backends.cpu.blocking import Setting
+from haotuner.backends.cpu.blocking import Blocking
 from haotuner.backends.cpu.pack_source import Entry, PackedAny, PackedOp, PackedPlan, pack_library
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.epilogue import with_epilogue
@@ -83,7 +83,7 @@ def packed_op(name: str, lanes: int, pw: int, counts: Sequence[int] = (1, 2, 3),
     op = Op.parse(name)
     kernels = [with_epilogue(kernel, op.epilogue) for kernel in kernels_for(lanes, pw)]
     panels = max(-(-op["n"] // k["nr"]) * (k["nr"] // pw) for k in kernels)
-    setting = Setting(n=op["n"], k=op["k"], pw=pw, panels=panels, col_block=2 * pw, row_block=8,
+    setting = Blocking(n=op["n"], k=op["k"], pw=pw, panels=panels, col_block=2 * pw, row_block=8,
                       k_block=7, k_block_from=24, k_block_rows=4)  # fmt: skip
     plans = [
         plan_for(kernels, count, splits[i % 3], i, **({"row_block": 8, "row_block_from": 16} if i == 2 else {}))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import haotuner
 from haotuner.runtime.arena import HUGE_PAGE
-from haotuner.runtime.output_pool import AGAIN, LARGE, Answers
+from haotuner.runtime.output_pool import AGAIN, LARGE, OutputPool
 from tests.serving.model_packs import model_pack
 from tests.serving.test_models import GRAPHS, given
 
@@ -34,7 +34,7 @@ def in_huge_pages() -> bool:
 @settings(max_examples=40, deadline=None)
 @drawn(st.lists(st.tuples(st.booleans(), st.integers(0, 3 * HUGE_PAGE)), min_size=1, max_size=30))
 def test_arrays_that_are_held_are_never_written_over(acts):
-    answers, held = Answers(2), list[tuple[Any, int]]()
+    answers, held = OutputPool(2), list[tuple[Any, int]]()
     for number, (drop, size) in enumerate(acts):
         if drop and held:
             held.pop(size % len(held))
@@ -47,7 +47,7 @@ def test_arrays_that_are_held_are_never_written_over(acts):
 
 
 def test_memory_is_used_again_without_page_faults():
-    answers, size = Answers(1), 3 * HUGE_PAGE
+    answers, size = OutputPool(1), 3 * HUGE_PAGE
     first = answers.take((size,), BYTE)
     first[:] = 1
     del first
@@ -60,7 +60,7 @@ def test_memory_is_used_again_without_page_faults():
 
 
 def test_no_more_is_kept_than_a_caller_holds_in_turn():
-    answers = Answers(1)
+    answers = OutputPool(1)
     held = [answers.take((LARGE,), BYTE) for _ in range(9)]
     places = {one.ctypes.data for one in held}
     held.clear()
@@ -74,7 +74,7 @@ def test_no_more_is_kept_than_a_caller_holds_in_turn():
 
 
 def test_small_and_large_outputs_keep_to_their_own_memory():
-    answers, sizes = Answers(2), (HUGE_PAGE * 4, LARGE)
+    answers, sizes = OutputPool(2), (HUGE_PAGE * 4, LARGE)
     for order in ((0, 1), (1, 0), (0, 1)):
         held = {one: answers.take((sizes[one],), BYTE) for one in order}
         for one in order:
@@ -92,7 +92,7 @@ def test_small_and_large_outputs_keep_to_their_own_memory():
 
 def test_no_memory_is_said():
     with pytest.raises(MemoryError, match="array of"):
-        Answers(1).take((1 << 60,), BYTE)
+        OutputPool(1).take((1 << 60,), BYTE)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from haotuner import judge
 from haotuner.bench.compare import contest_of
 from haotuner.bench.contender import Setting
 from haotuner.bench.field import ANY, CONVOLUTION, GPU, HOST
-from haotuner.bench.images import Told, draw_image, error_share
+from haotuner.bench.images import ConvAttributes, draw_image, error_share
 from haotuner.bench.inputs import draw_weights
 from haotuner.bench.peers.ours import Ours
 from haotuner.bench.rotation import resting_bytes
@@ -36,7 +36,7 @@ def test_what_can_be_raced():
         assert HOST.side(Op.parse(spec)) == CONVOLUTION and GPU.side(Op.parse(spec)) == ANY
     for spec in ("conv2d:c=6,f=8,r=3,s=3,pad=1.0.0.1", "conv_transpose1d:c=5,f=7,s=3,pad=1.0"):
         assert HOST.side(Op.parse(spec)) == ANY
-    told = Told.of(Op.parse("conv2d:c=6,f=8,r=3,s=3,pad=1.2,stride=2,layout=nhwc"))
+    told = ConvAttributes.of(Op.parse("conv2d:c=6,f=8,r=3,s=3,pad=1.2,stride=2,layout=nhwc"))
     assert (told.pad, told.stride, told.last, told.flat) == ((1, 2), (2, 2), True, False)
 
 

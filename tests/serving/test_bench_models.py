@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from haotuner.bench.model_child import feeds_of
-from haotuner.bench.models import MODEL_PEERS, files_of, given_of, in_turns, paired, requests_of
-from haotuner.bench.shape_constraints import agreed_of
+from haotuner.bench.models import MODEL_PEERS, files_of, in_turns, paired, parse_inputs, requests_of
+from haotuner.bench.shape_constraints import shape_constraints_of
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.isolate.answers import Crashed, Job
-from haotuner.runtime.schedule import Schedule
+from haotuner.runtime.schedule import ExecutionPlan
 
 INPUTS: list[Mapping[str, Any]] = [
     {"name": "tokens", "dtype": "int64", "shape": ["batch", "seq"]},
@@ -26,21 +26,21 @@ NAMES, DIMS = [str(one["name"]) for one in INPUTS], ("batch", "seq")
 
 
 def test_inputs_get_numbers_and_sizes():
-    given = given_of("lengths=seq; scales=0,-1.5,1e-3", NAMES, DIMS)
+    given = parse_inputs("lengths=seq; scales=0,-1.5,1e-3", NAMES, DIMS)
     feeds = feeds_of(INPUTS, {"batch": 2, "seq": 7}, 0, given)
     np.testing.assert_array_equal(feeds["lengths"], [7, 7])
     np.testing.assert_allclose(feeds["scales"], [0, -1.5, 1e-3])
     assert feeds["lengths"].dtype == np.int64 and feeds["lengths"].flags.c_contiguous
     assert feeds["tokens"].shape == (2, 7) and set(np.unique(feeds["tokens"])) <= {0, 1}
-    assert given_of("", NAMES, DIMS) == {}
+    assert parse_inputs("", NAMES, DIMS) == {}
 
 
 def test_elements_of_a_range_are_drawn_from_all_of_it():
     ids = {"name": "ids", "dtype": "int64", "shape": ["batch", "seq"]}
-    given = given_of("ids=3..5", ["ids"], DIMS)
+    given = parse_inputs("ids=3..5", ["ids"], DIMS)
     assert set(feeds_of([ids], {"batch": 8, "seq": 9}, 0, given)["ids"].reshape(-1)) == {3, 4, 5}
     with pytest.raises(UsageError, match="--given"):
-        given_of("ids=5..3", ["ids"], DIMS)
+        parse_inputs("ids=5..3", ["ids"], DIMS)
 
 
 def test_one_number_is_given_as_it_is():
@@ -54,7 +54,7 @@ def test_one_number_is_given_as_it_is():
 @pytest.mark.parametrize("text", ["nothing=1", "scales=0,one,0", "lengths=", "scales"])
 def test_what_cannot_be_given_is_said(text):
     with pytest.raises(UsageError, match="--given"):
-        given_of(text, NAMES, DIMS)
+        parse_inputs(text, NAMES, DIMS)
 
 
 def test_sizes_of_the_data_are_not_drawn():
@@ -64,14 +64,14 @@ def test_sizes_of_the_data_are_not_drawn():
         requests_of("batch=1;seq=3..4;length_0=1..9", DIMS)
 
 
-def _schedule(equal: tuple[tuple[int, int], ...], required: tuple[tuple[int, str], ...] = ()) -> Schedule:
+def _schedule(equal: tuple[tuple[int, int], ...], required: tuple[tuple[int, str], ...] = ()) -> ExecutionPlan:
     sizes = (("dim", "x_0"), ("dim", "state_1"), ("dim", "long"), ("number", 4), ("%", 2, 3))
-    return Schedule("m", ("x_0", "state_1", "long"), sizes, {}, {}, (), (), (), equal, required)
+    return ExecutionPlan("m", ("x_0", "state_1", "long"), sizes, {}, {}, (), (), (), equal, required)
 
 
 def test_dimensions_that_a_model_joins_are_drawn_alike():
     model: Any = SimpleNamespace(name="m", schedule=_schedule(((1, 0),), ((4, "long must not be a multiple of 4"),)))
-    agreed = agreed_of(model, ("x_0", "state_1", "long"))
+    agreed = shape_constraints_of(model, ("x_0", "state_1", "long"))
     found = requests_of("x_0=1..64;state_1=1..64;long=1..400", ("x_0", "state_1", "long"), agreed=agreed)
     assert len(found) == 12 and len({one["x_0"] for one in found}) > 3
     assert all(one["x_0"] == one["state_1"] and one["long"] % 4 for one in found)

@@ -11,7 +11,7 @@ import pytest
 from haotuner.bench.contender import Setting
 from haotuner.bench.field import HOST
 from haotuner.bench.processes import Processes
-from haotuner.isolate.answers import Unanswered
+from haotuner.isolate.answers import ChildNotResponding
 from haotuner.runtime.host import host_flags
 from tests.standin.patience import WALL_S
 
@@ -76,5 +76,5 @@ def test_a_peer_is_right_in_its_types_and_refuses_others(processes, name):
             aim = {"do": "aim", "side": "dense", "shape": {"m": 7}, "count": 2, "seed": 1}
             assert 0 <= processes.ask(name, aim, LIMIT_S)["error_share"] <= 1
         elif (name, dtype) != ("onednn", "fp16"):  # where the CPU has it
-            with pytest.raises(Unanswered, match="it is raced in"):
+            with pytest.raises(ChildNotResponding, match="it is raced in"):
                 processes.ask(name, asked, LIMIT_S)

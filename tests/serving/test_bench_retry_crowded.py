@@ -10,8 +10,8 @@ import pytest
 from haotuner.bench.contender import MACHINE, Setting
 from haotuner.bench.peers.machine import CALL_FLOPS, Machine
 from haotuner.bench.processes import Processes
-from haotuner.bench.retry_contended import RetryCrowded
-from haotuner.isolate.answers import Refused, Unanswered
+from haotuner.bench.retry_contended import RetryContended
+from haotuner.isolate.answers import ChildNotResponding, Refused
 
 FAILED = Refused("run", "crash", "")
 
@@ -51,13 +51,13 @@ class Blocks:
 @pytest.mark.parametrize("threads, ratios, looked", [(1, (1.9,), 0), (2, (), 0), (2, (1.0,), 2), (2, (None,), 2)])
 def test_a_block_that_nothing_speaks_against_is_timed_once(threads: int, ratios: tuple[float, ...], looked: int) -> None:
     looks, blocks = Looks(*ratios), Blocks()
-    seen, crowded = RetryCrowded(looks.as_processes(), threads).block(blocks)
+    seen, crowded = RetryContended(looks.as_processes(), threads).block(blocks)
     assert (seen["us"], crowded, blocks.timed, looks.looked) == (1.0, False, 1, looked)
 
 
 def test_a_block_with_a_shared_core_before_or_after_it_is_timed_again() -> None:
     looks, blocks = Looks(1.0, 1.0, 1.0, 1.7, 1.7, 1.0, 1.0), Blocks()
-    retry = RetryCrowded(looks.as_processes(), 2)
+    retry = RetryContended(looks.as_processes(), 2)
     assert retry.block(blocks)[0]["us"] == 1.0
     seen, crowded = retry.block(blocks)  # the second is spoilt at its end, the third at its start
     assert (seen["us"], crowded, looks.looked) == (4.0, False, 8)
@@ -65,7 +65,7 @@ def test_a_block_with_a_shared_core_before_or_after_it_is_timed_again() -> None:
 
 def test_a_spell_that_does_not_end_is_told() -> None:
     looks, blocks = Looks(1.0, 1.0, 1.9), Blocks()
-    retry = RetryCrowded(looks.as_processes(), 2)
+    retry = RetryContended(looks.as_processes(), 2)
     retry.block(blocks)
     assert retry.block(blocks)[1] and blocks.timed > 3
 
@@ -74,8 +74,8 @@ def test_a_contender_that_fails_is_told_at_once() -> None:
     def fails() -> dict[str, Any]:
         raise FAILED
 
-    with pytest.raises(Unanswered):
-        RetryCrowded(Looks(1.9).as_processes(), 2).block(fails)
+    with pytest.raises(ChildNotResponding):
+        RetryContended(Looks(1.9).as_processes(), 2).block(fails)
 
 
 @pytest.mark.long

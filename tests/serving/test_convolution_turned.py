@@ -11,7 +11,7 @@ import pytest
 
 import haotuner
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.microkernels.cpu.conv_pixel_major import CpuConvTurned
+from haotuner.microkernels.cpu.conv_pixel_major import CpuConvPixelMajor
 from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
 from haotuner.words.op import Op
@@ -81,7 +81,7 @@ def test_epilogues_follow(tmp_path):
 
 
 def test_products_of_channels_first_alone():
-    family = CpuConvTurned()
+    family = CpuConvPixelMajor()
     wide = "conv2d:c=16,f=16,r=3,s=3,dilation=40"  # finds no room in a band
     for spec in (
         wide,

@@ -9,7 +9,7 @@ import pytest
 
 import haotuner
 from haotuner.errors import UsageError
-from haotuner.graph.fp16_to_fp32 import in_singles
+from haotuner.graph.fp16_to_fp32 import fp16_to_fp32
 from haotuner.graph.interpret import interpret
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import model_pack
@@ -35,7 +35,7 @@ def real(draw: Any, *shape: int) -> Any:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    graphs = {name: made() for name, made in GRAPHS.items()} | {"in_halves": in_singles(in_halves())}
+    graphs = {name: made() for name, made in GRAPHS.items()} | {"in_halves": fp16_to_fp32(in_halves())}
     return model_pack(tmp_path_factory.mktemp("loops") / "pack", graphs)
 
 
@@ -65,7 +65,7 @@ def test_a_loop_in_halves_is_computed_in_fp32(pack):
     draw = np.random.default_rng(0)
     inputs = {name: real(draw, *shape).astype(np.float16) for name, shape in (("h", (8,)), ("x", (7, 8)), ("shift", (8,)))}
     found, want = pack.model("in_halves").run(inputs), interpret(in_halves(), inputs)
-    exact = interpret(in_singles(in_halves()), inputs)
+    exact = interpret(fp16_to_fp32(in_halves()), inputs)
     for name in ("last", "every"):
         assert found[name].dtype == want[name].dtype == np.float16
         np.testing.assert_allclose(found[name], exact[name], atol=1e-3)

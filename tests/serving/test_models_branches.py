@@ -14,7 +14,7 @@ from haotuner.graph.graph import Graph, GraphBuilder, Required
 from haotuner.graph.interpret import interpret
 from haotuner.orchestrate.dim_ranges import spans_of
 from haotuner.orchestrate.segments import branches, counts, cut, data_dimensions
-from haotuner.orchestrate.shape_constraints import agreements, unmet
+from haotuner.orchestrate.shape_constraints import shape_constraints, unmet
 from tests.serving.model_packs import model_pack
 
 B, EITHER, COUNT = dimension("batch"), dimension("either_0"), dimension("count_0")
@@ -225,4 +225,6 @@ def test_a_condition_of_several_elements_is_refused():
 def test_a_reflection_needs_as_many_elements():
     g = GraphBuilder()
     graph = g.finish(g.add("pad", g.input("x", (B, dimension("n"))), before=(0, 4), after=(0, 6), mode="reflect", value=0.0))
-    assert unmet(agreements(graph), {"batch": 1, "n": 6}) and not unmet(agreements(graph), {"batch": 1, "n": 7})
+    assert unmet(shape_constraints(graph), {"batch": 1, "n": 6}) and not unmet(
+        shape_constraints(graph), {"batch": 1, "n": 7}
+    )

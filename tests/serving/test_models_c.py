@@ -14,7 +14,7 @@ from haotuner.errors import PackInvalid
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.runtime.native_library import Mapped
+from haotuner.runtime.native_library import NativeLibrary
 from haotuner.words.bytecode import schedule_words
 from tests.serving.model_packs import planned
 from tests.serving.native_builds import ASAN, CLIB, HERE, LIBRARY, LOOSE, TSAN, c_pack, cc, pack_sources, run
@@ -134,7 +134,7 @@ def test_the_example_of_a_model_prints_what_python_answers(pack, tmp_path):
 
 
 def test_the_library_holds_the_documents_words(pack):
-    library = Mapped(next((pack / "lib").iterdir()))
+    library = NativeLibrary(next((pack / "lib").iterdir()))
     written, _, _ = planned(GRAPH, LANES, exact=False, small=SMALL)
     assert library.words(library.find("encoder")) == schedule_words(written[0].document, len(written[0].weights))
     with pytest.raises(PackInvalid, match="holds no model"):

@@ -15,7 +15,7 @@ from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
 from haotuner.model_check import check_model, drawn_inputs
 from haotuner.orchestrate import executable
-from haotuner.orchestrate.index_bounds import indexed
+from haotuner.orchestrate.index_bounds import index_bounds
 from haotuner.orchestrate.index_sources import index_sources
 from haotuner.pack_race import _call
 from haotuner.words import bytecode
@@ -102,7 +102,7 @@ def test_an_index_that_no_row_has_is_refused_and_the_next_request_is_right(path,
 
 
 def test_requests_that_are_drawn_hold_no_index_that_one_row_has_not(path):
-    assert indexed(NETS["rows"][0])[0].reader == "gather of c", "a weight is named"
+    assert index_bounds(NETS["rows"][0])[0].reader == "gather of c", "a weight is named"
     drawn = {name: drawn_inputs(NETS[name][0], {"b": 5, "t": 9})["at"] for name in ("one", "rows")}
     assert not drawn["one"].any() and drawn["rows"].any()
     with haotuner.load(path, threads=1) as pack:
@@ -218,11 +218,11 @@ def test_a_pack_is_checked_by_requests_that_have_answers(tmp_path: Path) -> None
 def test_what_is_no_index_is_not_asked():
     """Classes of OneHot may be none of them; places that the graph makes itself are right; others' arithmetic is theirs."""
     at = {"at": ("int64", B)}
-    assert not indexed(graph("OneHot", "at", 4, np.array([0, 1], np.float32), ends=at))
-    assert not indexed(graph("TopK", "x", np.array([2]), axis=1, ends={"x": ("fp32", B, 9)}))
+    assert not index_bounds(graph("OneHot", "at", 4, np.array([0, 1], np.float32), ends=at))
+    assert not index_bounds(graph("TopK", "x", np.array([2]), axis=1, ends={"x": ("fp32", B, 9)}))
     nodes = Nodes(**at)
     own = nodes("Where", nodes("Less", "at", 0), nodes("Add", "at", 3), "at")
-    assert not indexed(nodes.g.finish(nodes("Gather", TABLE, own)))
+    assert not index_bounds(nodes.g.finish(nodes("Gather", TABLE, own)))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import haotuner
 from haotuner import judge
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.generate.multi_stage import Stages
+from haotuner.generate.multi_stage import StagePlan
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.pack.write import write_pack
 from haotuner.words.device import Device
@@ -144,7 +144,7 @@ def test_stages_are_a_condition_on_the_graph() -> None:
         family = CpuGenerated(op.meaning)
         along, kernels = family.staged(op, device, 2)
         assert along == "n" and all("4 parts of a row" in family.decisions(one)["computation"] for one in kernels)
-        assert family.stages(kernels[0]) == Stages(along="n", calls=calls, left=left, parts=4)
+        assert family.stages(kernels[0]) == StagePlan(along="n", calls=calls, left=left, parts=4)
         moved = family.bytes_by_level(kernels[0], {"m": 1, "n": 4096}, device)
         assert moved["registers"] > moved["least"]
     for spec in ("reduce_sum:", "gelu:", "transpose:", "max_pool:kernel=3"):

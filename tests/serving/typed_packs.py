@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from haotuner.backends.cpu.blocking import Setting
+from haotuner.backends.cpu.blocking import Blocking
 from haotuner.backends.cpu.pack_source import PackedOp
 from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, begun
 from haotuner.microkernels.index import families_for
@@ -21,7 +21,7 @@ def typed_op(name: str, lanes: int, counts: Sequence[int] = (1, 2)) -> PackedOp:
     kernels = [family.typed(op, (rows, wide * pw, pw, 2, lanes, 0)) for rows, wide in ((1, 2), (2, 1), (4, 3))]
     n, k, word = op["n"], op["k"], WORDS[op.dtype]
     panels = max(-(-n // kernel["nr"]) * (kernel["nr"] // pw) for kernel in kernels)
-    setting = Setting(n=n, k=k, pw=pw, panels=panels, col_block=2 * pw, row_block=8,
+    setting = Blocking(n=n, k=k, pw=pw, panels=panels, col_block=2 * pw, row_block=8,
                       floats=panels * (word.depth(k) * word.floats(pw) + begun(kernels[0]) * pw))  # fmt: skip
     plans = [plan_for(kernels, count, SPLITS[i % 3], i) for i, count in enumerate(counts)]
     return PackedOp(name=op.name, setting=setting, first_m=2, last_m=LIMIT, kernels=kernels, plans=plans)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.importing.constant_folding import Folding
-from haotuner.importing.node_context import Call
+from haotuner.importing.constant_folding import ConstantFolding
+from haotuner.importing.node_context import NodeContext
 from haotuner.importing.table import RULES
 
 OPSET = 21
@@ -17,11 +17,11 @@ class Nodes:
     """``inputs``: of each its element type, then its shape. A node's inputs are tensors' names, constants, or None."""
 
     def __init__(self, **inputs: tuple[Any, ...]) -> None:
-        self.g = Folding()
+        self.g = ConstantFolding()
         for name, (dtype, *shape) in inputs.items():
             self.g.input(name, tuple(shape), dtype)
 
     def __call__(self, op: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
         names = tuple(one if one is None or isinstance(one, str) else self.g.constant(np.asarray(one)) for one in inputs)
-        found = RULES[op](Call(self.g, op, names, attributes, OPSET, outputs))
+        found = RULES[op](NodeContext(self.g, op, names, attributes, OPSET, outputs))
         return found if isinstance(found, str) else list(found)

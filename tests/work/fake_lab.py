@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self, cast
 
-from haotuner.measure.measurer import GoesOn, Laboratory
+from haotuner.measure.measurer import GoesOn, Measurer
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.tuning import Task
 from haotuner.words.device import Device
@@ -50,8 +50,8 @@ class FakeLab:
         other.prepared, other.measured, other.started = list(self.prepared), list(self.measured), list(self.started)
         return other
 
-    def as_lab(self) -> Laboratory:
-        return cast(Laboratory, self)
+    def as_lab(self) -> Measurer:
+        return cast(Measurer, self)
 
     def start(self) -> None:
         """There is no process."""

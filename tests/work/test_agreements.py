@@ -8,7 +8,7 @@ import numpy as np
 
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
-from haotuner.orchestrate.shape_constraints import agreements, unmet
+from haotuner.orchestrate.shape_constraints import shape_constraints, unmet
 
 B, T = dimension("batch"), dimension("seq")
 
@@ -23,7 +23,7 @@ def test_parts_and_first_states_that_no_size_shows_to_fit_are_checked_by_the_req
     settings: dict[str, Any] = {"kind": "lstm", "hidden": 3, "activations": (("tanh", 0.0, 0.0),) * 3}
     found = g.add("recurrent", x, r, bias, peepholes, h, cell, lengths, **settings)
     first = g.add("slice", x, axes=(0,), starts=(0,), stops=(4,), steps=(1,))
-    pairs = agreements(g.finish(found, first))
+    pairs = shape_constraints(g.finish(found, first))
     assert not unmet(pairs, {"seq": 4, "batch": 2, "other": 2})
     assert unmet(pairs, {"seq": 4, "batch": 2, "other": 1})
     assert unmet(pairs, {"seq": 3, "batch": 2, "other": 2})

@@ -12,7 +12,7 @@ import pytest
 
 from haotuner import op_tasks
 from haotuner.measure.measurer import GoesOn
-from haotuner.orchestrate.profiled_costs import BATCH, FIRST_BATCH, Measured
+from haotuner.orchestrate.profiled_costs import BATCH, FIRST_BATCH, ProfiledPrices
 from haotuner.search.clock import Clock
 from haotuner.search.task import Effort
 from haotuner.tuning import tune
@@ -106,7 +106,7 @@ def test_a_clock_that_was_given_up_lets_nothing_begin() -> None:
 
 
 def test_groups_are_compiled_in_batches_that_fit_into_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    prices = Measured([{"batch": 1}], 60.0)
+    prices = ProfiledPrices([{"batch": 1}], 60.0)
     assert prices._fitting() == FIRST_BATCH
     monkeypatch.setattr("haotuner.orchestrate.profiled_costs.time", SimpleNamespace(monotonic=lambda: prices._until - 30.0))
     for group_s, count in ((0.5, BATCH), (5.0, 6), (50.0, 1)):

@@ -24,10 +24,10 @@ from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.elements import elements_of, lies_beside, rows_before
 from haotuner.orchestrate.greedy_fusion import Greedy, Loops
-from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
 from haotuner.orchestrate.multi_output_fusion import Ways, plain
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.recompute import again_and_again
+from haotuner.orchestrate.recompute import recomputed_reductions
 from haotuner.orchestrate.size_table import SizeTable
 from haotuner.orchestrate.window_ilp import Candidate, circle_of, solve
 from tests.work.test_plain_loops import of
@@ -147,7 +147,7 @@ def test_what_lies_beside_has_the_same_points_or_is_a_row_of_fixed_length() -> N
 def test_a_sum_and_its_norm_are_one_kernel(rates: str) -> None:
     graph = graph_of("scaled_residual")
     prices = Prices(REQUESTS, GPU) if rates == "gpu" else Prices(REQUESTS)
-    plan = Exact(graph, prices)
+    plan = IlpPartitioner(graph, prices)
     (step,) = plan.steps
     assert isinstance(step, Loops) and set(step.graph.outputs) == set(graph.outputs)
     assert plan.told.status == "optimal" and plan.told.chosen_us < plan.told.greedy_us
@@ -202,12 +202,12 @@ def test_a_plan_has_no_circle_where_the_cheapest_kernels_make_one(monkeypatch: p
         def price_of(self, kernel: Any, usual_us: Any) -> float:
             return 1e-3 if set(kernel[0]) in ({x1, y2}, {y1, x2}) else super().price_of(kernel, usual_us)
 
-    plan = Exact(graph, Favoured(REQUESTS))
+    plan = IlpPartitioner(graph, Favoured(REQUESTS))
     kernels = [set(step.graph.outputs) for step in plan.steps if isinstance(step, Loops)]
     assert ({x1, y2} in kernels) != ({y1, x2} in kernels) and plan.told.status == "optimal"
     monkeypatch.setattr(window_ilp, "circle_of", lambda _: [])
     with pytest.raises(AssertionError, match="waits for itself"):
-        _ = Exact(graph, Favoured(REQUESTS)).steps
+        _ = IlpPartitioner(graph, Favoured(REQUESTS)).steps
 
 
 def test_outputs_behind_unlike_numbers_of_products_are_of_different_kernels() -> None:
@@ -217,7 +217,7 @@ def test_outputs_behind_unlike_numbers_of_products_are_of_different_kernels() ->
     made = g.add("contract", x, g.constant(np.ones((32, 32), np.float32)), labels="btk,kn->btn")
     more = g.add("contract", before, g.constant(np.ones((32, 32), np.float32)), labels="btk,kn->btn")
     behind = g.map("mul", g.map("mul", made, more), x)
-    plan = Exact(g.finish(before, behind), Prices(REQUESTS, GPU))
+    plan = IlpPartitioner(g.finish(before, behind), Prices(REQUESTS, GPU))
     assert all(len(step.graph.outputs) == 1 for step in plan.steps if isinstance(step, Loops))
     assert any(isinstance(step, Product) for step in plan.steps)
     ways = Ways.of(plan.graph, {*plan.products, *plan.inside})
@@ -243,7 +243,7 @@ def test_loops_that_are_faster_alone_stay_alone() -> None:
 def test_the_plan_is_the_best_of_all_with_several_outputs(name: str) -> None:
     """Every way to store tensors, and every way to join the kernels that store them, priced one by one."""
     graph, prices = graph_of(name), Prices(REQUESTS)
-    plan, greedy = Exact(graph, prices), Greedy(graph)
+    plan, greedy = IlpPartitioner(graph, prices), Greedy(graph)
     assert plan.told.status == "optimal" and plan.told.chosen_us <= least_us(greedy, prices) * (1 + 1e-9)
 
 
@@ -271,7 +271,7 @@ def least_us(greedy: Greedy, prices: Prices) -> float:
                     kept.append(node.output)
                     needed.update(node.inputs)
             group = greedy.subgraph((first, *others), kept)
-            if (len(part) > 1 and not plain(group)) or again_and_again(group) is not None:
+            if (len(part) > 1 and not plain(group)) or recomputed_reductions(group) is not None:
                 us = float("inf")
                 break
             us += prices.loops_us(group)

@@ -12,7 +12,7 @@ import pytest
 from haotuner import initial_model
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Opinionated, Unsure
+from haotuner.cost.model import HasEnsemble, HasSpread
 from haotuner.errors import UsageError
 from haotuner.initial_model import Starts, start_of
 from haotuner.search.observations import LEAST_STARTED_ROWS
@@ -176,7 +176,7 @@ def test_a_named_model_of_any_kind_says_how_far_off_it_is_and_adds_trees_of_the_
     for path in (fitted, tmp_path / "model"):
         models = [start_of(str(path), COUSIN, "cpu_dense_fp32", seed=seed).model for seed in (1, 1, 2)]
         said = [model.fit(FRAME.iloc[:TREE_ROWS], odd[:TREE_ROWS]).predict(FRAME) for model in models if model is not None]
-        assert all(isinstance(model, Unsure) and (model.spread(FRAME) > 0).all() for model in models)
+        assert all(isinstance(model, HasSpread) and (model.spread(FRAME) > 0).all() for model in models)
         assert (said[0] == said[1]).all() and (said[0] != said[2]).any()
 
 
@@ -185,7 +185,7 @@ def test_what_transfer_learnt_of_several_sources_shares_what_is_measured_first_a
     fitted = fit_model(read_records([*records(WIDE), *records(NARROW, odd=-0.6)], find_device), COUSIN)
     save_model(fitted.model, tmp_path / "model")
     start = start_of(str(tmp_path / "model"), COUSIN, "cpu_dense_fp32")
-    assert isinstance(start.model, Opinionated) and start.document["opinions_of"] == 2
+    assert isinstance(start.model, HasEnsemble) and start.document["opinions_of"] == 2
     assert "2 sources share what is measured first" in start.words
     [table] = tables(COUSIN)
     said, none = start.model.opinions(table.frame), np.zeros(0, np.int64)
@@ -207,7 +207,7 @@ def test_what_transfer_learnt_of_several_sources_shares_what_is_measured_first_a
 
 def test_once_samples_of_the_target_have_told_who_is_right_nobody_shares(fitted: Path) -> None:
     start = start_of(str(fitted), COUSIN, "cpu_dense_fp32")
-    assert start.model is not None and not isinstance(start.model, Opinionated) and "share" not in start.words
+    assert start.model is not None and not isinstance(start.model, HasEnsemble) and "share" not in start.words
 
 
 def test_a_few_rows_move_the_level_only() -> None:

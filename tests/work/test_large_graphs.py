@@ -15,7 +15,7 @@ from haotuner.graph.extents import dimension, same
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate.costs import CORE, Prices
 from haotuner.orchestrate.greedy_fusion import Greedy
-from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
 
 
 class Walked(tuple[Any, ...]):
@@ -73,7 +73,7 @@ def test_groups_of_a_plan_are_found_without_a_walk_over_the_graph_each(monkeypat
 
 def test_a_set_is_made_convex_by_what_lies_between_its_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def looks(count: int) -> int:
-        windows = Exact(chain(count), Prices([{"rows": 4}], CORE))._cut
+        windows = IlpPartitioner(chain(count), Prices([{"rows": 4}], CORE))._cut
         names = [node.output for node in windows.plan.graph.nodes]
         windows.plan.order = Looked(windows.plan.order)
         monkeypatch.setattr(Looked, "looks", 0)
@@ -94,7 +94,7 @@ def test_axes_of_a_reshape_are_matched_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(mixed_radix, "same", counted)
     before, after = (dimension("large"), 6, 35), (dimension("large"), 2, 3, 5, 7)
     places = tuple(index(0) for _ in after)
-    first = mixed_radix.Digits().reshaped(before, after, places)
+    first = mixed_radix.MixedRadix().reshaped(before, after, places)
     many = len(compared)
-    assert mixed_radix.Digits().reshaped(before, after, places) == first
+    assert mixed_radix.MixedRadix().reshaped(before, after, places) == first
     assert len(compared) - many < many // 2, "what is left compares digits, not axes"

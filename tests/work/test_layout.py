@@ -17,7 +17,7 @@ from haotuner.model_check import drawn_inputs
 from haotuner.ops.dtypes import DTYPES
 from haotuner.orchestrate.costs import CORE, Prices, Rates
 from haotuner.orchestrate.greedy_fusion import Loops, Step
-from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
 from haotuner.orchestrate.layout import LAYOUTS, Layouts
 from haotuner.orchestrate.products import Product
 from haotuner.words.op import Op
@@ -187,16 +187,16 @@ def test_a_byte_that_counts_for_much_may_be_one_away():
     assert 1 / 6 < tolerance_of(graph, drawn_inputs(graph, SIZES)) <= 0.25
 
 
-def planned(graph: Graph, rates: Rates = CORE, layout: str = "cheapest") -> Exact:
+def planned(graph: Graph, rates: Rates = CORE, layout: str = "cheapest") -> IlpPartitioner:
     """The plan of a graph by these rates."""
-    return LAYOUTS[layout](Exact(graph, Prices([SIZES], rates)))
+    return LAYOUTS[layout](IlpPartitioner(graph, Prices([SIZES], rates)))
 
 
 def ops(steps: tuple[Step, ...]) -> list[str]:
     return [Op.parse(one.op).name for one in steps if isinstance(one, Product)]
 
 
-def turns(plan: Exact) -> int:
+def turns(plan: IlpPartitioner) -> int:
     """Groups that turn an image and do nothing else."""
     return sum([n.primitive for n in one.graph.nodes] == ["transpose"] for one in plan.steps if isinstance(one, Loops))
 
@@ -215,13 +215,13 @@ def test_windows_of_many_taps_keep_their_channels_first():
     x = g.map("max", g.convolution(g.image(), 32, taps=3), 0.0)
     y = g.map("tanh", g.convolution(x, 32, taps=7, groups=32))
     graph = g.finish(g.map("add", g.convolution(y, 32, taps=3), x))
-    first = Exact(graph, Prices([SIZES], SLOW_LAST))
+    first = IlpPartitioner(graph, Prices([SIZES], SLOW_LAST))
     assert LAYOUTS["cheapest"](first) is first
     assert not any("nhwc" in name for name in ops(first.steps))
 
 
 def test_the_layouts_are_those_that_trying_all_finds():
-    layouts = Layouts(Exact(bottleneck(), Prices([SIZES], replace(CORE, one_tap_first=0.6))))
+    layouts = Layouts(IlpPartitioner(bottleneck(), Prices([SIZES], replace(CORE, one_tap_first=0.6))))
 
     def cost(lasts: Sequence[bool]) -> float:
         """Of all units in these layouts, turned where they are wanted."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from haotuner.backends.cpu import contention as module
-from haotuner.backends.cpu.contention import CROWDED, FIRST_S, MOST_S, SHARE, Answer, Patience, crowding
-from haotuner.backends.cpu.drift import Pace, lost, undisturbed
+from haotuner.backends.cpu.contention import CROWDED, FIRST_S, MOST_S, SHARE, Answer, RetryPolicy, core_contention
+from haotuner.backends.cpu.drift import ThroughputProbe, lost, undisturbed
 from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.words.device import Device
 from haotuner.words.record import Trial
@@ -58,21 +58,21 @@ class Trials:
 
 
 def test_the_ratio_is_of_medians_and_one_where_nothing_was_seen() -> None:
-    assert crowding(answer(1.6)) == pytest.approx(1.6)
-    assert crowding({"samples_us": [5.0], "compute_us": [10.0]}) == 1.0
-    assert crowding({"samples_us": [5.0], "compute_us": [10.0], "together_us": [0.0]}) == 1.0
-    assert crowding({"samples_us": [], "compute_us": [], "together_us": []}) == 1.0
+    assert core_contention(answer(1.6)) == pytest.approx(1.6)
+    assert core_contention({"samples_us": [5.0], "compute_us": [10.0]}) == 1.0
+    assert core_contention({"samples_us": [5.0], "compute_us": [10.0], "together_us": [0.0]}) == 1.0
+    assert core_contention({"samples_us": [], "compute_us": [], "together_us": []}) == 1.0
 
 
 def test_what_is_not_crowded_is_timed_once(clock: Clock) -> None:
     trials = Trials(clock, answer(1.05), answer(1.0))
-    seen, crowded = Patience().least_crowded(trials)
+    seen, crowded = RetryPolicy().least_crowded(trials)
     assert (seen, crowded, trials.asked, clock.slept) == (trials.answers[0], 1.0, 1, 0)
 
 
-def patient(clock: Clock) -> Patience:
+def patient(clock: Clock) -> RetryPolicy:
     """One that knows this machine gives threads cores of their own."""
-    found = Patience()
+    found = RetryPolicy()
     found.least_crowded(Trials(clock, answer(0.8)))  # noise: less than alone there is not
     found.least_crowded(Trials(clock, answer(1.02)))
     clock.now = clock.slept = 0.0
@@ -122,7 +122,7 @@ def test_in_a_long_spell_waiting_takes_a_share_of_the_time(clock: Clock) -> None
 
 
 def test_where_cores_are_always_shared_nothing_is_crowded_once_that_is_known(clock: Clock) -> None:
-    patience, trials = Patience(), Trials(clock, answer(1.7), answer(1.6), answer(1.65))
+    patience, trials = RetryPolicy(), Trials(clock, answer(1.7), answer(1.6), answer(1.65))
     assert patience.least_crowded(trials)[1] == 1.0
     assert FIRST_S < clock.now < FIRST_S + 0.3
     slept, asked = clock.slept, trials.asked
@@ -131,7 +131,10 @@ def test_where_cores_are_always_shared_nothing_is_crowded_once_that_is_known(clo
 
 
 def test_a_spell_in_which_the_first_trial_began_is_not_taken_for_the_machine(clock: Clock) -> None:
-    patience, trials = Patience(), Trials(clock, answer(1.7, 90.0), answer(1.7, 90.0), answer(1.0, 50.0), answer(1.6, 90.0))
+    patience, trials = (
+        RetryPolicy(),
+        Trials(clock, answer(1.7, 90.0), answer(1.7, 90.0), answer(1.0, 50.0), answer(1.6, 90.0)),
+    )
     seen, crowded = patience.least_crowded(trials)
     assert (seen["samples_us"], crowded, trials.asked) == ([50.0] * 3, 1.0, 3)
     assert patience.least_crowded(trials)[1] == pytest.approx(1.6), "and later ones are told from it"
@@ -157,12 +160,12 @@ def test_the_crowd_is_taken_out_before_the_drift() -> None:
     device = Device(id="d", kind="cpu", name="d", arch="x86-64-v3", compute_units=2, wave_width=8, registers_per_thread=16)
     trial = Trial(op="dense_n1000_k1000", kernel="k", shape=Shape.of(m=8), threads=2, weights="hot")
     seen = {**answer(1.7, 195.0), "memory_us": [0.0] * 3}
-    samples, factor = undisturbed(trial, device, seen, Pace(memory_us=0.0, compute_us=10.0), 1.7)
+    samples, factor = undisturbed(trial, device, seen, ThroughputProbe(memory_us=0.0, compute_us=10.0), 1.7)
     assert samples == pytest.approx((100.0,) * 3) and factor == pytest.approx(1.95)
 
 
 def test_what_one_thread_computed_alone_is_not_put_right_nor_says_what_the_machine_gives(clock: Clock) -> None:
-    patience, alone = Patience(), {**answer(1.0, 90.0), "together_us": [0.0] * 3}
+    patience, alone = RetryPolicy(), {**answer(1.0, 90.0), "together_us": [0.0] * 3}
     assert patience.least_crowded(Trials(clock, alone)) == (alone, 1.0)
     trials = Trials(clock, answer(1.7), answer(1.6))
     assert patience.least_crowded(trials)[1] == 1.0, "where cores are always shared that is still to be learnt"
@@ -174,4 +177,4 @@ def test_the_worker_looks_at_all_threads_at_once_where_they_share_a_call(tmp_pat
     seen = timer.time(job(library, threads=2, split=1, most=5, least=5))
     assert len(seen["together_us"]) == len(seen["samples_us"]) == 5
     assert min(seen["together_us"]) > min(seen["compute_us"]) / 2
-    assert crowding(seen) > 0.5
+    assert core_contention(seen) > 0.5

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.backends.cpu.compile import TIMING_SOURCES
-from haotuner.backends.cpu.drift import MOST, Pace, drift, undisturbed
+from haotuner.backends.cpu.drift import MOST, ThroughputProbe, drift, undisturbed
 from haotuner.backends.cpu.timer_process import WATCH_FLOATS, WATCH_LOOKS, WATCH_SAMPLES, TimerProcess
 from haotuner.words.device import Device
 from haotuner.words.record import Trial
@@ -24,7 +24,7 @@ CORE = Device(
     id="fake-core", kind="cpu", name="fake", arch="x86-64-v3", compute_units=2, wave_width=8, registers_per_thread=16,
     peak_gflops_unit=100.0, memory_gbps_unit=20.0, memory_gbps=30.0,
 )  # fmt: skip
-QUIET = Pace(memory_us=50.0, compute_us=10.0)
+QUIET = ThroughputProbe(memory_us=50.0, compute_us=10.0)
 ONE_ROW = Trial(op="dense_n1000_k1000", kernel="k", shape=Shape.of(m=1))  # 4 MB: 200 us at 20 GB/s, 20 us at 100 GFLOP/s
 MANY = replace(ONE_ROW, shape=Shape.of(m=100))  # 2 ms of arithmetic
 ALL = 10**9  # all of the time was looked at
@@ -70,19 +70,19 @@ def test_few_looks_beside_long_calls_count_for_less() -> None:
 
 
 def test_what_is_not_known_is_not_corrected() -> None:
-    slow = Pace(memory_us=500.0, compute_us=100.0)
+    slow = ThroughputProbe(memory_us=500.0, compute_us=100.0)
     assert drift(ONE_ROW, replace(CORE, peak_gflops_unit=None, memory_gbps_unit=None), 400.0, slow, QUIET, ALL) == 1.0
-    assert drift(ONE_ROW, CORE, 400.0, slow, Pace(memory_us=0.0, compute_us=0.0), ALL) == 1.0
-    assert drift(ONE_ROW, CORE, 400.0, Pace(memory_us=0.0, compute_us=10.0), QUIET, ALL) == 1.0
+    assert drift(ONE_ROW, CORE, 400.0, slow, ThroughputProbe(memory_us=0.0, compute_us=0.0), ALL) == 1.0
+    assert drift(ONE_ROW, CORE, 400.0, ThroughputProbe(memory_us=0.0, compute_us=10.0), QUIET, ALL) == 1.0
 
 
 @given(times, times, times, st.integers(1, 4096), st.sampled_from(["cold", "hot"]))
 def test_it_is_bounded_and_grows_with_what_was_lost(us: float, memory: float, compute: float, m: int, weights: str) -> None:
     trial = replace(ONE_ROW, shape=Shape.of(m=m), weights=weights)
-    found = drift(trial, CORE, us, Pace(memory_us=memory, compute_us=compute), QUIET, ALL)
+    found = drift(trial, CORE, us, ThroughputProbe(memory_us=memory, compute_us=compute), QUIET, ALL)
     assert 1 / MOST - 1e-9 <= found <= MOST + 1e-9
-    assert drift(trial, CORE, us, Pace(memory_us=2 * memory, compute_us=compute), QUIET, ALL) >= found
-    assert drift(trial, CORE, us, Pace(memory_us=memory, compute_us=2 * compute), QUIET, ALL) >= found
+    assert drift(trial, CORE, us, ThroughputProbe(memory_us=2 * memory, compute_us=compute), QUIET, ALL) >= found
+    assert drift(trial, CORE, us, ThroughputProbe(memory_us=memory, compute_us=2 * compute), QUIET, ALL) >= found
 
 
 def test_samples_times_the_drift_are_what_the_clock_said() -> None:
@@ -126,6 +126,6 @@ def test_the_first_looks_never_read_the_same_memory_twice() -> None:
 
 def test_a_look_at_the_start_sees_both(tmp_path) -> None:
     found = TimerProcess().watch({"library": str(mutant_library(tmp_path)), "cold_bytes": 0})
-    pace = Pace.quiet(found)
+    pace = ThroughputProbe.quiet(found)
     assert len(found["memory_us"]) == len(found["compute_us"]) > 30
     assert min(found["memory_us"]) <= pace.memory_us <= max(found["memory_us"]) and pace.compute_us > 1

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from haotuner.backends.cpu.backend import CpuBackend
-from haotuner.backends.cpu.drift import Pace
+from haotuner.backends.cpu.drift import ThroughputProbe
 from haotuner.backends.cpu.timer import CpuTimer
 from haotuner.backends.policy import Policy
 from haotuner.hw_profiles.find import find_device
 from haotuner.isolate.answers import Job, TimedOut
-from haotuner.measure.device_measurer import BATCH, FIRST_BATCH, Lab, _batches
+from haotuner.measure.device_measurer import BATCH, FIRST_BATCH, DeviceMeasurer, _batches
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import MemoryStore, RecordStore
 from haotuner.words.device import Device
@@ -38,20 +38,20 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture(scope="module")
-def lab(device: Device, store: MemoryStore) -> Iterator[Lab]:
+def lab(device: Device, store: MemoryStore) -> Iterator[DeviceMeasurer]:
     found = new_lab(device, store)
     yield found
     found.close()
 
 
-def timer_of(lab: Lab) -> CpuTimer:
+def timer_of(lab: DeviceMeasurer) -> CpuTimer:
     timer = lab._timer
     assert isinstance(timer, CpuTimer)
     return timer
 
 
-def new_lab(device: Device, store: RecordStore, *, resume: bool = False, policy: Policy = QUICK) -> Lab:
-    return Lab(device, store, environment=ENVIRONMENT, policy=policy, builders=1, resume=resume)
+def new_lab(device: Device, store: RecordStore, *, resume: bool = False, policy: Policy = QUICK) -> DeviceMeasurer:
+    return DeviceMeasurer(device, store, environment=ENVIRONMENT, policy=policy, builders=1, resume=resume)
 
 
 def name(device: Device, mr: int, vectors: int = 1, ku: int = 1) -> str:
@@ -63,7 +63,7 @@ def trial(kernel: str, m: int, *, threads: int = 1, split: str = "n") -> Trial:
     return Trial(op=OP, kernel=kernel, shape=Shape.of(m=m), threads=threads, weights="hot", split=split)
 
 
-def test_a_kernel_that_does_not_build_fails_alone(lab: Lab, device: Device) -> None:
+def test_a_kernel_that_does_not_build_fails_alone(lab: DeviceMeasurer, device: Device) -> None:
     good, bad = [name(device, mr) for mr in (1, 2, 3)], name(device, 2, ku=0)  # k // 0 does not compile
     lab.prepare([good[0], bad, *good[1:]])
     records = lab.measure([trial(good[0], 5), trial(bad, 4), trial(good[1], 6), trial(good[2], 9)])
@@ -85,7 +85,7 @@ def test_what_a_turn_builds_first_is_little(builders: int, count: int) -> None:
     assert all(len(batch) == 1 for batch in _batches(names, builders, 1))
 
 
-def test_a_composition_of_kernels_built_apart_is_measured(lab: Lab, device: Device) -> None:
+def test_a_composition_of_kernels_built_apart_is_measured(lab: DeviceMeasurer, device: Device) -> None:
     one, four = name(device, 1), name(device, 4, vectors=2)
     lab.prepare([one])
     lab.prepare([four])
@@ -95,7 +95,7 @@ def test_a_composition_of_kernels_built_apart_is_measured(lab: Lab, device: Devi
     assert all(isinstance(record.outcome, Timed) for record in records)
 
 
-def test_gathered_kernels_lie_in_one_library(lab: Lab, device: Device) -> None:
+def test_gathered_kernels_lie_in_one_library(lab: DeviceMeasurer, device: Device) -> None:
     kernels = [name(device, mr, vectors=3) for mr in (1, 2, 3)]
     lab.prepare(kernels[:1])
     lab.gather([*kernels, name(device, 2, ku=0)])
@@ -104,7 +104,7 @@ def test_gathered_kernels_lie_in_one_library(lab: Lab, device: Device) -> None:
     assert isinstance(lab.measure([trial("+".join(f"{k}*1" for k in kernels), 6)])[0].outcome, Timed)
 
 
-def test_a_record_says_what_drift_was_taken_out_of_it(lab: Lab, device: Device) -> None:
+def test_a_record_says_what_drift_was_taken_out_of_it(lab: DeviceMeasurer, device: Device) -> None:
     """One look at the machine serves all processes that time: their times stay comparable."""
     (first,) = lab.measure([trial(name(device, 1), 60)])
     quiet = timer_of(lab)._quiet
@@ -149,13 +149,13 @@ def test_a_large_call_gets_time_in_proportion(device: Device, monkeypatch: pytes
     assert calls_s == pytest.approx(2 * 100 * 33 * 4e8 / 5e9), "at the five GFLOP/s of the slowest kernel"
 
 
-def test_a_composition_that_does_not_cover_m_is_a_failed_record(lab: Lab, device: Device) -> None:
+def test_a_composition_that_does_not_cover_m_is_a_failed_record(lab: DeviceMeasurer, device: Device) -> None:
     (record,) = lab.measure([trial(f"{name(device, 2)}*2", 5)])
     assert isinstance(record.outcome, Failed) and (record.outcome.stage, record.outcome.reason) == ("run", "error")
     assert "cover" in record.outcome.detail
 
 
-def test_a_record_is_stored_before_anyone_is_told(lab: Lab, store: MemoryStore, device: Device) -> None:
+def test_a_record_is_stored_before_anyone_is_told(lab: DeviceMeasurer, store: MemoryStore, device: Device) -> None:
     seen = []
 
     def goes_on(record: Record | None) -> bool:
@@ -167,7 +167,7 @@ def test_a_record_is_stored_before_anyone_is_told(lab: Lab, store: MemoryStore, 
     assert seen == [True, True]
 
 
-def test_the_list_ends_when_told_and_nothing_is_built_in_vain(lab: Lab, device: Device) -> None:
+def test_the_list_ends_when_told_and_nothing_is_built_in_vain(lab: DeviceMeasurer, device: Device) -> None:
     fresh = name(device, 5)
     assert lab.measure([trial(fresh, 5)], lambda _: False) == []
     assert fresh not in lab._places
@@ -179,7 +179,7 @@ def test_the_list_ends_when_told_and_nothing_is_built_in_vain(lab: Lab, device: 
     assert [record.trial for record in records] == several[:2]  # asked before the build, then before each
 
 
-def test_resume_measures_nothing_again(device: Device, store: MemoryStore, lab: Lab) -> None:
+def test_resume_measures_nothing_again(device: Device, store: MemoryStore, lab: DeviceMeasurer) -> None:
     lab.measure([trial(name(device, 1), 7), trial(name(device, 2, ku=0), 2)])
     before = list(store.records(session=lab.session.id))
     again = new_lab(device, store, resume=True)
@@ -194,7 +194,7 @@ def test_resume_measures_nothing_again(device: Device, store: MemoryStore, lab: 
 
 
 def test_only_the_kernels_whose_code_has_changed_are_measured_again(
-    device: Device, store: MemoryStore, lab: Lab, monkeypatch: pytest.MonkeyPatch
+    device: Device, store: MemoryStore, lab: DeviceMeasurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     same, changed = trial(name(device, 1), 8), trial(name(device, 2), 8)
     lab.measure([same, changed])
@@ -216,7 +216,7 @@ def test_only_the_kernels_whose_code_has_changed_are_measured_again(
 
 
 @pytest.mark.long
-def test_a_resumed_session_keeps_the_pace_of_its_first_look(device: Device, store: MemoryStore, lab: Lab) -> None:
+def test_a_resumed_session_keeps_the_pace_of_its_first_look(device: Device, store: MemoryStore, lab: DeviceMeasurer) -> None:
     """Times of both runs are divided by what was lost since the same moment."""
     (first,) = lab.measure([trial(name(device, 1), 61)])
     again = new_lab(device, store, resume=True)
@@ -224,10 +224,12 @@ def test_a_resumed_session_keeps_the_pace_of_its_first_look(device: Device, stor
         (more,) = again.measure([trial(name(device, 1), 62)])
     finally:
         again.close()
-    assert Pace.kept(first.facts) == Pace.kept(more.facts) == timer_of(lab)._quiet is not None
+    assert ThroughputProbe.kept(first.facts) == ThroughputProbe.kept(more.facts) == timer_of(lab)._quiet is not None
 
 
-def test_without_resume_or_under_another_policy_nothing_is_reused(device: Device, store: MemoryStore, lab: Lab) -> None:
+def test_without_resume_or_under_another_policy_nothing_is_reused(
+    device: Device, store: MemoryStore, lab: DeviceMeasurer
+) -> None:
     for other in (new_lab(device, store), new_lab(device, store, resume=True, policy=replace(QUICK, most=5))):
         assert other.reused == 0 and other.session.id != lab.session.id
         other.close()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from haotuner.backends.cpu.blocking import ROWS_LEAST, ROWS_MOST, Setting
+from haotuner.backends.cpu.blocking import ROWS_LEAST, ROWS_MOST, Blocking
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS
 from haotuner.words.op import Op
@@ -17,19 +17,19 @@ TILES = (FAMILY.kernel(6, 64, 32, 4, 16), FAMILY.kernel(1, 96, 32, 4, 16))
 
 
 def test_panels_cover_the_columns_for_every_kernel() -> None:
-    found = Setting.of(Op.parse("dense_n1000_k600"), TILES, BIG_CORE)
+    found = Blocking.of(Op.parse("dense_n1000_k600"), TILES, BIG_CORE)
     assert found.panels * found.pw >= 1000 and found.panels == 33  # eleven tiles of 96 columns
 
 
 def test_kernels_of_two_panel_widths_share_nothing() -> None:
     with pytest.raises(ValueError, match="panel widths are"):
-        Setting.of(Op.parse("dense_n8_k8"), (*TILES, FAMILY.kernel(1, 64, 64, 1, 16)), BIG_CORE)
+        Blocking.of(Op.parse("dense_n8_k8"), (*TILES, FAMILY.kernel(1, 64, 64, 1, 16)), BIG_CORE)
 
 
 def test_rows_are_blocked_more_coarsely_where_a_long_sum_comes_in_parts() -> None:
-    found = Setting.of(Op.parse("dense_n1024_k4096"), TILES, replace(BIG_CORE, l2_bytes=1 << 20))
+    found = Blocking.of(Op.parse("dense_n1024_k4096"), TILES, replace(BIG_CORE, l2_bytes=1 << 20))
     few, many = found.words(K_BLOCK_LEAST_ROWS - 1), found.words(K_BLOCK_LEAST_ROWS)
     assert few["k_block"] == 0 and many["k_block"] == 1024
     assert few["row_block"] == 32 and many["row_block"] == ROWS_MOST
-    short = Setting.of(Op.parse("dense_n1024_k2048"), TILES, BIG_CORE)
+    short = Blocking.of(Op.parse("dense_n1024_k2048"), TILES, BIG_CORE)
     assert short.words(4096)["k_block"] == 0 and ROWS_LEAST <= short.words(4096)["row_block"] <= ROWS_MOST

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from haotuner.backends.backend import Place
+from haotuner.backends.backend import LibrarySlot
 from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.cpu.timer import CpuTimer
 from haotuner.backends.policy import MEASURING, Policy
@@ -53,7 +53,7 @@ def test_a_sample_is_what_it_was(golden: Any) -> None:
     timer = CpuTimer(CORE, Policy(), cast(Child, process), CpuBackend().family_of, seed=0)
     told: list[Any] = [{"measuring": MEASURING, "cold bytes": Policy().cold_bytes(CORE)}]
     for text, composition, shape, more in TRIALS:
-        op, place = Op.parse(text), Place(library="library.so", index=0)
+        op, place = Op.parse(text), LibrarySlot(library="library.so", index=0)
         trial = Trial.of(op.name, composition, shape, **more)
         timed = timer.time(trial, op, composition, {part.kernel: place for part in composition.parts}, 0.0)
         assert not isinstance(timed, Failed)

@@ -22,17 +22,17 @@ from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.device_support import check_draws, check_steps
 from haotuner.orchestrate.dim_ranges import spans_of
-from haotuner.orchestrate.executable import written
+from haotuner.orchestrate.executable import executable
 from haotuner.orchestrate.greedy_fusion import Alias, Greedy, Loops
-from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.profiled_costs import Measured
-from haotuner.orchestrate.recompute import again_and_again
-from haotuner.orchestrate.shape_constraints import agreements, unmet
+from haotuner.orchestrate.profiled_costs import ProfiledPrices
+from haotuner.orchestrate.recompute import recomputed_reductions
+from haotuner.orchestrate.shape_constraints import shape_constraints, unmet
 from haotuner.orchestrate.size_table import SizeTable
-from haotuner.orchestrate.tasks import arrivals_of_models, asked_model, ops_of
+from haotuner.orchestrate.tasks import arrivals_of_models, model_task, ops_of
 from haotuner.orchestrate.window_ilp import WINDOW_S, Candidate, solve
-from haotuner.runtime.schedule import Schedule, size_text
+from haotuner.runtime.schedule import ExecutionPlan, size_text
 from haotuner.words.op import Op
 from tests.serving.test_models_ordered import bytewise, recurrent
 
@@ -66,13 +66,13 @@ class Apart(Greedy):
 def test_attention_is_one_kernel_where_it_is_cheaper():
     graph = attention()
     prices = Prices([{"batch": 1, "seq": 4}, {"batch": 4, "seq": 64}])
-    for plan in (Greedy(graph), Exact(graph, prices)):
+    for plan in (Greedy(graph), IlpPartitioner(graph, prices)):
         (one,) = [step for step in plan.steps if isinstance(step, Product) and step.kind == "online"]
         assert Op.parse(one.op).name == "attention_d16_maskkeys_headsapart"
         assert [view.order for view in one.views.values()] == [(0, 2, 1, 3)] * 3 + [(0, 1)], "heads are seen where they lie"
         assert not any(isinstance(step, Loops) for step in plan.steps), "scores are stored nowhere"
     prices.product_us = lambda one, graph: 1000.0 if one.kind == "online" else 1.0  # type: ignore[method-assign]
-    assert not any(isinstance(step, Product) and step.kind == "online" for step in Exact(graph, prices).steps)
+    assert not any(isinstance(step, Product) and step.kind == "online" for step in IlpPartitioner(graph, prices).steps)
 
 
 def test_attention_apart_is_products_and_one_group():
@@ -108,7 +108,7 @@ def test_no_step_makes_what_nobody_reads():
     slid = g.add("window", padded, axes=(2,), sizes=(3,), strides=(1,), dilations=(1,))
     y = g.add("contract", slid, g.constant(np.ones((4, 8, 3), np.float32)), labels="bcpu,fcu->bfp")
     graph = g.finish(g.map("exp", y))
-    for steps in (Greedy(graph).steps, Exact(graph, Prices([{"batch": 2, "seq": 9}])).steps):
+    for steps in (Greedy(graph).steps, IlpPartitioner(graph, Prices([{"batch": 2, "seq": 9}])).steps):
         reads = {one for step in steps for one in (step.graph.inputs if isinstance(step, Loops) else step.reads)}  # type: ignore[union-attr]
         assert [type(one) for one in steps] == [Loops, Product, Loops]
         assert {step.output for step in steps[:-1]} <= reads  # type: ignore[union-attr]
@@ -125,7 +125,9 @@ def test_sizes_are_a_table_that_python_alone_evaluates():
     table = SizeTable()
     extent = floor_division(T - 1, 2) * 3 + B
     place = table.place(extent)
-    schedule = Schedule("m", ("batch", "seq"), tuple(map(tuple, table.lines)), {"y": ("fp32", (place,))}, {}, (), (), ())
+    schedule = ExecutionPlan(
+        "m", ("batch", "seq"), tuple(map(tuple, table.lines)), {"y": ("fp32", (place,))}, {}, (), (), ()
+    )
     assert schedule.values({"batch": 2, "seq": 9})[place] == 14
     with pytest.raises(UsageError, match="takes no such request"):
         schedule.values({"batch": 0, "seq": 0})
@@ -135,7 +137,7 @@ def test_sizes_that_must_be_equal_are_named_with_how_they_follow_from_the_reques
     table = SizeTable()
     places = (table.place(floor_division(T - 1, 2) * 3 + B), table.place(largest([T, 2 * B])))
     lines = tuple(map(tuple, table.lines))
-    schedule = Schedule("m", ("batch", "seq"), lines, {}, {}, (), (), (), equal=(places,))
+    schedule = ExecutionPlan("m", ("batch", "seq"), lines, {}, {}, (), (), (), equal=(places,))
     with pytest.raises(UsageError, match=r"= 14 and max\(.*seq.*\) = 9, which must be equal"):
         schedule.values({"batch": 2, "seq": 9})
     long: list[list[Any]] = [["dim", "batch"], *(["+", line, line] for line in range(200))]
@@ -143,7 +145,7 @@ def test_sizes_that_must_be_equal_are_named_with_how_they_follow_from_the_reques
 
 
 def test_an_op_gets_the_shapes_that_requests_bring_it():
-    model = asked_model("m", attention(), "batch=1..4;seq=2..64", Path("m.onnx"))
+    model = model_task("m", attention(), "batch=1..4;seq=2..64", Path("m.onnx"))
     names = [op.name for op in ops_of([model])]
     assert names[0] == "dense_n32_k32" and len(names) == 3
     rows = arrivals_of_models([model], "text").rows
@@ -159,10 +161,10 @@ def test_windows_larger_than_their_image_are_no_calls():
     windows = g.add("window", x, axes=(2, 3), sizes=(3, 3), strides=(1, 1), dilations=(1, 1))
     filters = g.constant(np.ones((8, 8, 3, 3), np.float32))
     graph = g.finish(g.add("contract", windows, filters, labels="bchwij,fcij->bfhw"))
-    rows = arrivals_of_models([asked_model("m", graph, "h=1..20", Path("m.onnx"))], "text").rows
+    rows = arrivals_of_models([model_task("m", graph, "h=1..20", Path("m.onnx"))], "text").rows
     assert min(shape["h"] for shapes in rows.values() for shape in shapes) >= 3
     with pytest.raises(UsageError, match="no request of h=1..2 gives conv2d"):
-        arrivals_of_models([asked_model("m", graph, "h=1..2", Path("m.onnx"))], "text")
+        arrivals_of_models([model_task("m", graph, "h=1..2", Path("m.onnx"))], "text")
 
 
 BAD: dict[str, tuple[str, str]] = {
@@ -187,7 +189,7 @@ def test_a_model_that_only_the_host_computes_is_refused_in_words():
     g = GraphBuilder()
     places = g.add("nonzero", g.input("x", (B,)), extent=dimension("count_0"))
     with pytest.raises(UsageError, match="m computes nothing but"):
-        asked_model("m", g.finish(places), f"{B}=1..4", Path("m.onnx"))
+        model_task("m", g.finish(places), f"{B}=1..4", Path("m.onnx"))
 
 
 def test_shapes_may_be_given_by_input():
@@ -201,7 +203,7 @@ def test_an_ordered_primitive_is_a_group_of_its_own_with_its_operands_in_memory(
     g = GraphBuilder()
     x = g.input("x", (B, 4))
     graph = g.finish(g.map("add", g.add("arg_sort", g.map("exp", x), axis=1), 1))
-    steps: Any = Exact(graph, Prices([{"batch": 3}])).steps
+    steps: Any = IlpPartitioner(graph, Prices([{"batch": 3}])).steps
     assert [[node.primitive for node in step.graph.nodes] for step in steps] == [["map"], ["arg_sort"], ["map"]]
 
 
@@ -222,13 +224,13 @@ def every_plan_us(graph: Graph) -> float:
     for chosen in product([False, True], repeat=len(names)):
         stored = {*graph.outputs, *(name for name, taken in zip(names, chosen, strict=True) if taken)}
         groups = [greedy._group(name, stored) for name in stored]
-        if all(again_and_again(group) is None for group in groups):
+        if all(recomputed_reductions(group) is None for group in groups):
             best = min(best, sum(prices.loops_us(group) for group in groups))
     return best
 
 
 def test_the_exact_plan_is_the_best_of_all():
-    exact = Exact(softmax_of_rows(), Prices(REQUESTS))
+    exact = IlpPartitioner(softmax_of_rows(), Prices(REQUESTS))
     assert len(exact.steps) >= 1
     told = exact.told
     assert told.status == "optimal" and told.windows == 1
@@ -242,7 +244,7 @@ def test_a_reshaped_input_that_a_kernel_reads_is_there():
     shown = g.add("reshape", mask, shape=(B, T, 1))
     total = g.add("reduce", g.map("mul", x, shown), how="sum", axes=(1,))
     count = g.map("max", g.add("reduce", shown, how="sum", axes=(1,)), 1e-9)
-    steps = Exact(g.finish(g.map("div", total, count)), Prices(REQUESTS)).steps
+    steps = IlpPartitioner(g.finish(g.map("div", total, count)), Prices(REQUESTS)).steps
     there = {"x", "mask"}
     for step in steps:
         if isinstance(step, Alias):
@@ -254,7 +256,7 @@ def test_a_reshaped_input_that_a_kernel_reads_is_there():
 
 def test_what_is_left_out_is_not_called_optimal(monkeypatch):
     monkeypatch.setattr(windows_module, "MOST_CANDIDATES", 3)
-    exact = Exact(softmax_of_rows(), Prices(REQUESTS))
+    exact = IlpPartitioner(softmax_of_rows(), Prices(REQUESTS))
     assert exact.steps and exact.told.status.startswith("feasible (1 of 1")
     assert exact.told.chosen_us <= exact.told.greedy_us
 
@@ -275,19 +277,19 @@ def test_a_request_whose_extents_do_not_meet_is_refused_before_anything_is_read(
     g = GraphBuilder()
     x, y = g.input("x", (T,)), g.input("y", (dimension("other"),))
     graph = g.finish(g.map("add", x, g.map("mul", y, 2.0)))
-    model = written("m", graph, Greedy(graph).steps)
-    schedule = Schedule.of(model.schedule, "m")
+    model = executable("m", graph, Greedy(graph).steps)
+    schedule = ExecutionPlan.of(model.schedule, "m")
     assert schedule.values({"seq": 5, "other": 5})
     with pytest.raises(UsageError, match="which must be equal"):
         schedule.values({"seq": 5, "other": 4})
-    pairs = agreements(graph)
+    pairs = shape_constraints(graph)
     assert not unmet(pairs, {"seq": 5, "other": 5}) and "seq = 5" in unmet(pairs, {"seq": 5, "other": 4})
 
 
 @pytest.mark.long
 def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
-    prices = Measured([{"batch": 3, "seq": 17}, {"batch": 8, "seq": 300}], 60.0)
-    plan = Exact(softmax_of_rows(), prices)
+    prices = ProfiledPrices([{"batch": 3, "seq": 17}, {"batch": 8, "seq": 300}], 60.0)
+    plan = IlpPartitioner(softmax_of_rows(), prices)
     steps = [one for one in plan.steps if isinstance(one, Loops)]
     assert plan.told.status == "optimal" and 0 < plan.told.measured <= plan.told.candidates
     assert plan.told.longest_s > 0 and WINDOW_S <= 60, "a window's program is given a minute at most"
@@ -300,8 +302,8 @@ def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
 def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeypatch):
     monkeypatch.setattr(measured_module, "RUNTIME_SOURCES", "nowhere")
     monkeypatch.setattr(measured_module, "head_of", lambda _: "this is no C")
-    prices = Measured([{"batch": 3, "seq": 17}], 60.0)
-    plan = Exact(softmax_of_rows(), prices)
+    prices = ProfiledPrices([{"batch": 3, "seq": 17}], 60.0)
+    plan = IlpPartitioner(softmax_of_rows(), prices)
     assert plan.steps and plan.told.measured == 0 and prices.ratios == []
 
 
@@ -330,7 +332,7 @@ def test_a_gpu_computes_again_what_a_core_stores():
     g = GraphBuilder()
     graph = g.finish(decompositions.softmax(g, g.input("x", (B, T))))
     requests = [{"batch": 8, "seq": size} for size in (16, 256)]
-    steps = {name: Exact(graph, Prices(requests, rates)).steps for name, rates in (("core", CORE), ("gpu", GPU))}
+    steps = {name: IlpPartitioner(graph, Prices(requests, rates)).steps for name, rates in (("core", CORE), ("gpu", GPU))}
     (step,) = steps["gpu"]
     assert isinstance(step, Loops) and steps["core"]
     launch = device_loops_of(step.graph, "softmax", SizeTable().place)
@@ -364,7 +366,7 @@ def test_products_meet_no_subnormal_weights():
     g = GraphBuilder()
     x = g.input("x", (B, 4))
     graph = g.finish(g.add("contract", x, g.constant(given.T.copy()), labels="bk,kn->bn"))
-    model = written("net", graph, Greedy(graph).steps)
+    model = executable("net", graph, Greedy(graph).steps)
     held = model.document["weights"][model.document["steps"][0]["weight"]]
     found = np.frombuffer(model.weights, np.float32, 8, held["offset"]).reshape(held["shape"])
     expected = given.copy()

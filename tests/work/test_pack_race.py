@@ -22,7 +22,7 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.names import MANIFEST
 from haotuner.pack.write import as_json, sealed
-from haotuner.pack_race import Outcome, Stays, check_not_slower, comparable, raced_apart, ratio
+from haotuner.pack_race import KeepPublishedPack, Outcome, check_not_slower, comparable, raced_apart, ratio
 from haotuner.publishing import Publisher
 from tests.serving.model_packs import model_pack
 from tests.serving.native_builds import cc
@@ -93,7 +93,7 @@ def test_what_was_not_judged_is_not_published_and_who_failed_is_told(packs, tmp_
     with pytest.raises(PackInvalid, match=r"net\.json"):
         check_not_slower(one, cut, {})
     monkeypatch.setattr(pack_race, "LIMIT_S", 0.01)
-    with pytest.raises(Stays, match=r"more than 0 s.*nobody knows.*--resume"):
+    with pytest.raises(KeepPublishedPack, match=r"more than 0 s.*nobody knows.*--resume"):
         check_not_slower(one, other, {})
 
 
@@ -117,7 +117,7 @@ def test_the_least_times_in_turns_decide(packs, monkeypatch):
     assert ratio(one, other, lambda: clock.now, turns.append) == pytest.approx(3.0) and turns[:3] == ["old", "new", "old"]
     assert ratio(one, other, now=lambda: clock.now) == pytest.approx(3.0)
     monkeypatch.setattr(pack_race, "raced_apart", lambda old, new, _: Outcome(ratio(old, new, now=lambda: clock.now)))
-    with pytest.raises(Stays, match=r"3\.00"):
+    with pytest.raises(KeepPublishedPack, match=r"3\.00"):
         check_not_slower(one, other, {})
     check_not_slower(other, one, {})
     of[1] = 1.04  # chance

@@ -24,12 +24,12 @@ from haotuner.graph.interpret import interpret
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import PRELUDE, head_of
 from haotuner.orchestrate.elements import elements_of
-from haotuner.orchestrate.interleave import strand, strands
+from haotuner.orchestrate.interleave import interleaved_part, interleaved_parts
 from haotuner.orchestrate.loop_nest import Group
-from haotuner.orchestrate.loop_partition import clipped, inside
-from haotuner.orchestrate.recompute import again_and_again
+from haotuner.orchestrate.loop_partition import clipped, interior_of
+from haotuner.orchestrate.recompute import recomputed_reductions
 from haotuner.orchestrate.split_concat_loops import pieces
-from haotuner.orchestrate.strided_reads import BLOCK, ROWS, turned_loads
+from haotuner.orchestrate.strided_reads import BLOCK, ROWS, strided_loads
 from tests.underflow import underflows
 
 B, H, W = (dimension(name) for name in "bhw")
@@ -247,7 +247,7 @@ def test_the_middle_of_a_row_asks_nothing(name: str) -> None:
     graph = graph_of(name)
     elements = elements_of(graph)
     variables, value = elements.variables, elements.value
-    found = inside(value, variables[-1], graph.types[graph.outputs[0]].shape[-1])
+    found = interior_of(value, variables[-1], graph.types[graph.outputs[0]].shape[-1])
     assert (found is not None) == (name in ASKED)
     if found is not None and name not in ("twice", "mirrored"):  # the inner pad's index is what the outer one clamps it to
         asked = {one.function for one in parts(found.value) if isinstance(one, Apply)} & {"select", "less_equal", "and"}
@@ -259,10 +259,10 @@ def test_woven_rows_divide_nothing_but_at_their_ends(name: str) -> None:
     graph = graph_of(name)
     elements = elements_of(graph)
     variables, value = elements.variables, elements.value
-    count = strands(value, variables[-1])
+    count = interleaved_parts(value, variables[-1])
     assert count == (2 if name.startswith("interleaved") else None)
     for rest in range(count or 0):
-        found = parts(strand(value, variables[-1], count or 0, rest, Variable("j")))
+        found = parts(interleaved_part(value, variables[-1], count or 0, rest, Variable("j")))
         loads = [one for one in found if isinstance(one, Load)]
         assert all(one.indices[-1] in (Variable("j"), arithmetic("add", Variable("j"), index(1))) for one in loads)
 
@@ -299,7 +299,7 @@ def test_reductions_leave_out_what_a_pad_adds(name: str) -> None:
 
 
 def test_a_reduction_of_many_channels_is_not_repeated_for_each() -> None:
-    assert again_and_again(graph_of("group_norm")) is not None
+    assert recomputed_reductions(graph_of("group_norm")) is not None
 
 
 @pytest.mark.parametrize(("shape", "extents"), [((B, 384), None), ((1, 384), ()), ((1, W), (1,)), ((B, 384), (1, 1))])
@@ -310,7 +310,7 @@ def test_a_reduction_of_a_whole_tensor_is_not_repeated_by_every_thread(shape: An
     most = g.add("reduce", x, how="max", axes=(0, 1), keepdims=False)
     whole = g.map("mul", most, 2.0) if extents == () else g.map("div", x, most) if extents is None else None
     graph = g.finish(whole or g.add("reshape", g.map("mul", most, 2.0), shape=extents))
-    assert again_and_again(graph) == (most if extents is None else None)
+    assert recomputed_reductions(graph) == (most if extents is None else None)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_dear_terms_of_a_row_s_sum_wait_in_the_output(name: str, kept: bool) -> 
 def test_what_is_read_across_is_turned_in_squares(name: str) -> None:
     graph = graph_of(name)
     elements = elements_of(graph)
-    found = turned_loads(graph, elements.variables, elements.value)
+    found = strided_loads(graph, elements.variables, elements.value)
     place = {"turned_plane": 2, "turned_apart": 1, "turned_channels": 1}.get(name)
     assert (found.place if found is not None else None) == place
     assert of(graph, "ht_one")[0].source.count("ht_turned(") == (place is not None)
@@ -383,4 +383,4 @@ def test_a_comparison_of_real_numbers_is_no_guard_of_a_pad() -> None:
     y = g.map("select", g.map("less_equal", end, 0.0), 0.0, places)
     graph = g.finish(y)
     elements = elements_of(graph)
-    assert inside(elements.value, elements.variables[-1], W) is None
+    assert interior_of(elements.value, elements.variables[-1], W) is None

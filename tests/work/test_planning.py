@@ -17,7 +17,17 @@ from haotuner.backends.cpu.parallel_axis import rows_of
 from haotuner.measure.measurer import GoesOn
 from haotuner.plan.curves import Curve
 from haotuner.plan.table import RowTable
-from haotuner.search.plan_candidates import CLOSE, REPEATS, Timings, _spread, again, contend, curves, foretold, worth_sharing
+from haotuner.search.plan_candidates import (
+    CLOSE,
+    REPEATS,
+    Timings,
+    _spread,
+    again,
+    curves,
+    foretold,
+    time_candidates,
+    worth_sharing,
+)
 from haotuner.search.planning import _with_curves, decide
 from haotuner.tuning import tune
 from haotuner.words.composition import Composition
@@ -34,7 +44,7 @@ def table_of(lab: FakeLab, kept: Sequence[Curve], threads: int, cache: str, goes
     """The plan table of these kernels for one thread count."""
     task = replace(TASK, threads=(threads,), cache=cache)
     timings = curves(lab.as_lab(), task, FAMILY, kept, goes_on)
-    timings = contend(lab.as_lab(), timings, goes_on)
+    timings = time_candidates(lab.as_lab(), timings, goes_on)
     return decide(*again(lab.as_lab(), timings, goes_on))
 
 
@@ -179,11 +189,11 @@ def test_a_shape_whose_contest_was_cut_short_is_left_out(kept: Sequence[Curve], 
     lab = FakeLab(CORE)
     timings = curves(lab.as_lab(), replace(TASK, threads=(2,), cache="hot"), FAMILY, kept, lambda _: True)
     before = len(lab.measured)
-    (cut,) = contend(lab.as_lab(), timings, lambda _: len(lab.measured) < before + time_for)
-    (whole,) = contend(lab.as_lab(), timings, lambda _: True)
+    (cut,) = time_candidates(lab.as_lab(), timings, lambda _: len(lab.measured) < before + time_for)
+    (whole,) = time_candidates(lab.as_lab(), timings, lambda _: True)
     assert len(cut.measured) <= time_for / 2 < len(whole.measured) and list(cut.measured) == sorted(cut.measured)
     assert all(found == whole.measured[m] for m, found in cut.measured.items())
-    assert contend(lab.as_lab(), [cut], lambda _: True) == [whole], "what is missing is made up for"
+    assert time_candidates(lab.as_lab(), [cut], lambda _: True) == [whole], "what is missing is made up for"
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
-from haotuner.generate.memory_traffic import Level, Moved
-from haotuner.generate.op_counter import tally
+from haotuner.generate.memory_traffic import Level, MemoryTraffic
+from haotuner.generate.op_counter import count_ops
 from haotuner.generate.schedule import planned
 from haotuner.generate.space import Point, Space
 from haotuner.microkernels.index import families_for
@@ -102,7 +102,7 @@ def test_what_is_found_moves_hardly_more_bytes_than_the_best_of_all(name: str) -
 
     @cache
     def moved(point: Point) -> float:
-        return Moved(tally(planned(space.graph, space.schedule(point)), sizes), every=1).bytes(level)
+        return MemoryTraffic(count_ops(planned(space.graph, space.schedule(point)), sizes), every=1).bytes(level)
 
     least = min(map(moved, space.points))
     search = Evolution(space, lambda points: np.log([[moved(point)] for point in points]), 0)

@@ -13,7 +13,7 @@ import pytest
 from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.policy import Policy
 from haotuner.errors import EnvironmentMissing
-from haotuner.measure.device_measurer import Lab
+from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.measure.rekeying import rekeyed, rekeyed_whole, shipped_table
 from haotuner.records import MemoryStore, Session
 from haotuner.records.codec import decode
@@ -96,7 +96,7 @@ def test_on_the_host_that_measured_them_nothing_is_built_or_timed() -> None:
             pytest.skip("this host has another toolchain than the one that measured the records")
     except EnvironmentMissing as error:
         pytest.skip(str(error))
-    lab = Lab(device, old_store(), environment=ENVIRONMENT, builders=1, resume=True)
+    lab = DeviceMeasurer(device, old_store(), environment=ENVIRONMENT, builders=1, resume=True)
     try:
         assert lab.reused == len(RECORDS)
         records = lab.measure([record.trial for record in RECORDS], lambda record: record is not None)

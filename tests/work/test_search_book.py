@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from haotuner.cost.model import Analytic, Scores
 from haotuner.cost.roofline import roofline_us
-from haotuner.search.observations import Book
+from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import propose
 from haotuner.words.kernel import MicroKernel
@@ -40,8 +40,8 @@ def probes(kernels: Sequence[MicroKernel], most: int = 256) -> list[Probe]:
     return [probe(kernel, OP, FAMILY, CORE, most, cache="cold") for kernel in kernels]
 
 
-def book(asked: Sequence[Probe], said: Sequence[float]) -> Book:
-    return Book(OP, FAMILY, CORE, asked, cache="cold", seed=0, model=Told(said))
+def book(asked: Sequence[Probe], said: Sequence[float]) -> ObservationTable:
+    return ObservationTable(OP, FAMILY, CORE, asked, cache="cold", seed=0, model=Told(said))
 
 
 def scores(most: int, *, bulk: float = 0.0, wrong_at: int = 0) -> dict[str, float]:
@@ -70,7 +70,7 @@ def test_every_use_counts_once() -> None:
     assert scores(1, wrong_at=1)["pairwise"] == 0.0, "under traffic of single rows all uses are one"
 
 
-def layouts() -> Book:
+def layouts() -> ObservationTable:
     """A panel width with a kernel of one row, and another without one that would be e times faster."""
     kernels = [FAMILY.kernel(mr, pw, pw, 1, 16) for mr, pw in ((1, 16), (4, 16), (8, 16), (8, 32))]
     asked = probes(kernels)

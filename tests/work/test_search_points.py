@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from haotuner.cost.model import Analytic, CostModel, Scores
 from haotuner.plan.cover import sketch
-from haotuner.search.acquisition import FEW, OPTIMISM, POINTS, points, rests_on
-from haotuner.search.observations import Book
+from haotuner.search.acquisition import FEW, OPTIMISM, POINTS, next_points, rests_on
+from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import probe
 from haotuner.search.row_cover_search import patience
 from haotuner.search.task import Effort
@@ -45,12 +45,12 @@ class Sure(Analytic):
         return self
 
 
-def book(model: CostModel | None, kernels: Sequence[MicroKernel] = KERNELS) -> Book:
+def book(model: CostModel | None, kernels: Sequence[MicroKernel] = KERNELS) -> ObservationTable:
     probes = [probe(kernel, TASK.op, FAMILY, CORE, 256, cache="cold") for kernel in kernels]
-    return Book(TASK.op, FAMILY, CORE, probes, cache="cold", seed=0, model=model)
+    return ObservationTable(TASK.op, FAMILY, CORE, probes, cache="cold", seed=0, model=model)
 
 
-def take(known: Book, trials: Sequence[Trial], slower: float = 1.0) -> None:
+def take(known: ObservationTable, trials: Sequence[Trial], slower: float = 1.0) -> None:
     """Time trials as predicted, or so many times slower."""
     leads = {name: [t for _, t in known.probes[name].lead] for name in {trial.kernel for trial in trials}}
     at = {t.key(): us for name, lead in leads.items() for t, us in zip(lead, said(known, name), strict=True)}
@@ -59,7 +59,7 @@ def take(known: Book, trials: Sequence[Trial], slower: float = 1.0) -> None:
         known.note(Record(trial=trial, outcome=outcome, device_id=CORE.id, fingerprint="f", session="s", when=0.0))
 
 
-def said(known: Book, name: str) -> list[float]:
+def said(known: ObservationTable, name: str) -> list[float]:
     """What the model says of the leading trials, whatever was measured."""
     fresh = copy.copy(known)
     fresh.us = {}
@@ -67,17 +67,17 @@ def said(known: Book, name: str) -> list[float]:
     return [us for _, us in curve.lead_us]
 
 
-def asked_until_quiet(known: Book, most: int = 200) -> int:
+def asked_until_quiet(known: ObservationTable, most: int = 200) -> int:
     """How many trials it asks for until it asks for none, every one as fast as predicted."""
     count = 0
-    while batch := points(known, NAMES, ROWS, SHARES):
+    while batch := next_points(known, NAMES, ROWS, SHARES):
         take(known, [trial for trials in batch.values() for trial in trials])
         count += sum(map(len, batch.values()))
         assert count <= most
     return count
 
 
-def open_at(known: Book, optimism: float) -> list[Trial]:
+def open_at(known: ObservationTable, optimism: float) -> list[Trial]:
     """What the best plan rests on and nobody timed."""
     return known.open(rests_on(sketch(known.layouts(NAMES, -optimism), ROWS, SHARES), known.probes, ROWS, SHARES))
 
@@ -106,7 +106,7 @@ def test_between_two_points_of_a_curve_the_nearer_counts_more() -> None:
 
 def test_a_round_is_small_and_begins_with_a_kernel_of_one_row() -> None:
     known = book(Sure(0.1))
-    batch = points(known, NAMES, ROWS, SHARES)
+    batch = next_points(known, NAMES, ROWS, SHARES)
     assert 0 < sum(map(len, batch.values())) <= POINTS
     assert known.probes[next(iter(batch))].kernel["mr"] == 1
     assert all(trial.key() not in known.us for trials in batch.values() for trial in trials)
@@ -130,42 +130,42 @@ def test_the_less_sure_the_model_is_the_more_rivals_are_tried() -> None:
 def test_once_the_plan_is_nearly_measured_bolder_rivals_are_tried() -> None:
     known, before = book(Sure(0.1)), 0
     while len(left := open_at(known, OPTIMISM)) >= FEW:
-        take(known, [trial for trials in points(known, NAMES, ROWS, SHARES).values() for trial in trials])
+        take(known, [trial for trials in next_points(known, NAMES, ROWS, SHARES).values() for trial in trials])
         assert len(known.us) > before
         before = len(known.us)
-    asked = {trial for trials in points(known, NAMES, ROWS, SHARES).values() for trial in trials}
+    asked = {trial for trials in next_points(known, NAMES, ROWS, SHARES).values() for trial in trials}
     assert set(left) < asked and len(asked) <= POINTS
 
 
-def widths(known: Book, names: Sequence[str]) -> set[int]:
+def widths(known: ObservationTable, names: Sequence[str]) -> set[int]:
     """Panel widths of kernels."""
     return {known.probes[name].kernel["pw"] for name in names}
 
 
 def test_a_layout_is_chosen_by_what_is_expected_and_its_kernels_by_what_may_be() -> None:
     known = book(Sure(0.4), TWO)
-    batch = points(known, TWO_NAMES, ROWS, SHARES)
+    batch = next_points(known, TWO_NAMES, ROWS, SHARES)
     [first] = widths(known, list(batch))
     take(known, [trial for trials in batch.values() for trial in trials])
     hoped = sketch(known.layouts(TWO_NAMES, -OPTIMISM), ROWS, SHARES)
     assert widths(known, [c.kernel for c in hoped]) != {first}, "hope would leave the layout that was as fast as predicted"
-    batch = points(known, TWO_NAMES, ROWS, SHARES)
+    batch = next_points(known, TWO_NAMES, ROWS, SHARES)
     assert widths(known, list(batch)) == {first} and sum(map(len, batch.values())) >= FEW
 
 
 def test_a_layout_that_disappoints_is_left() -> None:
     known = book(Sure(0.1), TWO)
-    batch = points(known, TWO_NAMES, ROWS, SHARES)
+    batch = next_points(known, TWO_NAMES, ROWS, SHARES)
     first = widths(known, list(batch))
     for name in (name for name in TWO_NAMES if widths(known, [name]) == first):
         take(known, [trial for _, trial in known.probes[name].lead], slower=1.5)
-    assert widths(known, list(points(known, TWO_NAMES, ROWS, SHARES))).isdisjoint(first)
+    assert widths(known, list(next_points(known, TWO_NAMES, ROWS, SHARES))).isdisjoint(first)
 
 
 def test_no_layout_is_forgotten_once_the_expected_one_is_nearly_measured() -> None:
     known = book(Sure(0.3), TWO)
     seen: set[int] = set()
-    while (batch := points(known, TWO_NAMES, ROWS, SHARES)) and len(seen) < 2:
+    while (batch := next_points(known, TWO_NAMES, ROWS, SHARES)) and len(seen) < 2:
         seen |= widths(known, list(batch))
         take(known, [trial for trials in batch.values() for trial in trials])
     assert seen == {16, 32}
@@ -195,14 +195,14 @@ def test_a_model_without_a_spread_is_taken_at_its_word() -> None:
 
 def test_kernels_without_a_one_row_tile_ask_for_nothing() -> None:
     known = book(Sure(0.1))
-    assert points(known, [k.name for k in KERNELS if k["mr"] > 1], ROWS, SHARES) == {}
+    assert next_points(known, [k.name for k in KERNELS if k["mr"] > 1], ROWS, SHARES) == {}
 
 
 def test_a_failed_kernel_is_not_asked_for_again() -> None:
     lab = FakeLab(CORE, fails=lambda kernel: kernel["mr"] == 4)
     known = book(Sure(0.2))
     for _ in range(30):
-        batch = points(known, NAMES, ROWS, SHARES)
+        batch = next_points(known, NAMES, ROWS, SHARES)
         assert not set(batch) & known.failed
         for trials in batch.values():
             for record in lab.measure(trials):

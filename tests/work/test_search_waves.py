@@ -14,7 +14,7 @@ from haotuner.errors import HaotunerError
 from haotuner.plan.cells import CellTable
 from haotuner.plan.grids import MOST_CELLS, Grid, alone, bounds, pairs
 from haotuner.search.cell_planning import way_of, weighed
-from haotuner.search.latency_table import Floats, Key, Surface
+from haotuner.search.latency_table import Floats, Key, LatencyTable
 from haotuner.tuning import Tuned, tune
 from haotuner.words.composition import SERIAL, Composition, sum_parts
 from haotuner.words.kernel import MicroKernel
@@ -141,5 +141,5 @@ def test_two_regions_are_expected_to_take_what_both_take_with_the_launch_that_is
         Grid(kernel="a__x1", rows=64, across=12, slots=108, steps=16),
         Grid(kernel="b__x1", rows=16, across=12, slots=216, steps=16),
     ]
-    expected = weighed(70, grids, cast(Surface, Flat()), (1,), "cold").expected
+    expected = weighed(70, grids, cast(LatencyTable, Flat()), (1,), "cold").expected
     assert {way_of(one): us for one, us in expected.items()} == {"one region": 10.0, "two regions": 20.0}

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 from haotuner.cost.features import features
-from haotuner.cost.model import Analytic, Opinionated, Scores
+from haotuner.cost.model import Analytic, HasEnsemble, Scores
 from haotuner.search import row_cover_search as rows_search
 from haotuner.search.clock import Clock, now
-from haotuner.search.initial_design import FIRST, head
+from haotuner.search.initial_design import FIRST, initial_design
 from haotuner.search.observations import expectation
 from haotuner.search.propose import rounds
 from haotuner.search.row_cover_search import Search
@@ -87,7 +87,7 @@ def extents(kernels: Sequence[MicroKernel]) -> list[Mapping[str, int]]:
 
 
 def test_a_lone_optimum_of_one_source_is_among_the_first_that_are_measured(lone: MicroKernel, start: Started) -> None:
-    assert isinstance(start, Opinionated)
+    assert isinstance(start, HasEnsemble)
     assert FAMILY.tile(lone).extent in extents(first_batch(start))
     assert FAMILY.tile(lone).extent not in extents(first_batch(Started(start.start.ranks)))
 
@@ -138,11 +138,11 @@ def test_a_later_turn_does_not_select_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_where_nobody_can_disagree_nothing_is_asked_first() -> None:
     program = row_of(funnel(ANALYTIC).kept[0].kernel)
     one = shared_of_models([Source(program, 0.0)], [1.0], Blend([Source(program, 0.0)]))
-    assert not isinstance(one, Opinionated)
+    assert not isinstance(one, HasEnsemble)
     frame = features(ONE, FAMILY, TASK.op, [(c.kernel, Shape.of(m=64)) for c in funnel(ANALYTIC).kept[:20]])
     none = np.zeros(0, np.int64)
     for model in (None, Analytic(), one):
-        assert head(model, frame, [np.arange(20)], {}, left_out=none) == []
+        assert initial_design(model, frame, [np.arange(20)], {}, left_out=none) == []
 
 
 def test_a_head_names_new_rows_that_did_not_fail_until_enough_have_a_time(start: Started) -> None:
@@ -150,9 +150,9 @@ def test_a_head_names_new_rows_that_did_not_fail_until_enough_have_a_time(start:
     kernels = [c.kernel for c in funnel(ANALYTIC).kept[:40]]
     frame = features(ONE, FAMILY, TASK.op, [(kernel, Shape.of(m=64)) for kernel in kernels])
     tasks, known = [np.arange(40), np.arange(20)], {0: -1.0, 5: -2.0}
-    asked = head(start, frame, tasks, known, left_out=np.array([3, 4]))
+    asked = initial_design(start, frame, tasks, known, left_out=np.array([3, 4]))
     assert asked and len(asked) == len(set(asked)) and not {0, 3, 4, 5} & set(asked)
-    assert head(start, frame, tasks, dict.fromkeys(range(FIRST), -1.0), left_out=np.array([3])) == []
+    assert initial_design(start, frame, tasks, dict.fromkeys(range(FIRST), -1.0), left_out=np.array([3])) == []
 
 
 def test_on_a_gpu_too_the_first_kernels_are_shared_among_the_sources() -> None:

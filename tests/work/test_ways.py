@@ -14,12 +14,12 @@ from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import costs
 from haotuner.orchestrate.costs import Kernel, Prices, Rates
-from haotuner.orchestrate.executable import written_ways
-from haotuner.orchestrate.greedy_fusion import Loops, Way
-from haotuner.orchestrate.ilp_partition import Exact
+from haotuner.orchestrate.executable import executable_specializations
+from haotuner.orchestrate.greedy_fusion import Loops, Specialization
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
 from haotuner.orchestrate.specializations import ways_of
 from haotuner.orchestrate.windows import Windows
-from haotuner.runtime.schedule import Schedule
+from haotuner.runtime.schedule import ExecutionPlan
 from haotuner.words.bytecode import schedule_words
 
 B, T = dimension("batch"), dimension("seq")
@@ -52,14 +52,14 @@ class Times(Prices):
         return self.known
 
 
-def kernels(way: Way) -> list[int]:
+def kernels(way: Specialization) -> list[int]:
     return sorted(len(step.graph.nodes) for step in way.steps if isinstance(step, Loops))
 
 
 def test_small_requests_have_a_plan_of_their_own_where_steps_cost_them_more():
-    plan = Exact(softmax_of_rows(), Times(REQUESTS, DEAR, known=True))
+    plan = IlpPartitioner(softmax_of_rows(), Times(REQUESTS, DEAR, known=True))
     plan.prices.of = [CORE] * 4  # type: ignore[attr-defined]  # the one plan is for large ones
-    assert len(kernels(Way(plan.steps))) > 1
+    assert len(kernels(Specialization(plan.steps))) > 1
     plan.prices.of = [DEAR, DEAR, CORE, CORE]  # type: ignore[attr-defined]
     small, rest = ways_of(plan)
     assert len(kernels(small)) < len(kernels(rest)) and rest.steps == plan.steps
@@ -78,17 +78,17 @@ def test_there_is_one_plan_where_nothing_is_gained(why):
     asked = {"alone": REQUESTS[:1], "equal": REQUESTS[2:]}.get(why, REQUESTS)
     prices = Times(asked, DEAR, known=why != "untimed")
     prices.are_times = why != "expected"
-    plan = Exact(softmax_of_rows(), prices)
+    plan = IlpPartitioner(softmax_of_rows(), prices)
     assert plan.steps
     (only,) = ways_of(plan)
-    assert only == Way(plan.steps) and plan.told.ways == []
+    assert only == Specialization(plan.steps) and plan.told.ways == []
 
 
 def test_ways_share_inputs_and_weights_and_no_other_tensor():
     graph = softmax_of_rows()
-    fused, apart = (Exact(graph, Prices(REQUESTS, rates)).steps for rates in (DEAR, CORE))
-    model = written_ways("m", graph, [Way(fused, B * T, 50), Way(apart)])
-    schedule = Schedule.of(model.schedule, "m")
+    fused, apart = (IlpPartitioner(graph, Prices(REQUESTS, rates)).steps for rates in (DEAR, CORE))
+    model = executable_specializations("m", graph, [Specialization(fused, B * T, 50), Specialization(apart)])
+    schedule = ExecutionPlan.of(model.schedule, "m")
     small, rest = (schedule.steps[way.first : way.end] for way in schedule.ways)
     assert len(small) == 1 < len(rest)
     held = [{name for step in steps for name in step["tensors"]} for steps in (small, rest)]
@@ -118,20 +118,20 @@ def test_windows_that_differ_in_names_alone_are_looked_at_once(monkeypatch):
         return own(self, window)
 
     monkeypatch.setattr(Windows, "_candidates", counted)
-    plan = Exact(layers(5), Prices(REQUESTS))
+    plan = IlpPartitioner(layers(5), Prices(REQUESTS))
     assert len(plan.windows) == 5 and len(seen) == 1, "of one kind, though one has another number"
     made = [{one.output for one in window.candidates} for window in plan.windows]
     assert all(made[place] == set(plan.windows[place].nodes) for place in range(5))
     assert len({len(window.candidates) for window in plan.windows}) == 1
-    apart = Exact(layers(5), Prices(REQUESTS))
+    apart = IlpPartitioner(layers(5), Prices(REQUESTS))
     monkeypatch.setattr("haotuner.orchestrate.windows.meaning", lambda *_: object())  # no two are the same
     assert apart.steps and len(seen) == 6
-    assert kernels(Way(plan.steps)) == kernels(Way(apart.steps))
+    assert kernels(Specialization(plan.steps)) == kernels(Specialization(apart.steps))
     assert plan.told.chosen_us == pytest.approx(apart.told.chosen_us)
     assert [region["outputs"] for region in plan.told.regions] == [region["outputs"] for region in apart.told.regions]
 
 
 def test_segments_of_a_model_share_what_is_known_of_their_windows():
     kinds: dict[Any, Any] = {}
-    plans = [Exact(layers(2), Prices(REQUESTS), kinds=kinds) for _ in range(2)]
+    plans = [IlpPartitioner(layers(2), Prices(REQUESTS), kinds=kinds) for _ in range(2)]
     assert all(plan.steps for plan in plans) and len(kinds) == 2, "windows, and what they are together"

@@ -17,9 +17,9 @@ from haotuner.model_tasks import _timed
 from haotuner.orchestrate import profiled_costs as measured_module
 from haotuner.orchestrate.greedy_fusion import Greedy, Loops
 from haotuner.orchestrate.group_records import KERNEL, GroupRecords, NamedGroup
-from haotuner.orchestrate.ilp_partition import Exact
-from haotuner.orchestrate.profiled_costs import BOUND, Measured
-from haotuner.orchestrate.tasks import asked_model, priced
+from haotuner.orchestrate.ilp_partition import IlpPartitioner
+from haotuner.orchestrate.profiled_costs import BOUND, ProfiledPrices
+from haotuner.orchestrate.tasks import model_task, priced
 from haotuner.publishing import next_seconds
 from haotuner.records import MemoryStore
 from haotuner.search import scheduler_rounds as turns_module
@@ -146,7 +146,7 @@ def two_layers() -> Graph:
     return g.finish(x)
 
 
-class Counting(Measured):
+class Counting(ProfiledPrices):
     """Counts what is really timed."""
 
     timed = 0
@@ -159,7 +159,7 @@ class Counting(Measured):
 @pytest.mark.long
 def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatch, tmp_path):
     store, graph = MemoryStore(), two_layers()
-    model = asked_model("net", graph, "batch=1..4;seq=1..64", tmp_path / "net.onnx")
+    model = model_task("net", graph, "batch=1..4;seq=1..64", tmp_path / "net.onnx")
 
     def run(resume: bool) -> tuple[GroupRecords, Any]:
         Counting.timed = 0
@@ -209,9 +209,9 @@ def test_a_groups_name_is_its_meaning():
 
 
 def test_without_time_left_a_kernel_counts_with_what_is_expected_of_it(monkeypatch):
-    monkeypatch.setattr(measured_module.Measured, "_time", lambda *_: pytest.fail("there is no time"))
-    prices = Measured(REQUESTS, 0.0)
-    plan = Exact(two_layers(), prices)
+    monkeypatch.setattr(measured_module.ProfiledPrices, "_time", lambda *_: pytest.fail("there is no time"))
+    prices = ProfiledPrices(REQUESTS, 0.0)
+    plan = IlpPartitioner(two_layers(), prices)
     bound = plan.windows[0].candidates[0]
     assert bound.us == pytest.approx(BOUND * np.mean(bound.usual_us))
     assert plan.steps and plan.told.measured == 0

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.bench.shape_constraints import Agreed
+from haotuner.bench.shape_constraints import ShapeConstraints
 from haotuner.words.shape import Span
 from tests.bench.wild import ROUNDING, _moved, _moved_weights, taken
 
@@ -32,7 +32,7 @@ def test_requests_are_those_that_a_model_takes():
     found = taken(
         {"one": Span(first=1, last=4), "other": Span(first=1, last=4), "long": Span(first=2, last=90)},
         7,
-        Agreed({"other": "one"}),
+        ShapeConstraints({"other": "one"}),
     )
     assert len(found) == 7 and all(one["one"] == one["other"] and list(one) == ["one", "other", "long"] for one in found)
 

@@ -49,7 +49,7 @@ def evaluate_solvers(
         rows = _scored(target, problems, asked.seed)
         if not len(rows.key):
             continue
-        found[target.device.id] = _one(pool, target, rows, asked)
+        found[target.device.id] = _evaluate_target(pool, target, rows, asked)
         tell(f"solvers on {target.device.id}: {found[target.device.id]['rankings'][LEARNED]['mean']:.3f}")
     return {"least_ms": LEAST_MS, "targets": found, "bar": bar(found)}
 
@@ -67,7 +67,7 @@ def bar(targets: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _one(pool: SolverPool, target: Rows, rows: Rows, asked: Settings) -> dict[str, Any]:
+def _evaluate_target(pool: SolverPool, target: Rows, rows: Rows, asked: Settings) -> dict[str, Any]:
     sources = pool.sources(target)
     means = prior_of(sources, len(pool.solvers))
     rankings: dict[str, Times] = {PRIOR: means[rows.solver]}
@@ -82,7 +82,7 @@ def _one(pool: SolverPool, target: Rows, rows: Rows, asked: Settings) -> dict[st
     model.settings = _but(asked, kriging=False)
     rankings[FOREST] = model.scores(rows)
     rankings[BLIND] = LearnedChoice(pool, sources, _but(asked, hardware=False)).scores(rows)
-    scored = {name: told(chosen_shares(rows, scores)) for name, scores in rankings.items()}
+    scored = {name: summary(chosen_shares(rows, scores)) for name, scores in rankings.items()}
     best = max(baselines, key=lambda name: scored[name]["mean"])
     return {
         "problems": int(len(np.unique(rows.problem))),
@@ -101,7 +101,7 @@ def _scored(target: Rows, problems: int, seed: int) -> Rows:
     return target.take(rows)
 
 
-def told(shares: Times) -> dict[str, float]:
+def summary(shares: Times) -> dict[str, float]:
     """Mean, tenth percentile and least of the shares of the best time."""
     return {"mean": float(shares.mean()), "p10": float(np.quantile(shares, 0.1)), "least": float(shares.min())}
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.spatial import cKDTree
 
-from haotuner.transfer.solvers.evaluate import LEAST_MS, told
+from haotuner.transfer.solvers.evaluate import LEAST_MS, summary
 from haotuner.transfer.solvers.experts import LEAST, prior_of
 from haotuner.transfer.solvers.learned import LearnedChoice, Settings
 from haotuner.transfer.solvers.pool import Rows, SolverPool, chosen_shares
@@ -59,7 +59,7 @@ def evaluate_shapes(
             scores = model.scores(target) + _carried(pool, model, known, target, nearest)
             shares[LEARNED].append(chosen_shares(target, scores))
         if shares[TABLE]:
-            scored = {name: told(np.concatenate(parts)) for name, parts in shares.items()}
+            scored = {name: summary(np.concatenate(parts)) for name, parts in shares.items()}
             found[rows.device.id] = {"problems": sum(map(len, shares[TABLE])), "rankings": scored}
             tell(f"shapes on {rows.device.id}: {scored[LEARNED]['mean']:.3f}, table {scored[TABLE]['mean']:.3f}")
     return {"least_ms": LEAST_MS, "folds": FOLDS, "devices": found}

@@ -9,7 +9,7 @@ from haotuner.cost.roofline import expected_us
 from haotuner.hw_profiles.table import Known, stand_in
 from haotuner.microkernels.imported.xgemm import xgemm
 from haotuner.transfer.winners.space import PARAMETERS, Configs
-from haotuner.words.demand import Asked
+from haotuner.words.demand import DemandQuery
 
 Values = NDArray[np.float64]
 _SIZE = 1024  # of the problem that CLBlast tunes for, m = n = k
@@ -65,7 +65,7 @@ def analysis(configs: Configs, device: Known) -> Values:
     params |= {name: np.where(direct, c["KREG"], params[name]) for name in ("kwg", "kwi")}
     extents = {axis: np.full(count, float(_SIZE)) for axis in "mnk"}
     on = stand_in(device)
-    asked = Asked(device=on, params=params, extents=extents, element_bytes=4, cold=False, kernels=(),
+    asked = DemandQuery(device=on, params=params, extents=extents, element_bytes=4, cold=False, kernels=(),
                   kernel_at=np.zeros(count, np.int64))  # fmt: skip
     with np.errstate(divide="ignore", invalid="ignore"):
         expected = np.log(expected_us(on, xgemm(asked)))

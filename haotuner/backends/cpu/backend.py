@@ -11,7 +11,7 @@ from typing import Any
 
 from haotuner.backends.backend import OBJECTS_WORD, Choice, CompileObject, Follow, GroupSources
 from haotuner.backends.cpu import packing, parallel_axis
-from haotuner.backends.cpu.blocking import Setting
+from haotuner.backends.cpu.blocking import Blocking
 from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
@@ -87,7 +87,7 @@ class CpuBackend:
                 "pack from predictions, or name cpu, cpu:avx512, cpu:avx2 or cpu:sse"
             )
 
-    def lacking(self, device: Device) -> str:
+    def missing_requirement(self, device: Device) -> str:
         """Nothing beside instructions of its CPU, which the serving side knows by level."""
         return ""
 
@@ -133,7 +133,7 @@ class CpuBackend:
     def follow(self, op: Op, kernel: MicroKernel, device: Device, tiles: int) -> Follow:
         """So many tiles over one block of columns, hot, as they are behind another region."""
         nr, n = kernel["nr"], op["n"]
-        columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
+        columns = min(max(nr, Blocking.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
         block = replace(op, static=(("n", columns), ("k", op["k"])))
         shape = Shape.of({op.dynamic[0]: tiles * kernel["mr"]})
         trial = Trial.of(block.name, Composition.of(kernel.name), shape, cache="hot")

@@ -21,7 +21,7 @@ ROWS_LEAST, ROWS_MOST = 24, 96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Blocking:
     """Extents and layout of a packed weight, and the blocks of columns and rows that stay in L2."""
 
     n: int
@@ -36,7 +36,7 @@ class Setting:
     floats: int = 0  # of the packed weight
 
     @staticmethod
-    def of(op: Op, kernels: Sequence[MicroKernel], device: Device) -> Setting:
+    def of(op: Op, kernels: Sequence[MicroKernel], device: Device) -> Blocking:
         """ValueError unless the kernels share one panel width."""
         widths = {kernel["pw"] for kernel in kernels}
         if len(widths) != 1:
@@ -48,7 +48,7 @@ class Setting:
         fits = int(l2 * L2_SHARE) // (DTYPES[op.dtype].size * k)  # rows of X, or columns of the weight, in half of L2
         word = word_of(kernels[0])
         part = k_block(k) if word is None else 0  # sums of a part would lie in Y, which typed ones do not
-        return Setting(
+        return Blocking(
             n=n,
             k=k,
             pw=pw,

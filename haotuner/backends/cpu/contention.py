@@ -22,7 +22,7 @@ ENOUGH = 3  # samples for a median
 Answer = Mapping[str, Sequence[float]]
 
 
-def crowding(answer: Answer) -> float:
+def core_contention(answer: Answer) -> float:
     """How much longer multiply-adds took on all threads at once than on one alone; 1 where that was not looked at."""
     together, alone = answer.get("together_us"), answer["compute_us"]
     if not together or not any(together) or not any(alone):
@@ -42,7 +42,7 @@ def clean(answer: Answer, limit: float) -> Answer:
     return {name: [row[i] for i in kept] for name, row in answer.items()} if len(kept) >= ENOUGH else answer
 
 
-class Patience:
+class RetryPolicy:
     """Has crowded trials timed again, as long as that takes a fair share of the time.
 
     Crowded is what is so beside the least seen: where threads always share cores, as when all hyperthreads are asked for,
@@ -59,15 +59,15 @@ class Patience:
             return first, 1.0
         found, pause = self._seen(first), PAUSE_S
         self._left_s = min(self._left_s + SHARE * (time.monotonic() - begin), MOST_S)
-        while crowding(found) > CROWDED * self._least and self._left_s > 0:
+        while core_contention(found) > CROWDED * self._least and self._left_s > 0:
             begin = time.monotonic()
             time.sleep(pause)
-            found, pause = min(found, self._seen(time_once()), key=crowding), min(2 * pause, LONGEST_PAUSE_S)
+            found, pause = min(found, self._seen(time_once()), key=core_contention), min(2 * pause, LONGEST_PAUSE_S)
             self._left_s -= time.monotonic() - begin
         if not self._known:
-            self._least, self._known = max(1.0, crowding(found)), True
-        return found, crowding(found) / self._least
+            self._least, self._known = max(1.0, core_contention(found)), True
+        return found, core_contention(found) / self._least
 
     def _seen(self, answer: Answer) -> Answer:
-        self._least = max(1.0, min(self._least, crowding(answer)))  # less than alone is noise
+        self._least = max(1.0, min(self._least, core_contention(answer)))  # less than alone is noise
         return clean(answer, CROWDED * self._least)

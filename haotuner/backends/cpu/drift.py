@@ -38,38 +38,42 @@ _FACTS = ("quiet_memory_us", "quiet_compute_us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class ThroughputProbe:
     """Microseconds that the two loops take; 0: not timed."""
 
     memory_us: float
     compute_us: float
 
     @staticmethod
-    def quiet(answer: Mapping[str, Sequence[float]]) -> Pace:
+    def quiet(answer: Mapping[str, Sequence[float]]) -> ThroughputProbe:
         """From the looks before anything was timed."""
-        return Pace(
+        return ThroughputProbe(
             memory_us=float(np.quantile(answer["memory_us"], QUIET)),
             compute_us=float(np.quantile(answer["compute_us"], QUIET)),
         )
 
     @staticmethod
-    def kept(facts: Mapping[str, float | str]) -> Pace | None:
+    def kept(facts: Mapping[str, float | str]) -> ThroughputProbe | None:
         """From what ``facts`` gave, on a record; None if it has none."""
         found = [facts.get(name) for name in _FACTS]
         memory_us, compute_us = (us if isinstance(us, (int, float)) else None for us in found)
-        return None if memory_us is None or compute_us is None else Pace(memory_us=memory_us, compute_us=compute_us)
+        return (
+            None if memory_us is None or compute_us is None else ThroughputProbe(memory_us=memory_us, compute_us=compute_us)
+        )
 
     def facts(self) -> dict[str, float | str]:
         """As facts of a record."""
         return dict(zip(_FACTS, (self.memory_us, self.compute_us), strict=True))
 
     @staticmethod
-    def during(answer: Mapping[str, Sequence[float]]) -> Pace:
+    def during(answer: Mapping[str, Sequence[float]]) -> ThroughputProbe:
         """From the looks between the samples of one trial."""
-        return Pace(memory_us=statistics.median(answer["memory_us"]), compute_us=statistics.median(answer["compute_us"]))
+        return ThroughputProbe(
+            memory_us=statistics.median(answer["memory_us"]), compute_us=statistics.median(answer["compute_us"])
+        )
 
 
-def drift(trial: Trial, device: Device, us: float, seen: Pace, quiet: Pace, looks: int) -> float:
+def drift(trial: Trial, device: Device, us: float, seen: ThroughputProbe, quiet: ThroughputProbe, looks: int) -> float:
     """How many times longer a trial of ``us`` microseconds took for what the machine had lost since it was looked at first.
 
     Told by what was seen beside ``looks`` samples, which counts for less beside long calls. Never so much that the trial
@@ -130,11 +134,11 @@ def lost(trial: Trial, device: Device, us: float, crowded: float) -> float:
 
 
 def undisturbed(
-    trial: Trial, device: Device, answer: Mapping[str, Any], quiet: Pace, crowded: float = 1.0
+    trial: Trial, device: Device, answer: Mapping[str, Any], quiet: ThroughputProbe, crowded: float = 1.0
 ) -> tuple[tuple[float, ...], float]:
     """The samples as they would have been at the pace of the start on cores of their own, and what they were divided by."""
     samples = answer["samples_us"]
     us = statistics.median(samples)
     factor = lost(trial, device, us, crowded)
-    factor *= drift(trial, device, us / factor, Pace.during(answer), quiet, len(samples))
+    factor *= drift(trial, device, us / factor, ThroughputProbe.during(answer), quiet, len(samples))
     return tuple(us / factor for us in samples), factor

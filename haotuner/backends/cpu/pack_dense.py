@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from haotuner.backends.cpu.blocking import Setting
+from haotuner.backends.cpu.blocking import Blocking
 from haotuner.backends.cpu.compile import declarations, kernel_table
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
 from haotuner.backends.cpu.typed_library import types_of
@@ -33,7 +33,7 @@ class PackedOp:
     """Everything the library holds about a dense op."""
 
     name: str
-    setting: Setting
+    setting: Blocking
     first_m: int
     last_m: int
     kernels: Sequence[MicroKernel]

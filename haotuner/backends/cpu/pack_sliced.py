@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
-from haotuner.generate.multi_stage import Stages
+from haotuner.generate.multi_stage import StagePlan
 from haotuner.generate.rfactor import JOINS
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES
@@ -26,7 +26,7 @@ class SlicedKernel:
     kernel: MicroKernel | None = None  # what the compiler builds it from; None: the function comes from elsewhere
     joins: Mapping[str, str] = field(default_factory=dict)  # folded axes that may be cut, and how parts are joined
     in_place: tuple[str, ...] = ()  # operands that the output may be, too
-    stages: Stages | None = None  # of a program whose rows threads share in stages
+    stages: StagePlan | None = None  # of a program whose rows threads share in stages
 
 
 def kernel_row(
@@ -35,7 +35,7 @@ def kernel_row(
     axes: Sequence[str],
     joins: Mapping[str, str],
     in_place: int = 0,
-    stages: Stages | None = None,
+    stages: StagePlan | None = None,
 ) -> str:
     """A row of a C table of ``ht_sliced_kernel``; ``axes`` in the op's order; ``in_place``: a bit for each operand."""
     tiles = [max(1, int(tile.get(axis, 1))) for axis in axes] + [1] * (MAX_AXES - len(axes))
@@ -46,7 +46,7 @@ def kernel_row(
     )
 
 
-def _stages_row(stages: Stages | None, tile: Mapping[str, int], axes: Sequence[str]) -> str:
+def _stages_row(stages: StagePlan | None, tile: Mapping[str, int], axes: Sequence[str]) -> str:
     """How a program in stages is run; threads share the first axis of its tile where the workspace is too small."""
     if stages is None:
         return ", 0, HT_WHOLE, HT_WHOLE, 0, 0, 0"

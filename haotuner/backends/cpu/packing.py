@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from haotuner.backends.backend import Choice
-from haotuner.backends.cpu.blocking import Setting
+from haotuner.backends.cpu.blocking import Blocking
 from haotuner.backends.cpu.conv_source import packed_floats, transformed
 from haotuner.backends.cpu.measuring import is_convolution, is_dense, is_product
 from haotuner.backends.cpu.pack_conv import PackedConv
@@ -43,14 +43,14 @@ def packed_ratio(choice: Choice, device: Device) -> float:
         )
     if not is_dense(choice.kernels[0]):
         return 1.0
-    setting = Setting.of(choice.op, choice.kernels, device)
+    setting = Blocking.of(choice.op, choice.kernels, device)
     weight = choice.op.meaning.operands[1]
     return setting.floats * 4 / (setting.n * setting.k * DTYPE_BYTES[choice.op.dtype_of(weight)])
 
 
 def _dense(choice: Choice, device: Device) -> PackedOp:
     index = {kernel.name: place for place, kernel in enumerate(choice.kernels)}
-    setting = Setting.of(choice.op, choice.kernels, device)
+    setting = Blocking.of(choice.op, choice.kernels, device)
     (first, last) = choice.ranges[choice.op.dynamic[0]]
     plans = []
     for table in choice.tables:

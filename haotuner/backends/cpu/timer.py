@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from haotuner.backends.backend import Facts, Place
-from haotuner.backends.cpu.blocking import Setting
-from haotuner.backends.cpu.contention import Patience
-from haotuner.backends.cpu.drift import Pace, undisturbed
+from haotuner.backends.backend import Facts, LibrarySlot
+from haotuner.backends.cpu.blocking import Blocking
+from haotuner.backends.cpu.contention import RetryPolicy
+from haotuner.backends.cpu.drift import ThroughputProbe, undisturbed
 from haotuner.backends.cpu.measuring import is_convolution, is_dense
 from haotuner.backends.cpu.pack_conv import PLACES
 from haotuner.backends.cpu.timer_conv import conv_facts
 from haotuner.backends.policy import Policy
-from haotuner.isolate.answers import Unanswered
+from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import tail_columns
 from haotuner.microkernels.cpu.generated import joins_of, stages_of
@@ -42,8 +42,10 @@ class CpuTimer:
         self._device, self._policy, self._process, self._seed = device, policy, process, seed
         self._family_of = family_of
         self._verified: dict[tuple[str, str], float | Failed] = {}
-        self._patience: defaultdict[int, Patience] = defaultdict(Patience)  # by threads: four on two cores always share them
-        self._quiet: Pace | None = None
+        self._patience: defaultdict[int, RetryPolicy] = defaultdict(
+            RetryPolicy
+        )  # by threads: four on two cores always share them
+        self._quiet: ThroughputProbe | None = None
 
     def start(self) -> None:
         """Have the process ready. WorkerLost if it cannot be had."""
@@ -59,26 +61,26 @@ class CpuTimer:
 
     def resume(self, facts: Facts) -> None:
         """Go on at the pace that the first record with one tells."""
-        self._quiet = self._quiet or Pace.kept(facts)
+        self._quiet = self._quiet or ThroughputProbe.kept(facts)
 
-    def verify(self, op: Op, kernel: MicroKernel, place: Place) -> float | Failed:
+    def verify(self, op: Op, kernel: MicroKernel, place: LibrarySlot) -> float | Failed:
         """The largest error of a kernel as a share of the tolerance; looked at once a kernel and static extents."""
         key = kernel.name, op.name if not is_dense(kernel) else str(op["k"])
         if key not in self._verified:
             request = self._verify_dense(op, kernel, place) if is_dense(kernel) else self._verify_sliced(op, kernel, place)
             try:
                 self._verified[key] = float(self._process.ask(request, VERIFY_LIMIT_S)["max_error"])
-            except Unanswered as error:
+            except ChildNotResponding as error:
                 self._verified[key] = error.failed("verify")
         return self._verified[key]
 
-    def _verify_dense(self, op: Op, kernel: MicroKernel, place: Place) -> dict[str, Any]:
-        setting = Setting.of(op, [kernel], self._device)
+    def _verify_dense(self, op: Op, kernel: MicroKernel, place: LibrarySlot) -> dict[str, Any]:
+        setting = Blocking.of(op, [kernel], self._device)
         tile = {**{key: kernel[key] for key in ("mr", "nr", "pw")}, "nt": tail_columns(kernel)}
         base = self._base(place.library) | setting.words(kernel["mr"]) | {"m": kernel["mr"], "op": op.name}
         return {**base, **tile, "do": "verify", "kernel": place.index, "seed": self._seed}
 
-    def _verify_sliced(self, op: Op, kernel: MicroKernel, place: Place) -> dict[str, Any]:
+    def _verify_sliced(self, op: Op, kernel: MicroKernel, place: LibrarySlot) -> dict[str, Any]:
         tile = self._family_of(kernel).tile(kernel)
         of_op: dict[str, Any] = {"op": op.name, "tile": {**tile.extent, **tile.step}, "least_tiles": 1}
         stages = stages_of(self._family_of(kernel), kernel)
@@ -89,7 +91,7 @@ class CpuTimer:
         return {**base, "do": "verify_sliced"}
 
     def time(
-        self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place], max_error: float
+        self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, LibrarySlot], max_error: float
     ) -> Failed | tuple[Timed, Facts]:
         """Samples of a composition; with them how disturbed the machine was."""
         kernels = [MicroKernel.parse(part.kernel) for part in composition.parts]
@@ -105,7 +107,7 @@ class CpuTimer:
             answer, crowded = (
                 (time_once(), 1.0) if trial.threads == 1 else self._patience[trial.threads].least_crowded(time_once)
             )
-        except Unanswered as error:
+        except ChildNotResponding as error:
             return error.failed("time")
         samples, drift = undisturbed(trial, self._device, answer, quiet, crowded)
         # Times the drift, a sample is what the clock said.
@@ -113,10 +115,15 @@ class CpuTimer:
         return Timed(samples_us=samples, max_error=max_error), {**seen, **quiet.facts()}
 
     def _time_dense(
-        self, trial: Trial, op: Op, composition: Composition, kernels: Sequence[MicroKernel], places: Mapping[str, Place]
+        self,
+        trial: Trial,
+        op: Op,
+        composition: Composition,
+        kernels: Sequence[MicroKernel],
+        places: Mapping[str, LibrarySlot],
     ) -> dict[str, Any]:
         rows = trial.shape[op.dynamic[0]]
-        words = Setting.of(op, kernels, self._device).words(rows)
+        words = Blocking.of(op, kernels, self._device).words(rows)
         return {
             **self._base(places[composition.parts[0].kernel].library),
             **words,
@@ -128,7 +135,9 @@ class CpuTimer:
             "op": op.name,
         }
 
-    def _time_sliced(self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place]) -> dict[str, Any]:
+    def _time_sliced(
+        self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, LibrarySlot]
+    ) -> dict[str, Any]:
         place, alone = places[composition.parts[0].kernel], composition.share == SERIAL
         kernel, axes, conv = MicroKernel.parse(composition.parts[0].kernel), op.axes, {}
         if is_convolution(kernel):
@@ -145,11 +154,11 @@ class CpuTimer:
             **conv,
         }
 
-    def _pace(self, request: Mapping[str, Any]) -> Pace:
+    def _pace(self, request: Mapping[str, Any]) -> ThroughputProbe:
         """How fast the machine was before the first trial, for all processes that time."""
         if self._quiet is None:
             look = {"do": "watch", "library": request["library"], "cold_bytes": self._policy.cold_bytes(self._device)}
-            self._quiet = Pace.quiet(self._process.ask(look, TIME_LIMIT_S))
+            self._quiet = ThroughputProbe.quiet(self._process.ask(look, TIME_LIMIT_S))
         return self._quiet
 
     def _base(self, library: str) -> dict[str, Any]:

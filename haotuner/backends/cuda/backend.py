@@ -127,7 +127,7 @@ class CudaBackend:
                 f"update the NVIDIA driver, or compile with a CUDA {driver // 1000} toolkit"
             )
 
-    def lacking(self, device: Device) -> str:
+    def missing_requirement(self, device: Device) -> str:
         """A GPU of the architecture and its driver."""
         seen = query_driver()
         if not isinstance(seen, tuple):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
-from haotuner.backends.cuda.device_scratch import Held
+from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import ALIGNED_BYTES, drawn
 from haotuner.isolate.answers import Refusal
@@ -95,7 +95,7 @@ def _verify(
     spaced = {name: _widened(inputs[name], -(-inputs[name].shape[-1] // step) * step + step) for name in ("x", "w")}
     written = op.dtype_of(op.meaning.output)
     output = judge.Guarded((b, m, n), written)
-    with Held(native) as held:
+    with DeviceScratch(native) as held:
         put = held.put
         at, (_, rows, columns) = put(output.outer), output.outer.shape
         args = ArgsWords(
@@ -161,14 +161,14 @@ def _judged_beside(
     if not kept.eps:  # what lies so near to a half may be either
         low, want, high = (np.clip(np.rint(one), kept.low, kept.high) for one in (want - allowed, want, want + allowed))
         allowed = np.maximum(high - want, want - low)
-    return _told(judge.compare(output.inner, want, allowed), output, shape)
+    return _verdict_error(judge.compare(output.inner, want, allowed), output, shape)
 
 
 def _judged(op: Op, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded, shape: Shape) -> float:
-    return _told(judge.check(op, inputs, output.inner), output, shape)
+    return _verdict_error(judge.check(op, inputs, output.inner), output, shape)
 
 
-def _told(verdict: judge.Verdict, output: judge.Guarded, shape: Shape) -> float:
+def _verdict_error(verdict: judge.Verdict, output: judge.Guarded, shape: Shape) -> float:
     if verdict.wrong or output.touched():
         said = str(verdict) if verdict.wrong else "wrote outside its output"
         raise Refusal("verify", "wrong", f"{shape}: {said}")

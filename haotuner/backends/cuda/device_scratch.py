@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from haotuner.backends.cuda.timing_library import TimingLibrary
 
 
-class Held:
+class DeviceScratch:
     """``with Held(native) as held: address = held.put(values)``."""
 
     def __init__(self, native: TimingLibrary) -> None:
@@ -28,7 +28,7 @@ class Held:
         self._native.poison(self._places[-1], size)
         return self._places[-1]
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> DeviceScratch:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
-from haotuner.backends.cuda.device_scratch import Held
+from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.direct import sides_of
@@ -89,7 +89,7 @@ def verify(op: Op, kernel: MicroKernel, loaded: Loaded, native: TimingLibrary, r
 def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
     inputs = judge.draw(op, shape, rng)
     output = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
-    with Held(native) as held:
+    with DeviceScratch(native) as held:
         put = held.put
         apart = judge.spaced(inputs["x"], GAP)  # NaN between rows
         root = apart.base if apart.base is not None else apart

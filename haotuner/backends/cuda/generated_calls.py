@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
-from haotuner.backends.cuda.device_scratch import Held
+from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.generate.schedule import merged_sizes
 from haotuner.isolate.answers import Refusal
@@ -105,7 +105,7 @@ def _verified(
     }
     places: list[int] = []
     strides: list[tuple[int, ...]] = []
-    with Held(native) as held:
+    with DeviceScratch(native) as held:
 
         def put(values: NDArray[Any], view: NDArray[Any]) -> int:
             at = held.put(values)

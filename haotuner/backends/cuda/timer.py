@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from haotuner.backends.backend import Facts, Place
+from haotuner.backends.backend import Facts, LibrarySlot
 from haotuner.backends.policy import Policy
-from haotuner.isolate.answers import Unanswered
+from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cuda.conv import product_of, product_shape
 from haotuner.microkernels.cuda.direct import direct_family
@@ -62,7 +62,7 @@ class CudaTimer:
     def resume(self, facts: Facts) -> None:
         """Nothing: a GPU's clock is read beside each time, its pace is nobody else's."""
 
-    def verify(self, op: Op, kernel: MicroKernel, place: Place) -> float | Failed:
+    def verify(self, op: Op, kernel: MicroKernel, place: LibrarySlot) -> float | Failed:
         """The largest error of a kernel as a share of the tolerance; looked at once a kernel and op."""
         key = kernel.name, op.name
         if key not in self._verified:
@@ -75,12 +75,12 @@ class CudaTimer:
             }
             try:
                 self._verified[key] = float(self._process.ask(request, VERIFY_LIMIT_S)["max_error"])
-            except Unanswered as error:
+            except ChildNotResponding as error:
                 self._verified[key] = error.failed("verify")
         return self._verified[key]
 
     def time(
-        self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place], max_error: float
+        self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, LibrarySlot], max_error: float
     ) -> Failed | tuple[Timed, Facts]:
         """Samples of a composition; with them how they were taken and what is known of the device meanwhile."""
         extent, left = trial.shape[op.dynamic[0]], len(composition.parts)
@@ -111,7 +111,7 @@ class CudaTimer:
         limit_s = TIME_LIMIT_S + TRIAL_CALLS * op.flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
         try:
             answer = self._process.ask(request, limit_s)
-        except Unanswered as error:
+        except ChildNotResponding as error:
             return error.failed("time")
         return Timed(samples_us=tuple(map(float, answer["samples_us"])), max_error=max_error), dict(answer["facts"])
 

@@ -11,7 +11,7 @@ import numpy as np
 from haotuner import judge
 from haotuner.backends.cuda import batches, direct_calls, window_calls
 from haotuner.backends.cuda.clocks import Clocks
-from haotuner.backends.cuda.device_scratch import Held
+from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import Case, cases, check, deep_case, drawn
@@ -119,7 +119,7 @@ class TimerProcess:
         inputs, x, output = case.inputs(rng), case.padded(rng), judge.Guarded((case.m, case.n), case.written)
         x[:, : case.k] = inputs["x"]
         size = DTYPE_BYTES[case.written]
-        with Held(native) as held:
+        with DeviceScratch(native) as held:
             put = held.put
             at = put(output.outer)
             offset = ((output.outer.shape[1]) + judge.GUARD) * size

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from haotuner import judge
 from haotuner.backends.cuda import phase_calls
-from haotuner.backends.cuda.device_scratch import Held
+from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.phase_calls import words_of
 from haotuner.backends.cuda.timing_library import (
     ArgsWords,
@@ -116,7 +116,7 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
     x = judge.spaced(inputs["x"], GAP_BYTES // inputs["x"].itemsize)
     room = x.base if x.base is not None else x
     written = judge.Guarded(op.operand_shape(output, shape), op.dtype_of(output), gaps=False)
-    with Held(native) as held:
+    with DeviceScratch(native) as held:
         put = held.put
         y = put(written.outer)
         at = {name: put(inputs[name]) for name in (*CHANNELS, "residual") if name in inputs}

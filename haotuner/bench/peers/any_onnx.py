@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from haotuner import judge
 from haotuner.bench.any_op import Operands, bound, images_of, of_call, shape_of
 from haotuner.bench.contender import Array, Call, Setting
-from haotuner.bench.images import Told
+from haotuner.bench.images import ConvAttributes
 from haotuner.bench.peers.on_host import onnxruntime_options, openvino_settings
 from haotuner.bench.peers.onnx_builder import model
 from haotuner.ops.convolution import is_convolution
@@ -66,7 +66,7 @@ class _OfFiles(ABC):
 
     @property
     def _last(self) -> bool:
-        return is_convolution(self._op.kind) and Told.of(self._op).last
+        return is_convolution(self._op.kind) and ConvAttributes.of(self._op).last
 
     @abstractmethod
     def loaded(self, data: bytes) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.bench.any_op import Operands, bound, images_of, of_call
 from haotuner.bench.contender import Array, Call, Setting
-from haotuner.bench.images import Told
+from haotuner.bench.images import ConvAttributes
 from haotuner.bench.peers.on_host import HostTorch
 from haotuner.bench.peers.torch_expressions import expression
 from haotuner.ops.convolution import is_convolution
@@ -39,7 +39,7 @@ class TorchAnyOp(HostTorch):
         return self._calls
 
     def _call(self, operands: Operands) -> Call:
-        last = is_convolution(self._op.kind) and Told.of(self._op).last
+        last = is_convolution(self._op.kind) and ConvAttributes.of(self._op).last
         tensors = {name: _tensor(self._torch, values) for name, values in operands.items()}
         tensors |= {name: tensors[name].movedim(-1, 1) for name in images_of(self._op) if last}
         if self._op.sums == "int32":
@@ -52,7 +52,7 @@ class TorchAnyOp(HostTorch):
     def result(self, index: int) -> Array:
         """Of one call, as it is timed."""
         found: Any = self._calls[index]()
-        if is_convolution(self._op.kind) and Told.of(self._op).last:
+        if is_convolution(self._op.kind) and ConvAttributes.of(self._op).last:
             found = found.movedim(1, -1)
         kept: Array = (found.float() if found.dtype.is_floating_point else found).numpy()
         return kept
@@ -105,7 +105,7 @@ def _of_bytes(torch: Any, op: Op, given: Mapping[str, Any]) -> Call:
         packed = ops.qlinear_prepack(weight, None)
         linear = ops.qlinear_pointwise.default
         return partial(linear, given["x"], 1.0, 0, packed, scales, zeros, bias, 1.0, 0, kind, end, [], "")
-    told = Told.of(op)
+    told = ConvAttributes.of(op)
     if told.transposed:
         raise NotImplementedError("torch has no transposed convolution of bytes that takes scales")
     packed = ops.qconv_prepack(weight, scales, 1.0, 0, told.stride, told.pad, told.dilation, told.groups, None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.bench.any_op import Operands, bound, images_of, shape_of
 from haotuner.bench.contender import Array, Call, Setting
-from haotuner.bench.images import Told
+from haotuner.bench.images import ConvAttributes
 from haotuner.bench.peers.gpu_driver import Memory
 from haotuner.bench.peers.gpu_ours import GpuOurOperator
 from haotuner.bench.peers.gpu_torch import OnTorch
@@ -85,7 +85,7 @@ class GpuTorchAnyOp(OnTorch):
         return found
 
     def _last(self) -> bool:
-        return is_convolution(self._op.kind) and Told.of(self._op).last
+        return is_convolution(self._op.kind) and ConvAttributes.of(self._op).last
 
 
 class GpuInductorAnyOp(GpuTorchAnyOp):

@@ -8,7 +8,7 @@ from typing import Any
 
 from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.bench.encoding import encoded
-from haotuner.bench.images import Told
+from haotuner.bench.images import ConvAttributes
 from haotuner.bench.peers.on_host import HostTorch
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
@@ -25,7 +25,7 @@ class OnednnPacked(HostTorch):
         self.version = f"{torch.__version__} ({_line(torch.__config__.show(), 'MKL-DNN')})"
         self._weights: list[Any] = []
         self._x: Any = None
-        self._told: Told | None = None
+        self._told: ConvAttributes | None = None
         self._kind = "float32"
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
@@ -36,7 +36,7 @@ class OnednnPacked(HostTorch):
                 raise NotImplementedError("in int8 it is raced on dense layers")
             self._weights = [self._of_bytes(self._torch.from_numpy(encoded(weight, "int8"))) for weight in weights]
             return
-        self._weights, self._told = [], Told.of(op) if is_convolution(op.kind) else None
+        self._weights, self._told = [], ConvAttributes.of(op) if is_convolution(op.kind) else None
         if self._told is not None:
             if self._told.transposed:
                 raise NotImplementedError("torch has no transposed convolution of a reordered weight")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.bench.any_op import bound
-from haotuner.bench.images import Told
+from haotuner.bench.images import ConvAttributes
 from haotuner.ops.convolution import is_convolution, windows
 from haotuner.words.op import Op
 
@@ -91,11 +91,11 @@ def _of_columns(op: Op, weight: Array) -> Array:
 
 
 def _window(op: Op) -> str:
-    return "ConvTranspose" if Told.of(op).transposed else "Conv"
+    return "ConvTranspose" if ConvAttributes.of(op).transposed else "Conv"
 
 
 def _where(op: Op) -> dict[str, Any]:
-    told = Told.of(op)
+    told = ConvAttributes.of(op)
     sides = list(windows(op.kind, dict(op.static), op.all_options()).values())
     pads = [side.before for side in sides] + [side.after for side in sides]
     more = {"output_padding": told.more} if told.transposed else {}

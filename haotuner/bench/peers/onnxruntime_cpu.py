@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.bench.encoding import encoded
-from haotuner.bench.images import Told, output_shape
+from haotuner.bench.images import ConvAttributes, output_shape
 from haotuner.bench.peers.on_host import onnxruntime_options
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
@@ -38,13 +38,13 @@ class OnnxruntimeCpu:
         self._bindings: list[Any] = []
         self._n = 0
         self._op: Any = None
-        self._told: Told | None = None
+        self._told: ConvAttributes | None = None
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """A session a weight; m stays symbolic."""
         only(op.dtype, "fp32", "int8")
         self._bindings, self._sessions = [], []
-        self._told = Told.of(op) if is_convolution(op.kind) else None
+        self._told = ConvAttributes.of(op) if is_convolution(op.kind) else None
         self._op, self._n = op, 0 if self._told else op["n"]
         for weight in weights:
             model = self._model(weight)
@@ -97,7 +97,7 @@ class OnnxruntimeCpu:
         data: bytes = model.SerializeToString()
         return data
 
-    def _convolution(self, weight: Array, told: Told) -> bytes:
+    def _convolution(self, weight: Array, told: ConvAttributes) -> bytes:
         helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
         more = {"output_padding": told.more} if told.transposed else {}
         node = helper.make_node(

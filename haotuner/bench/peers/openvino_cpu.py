@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.bench.encoding import encoded
-from haotuner.bench.images import Told, output_shape
+from haotuner.bench.images import ConvAttributes, output_shape
 from haotuner.bench.peers.on_host import openvino_settings
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
@@ -35,13 +35,13 @@ class OpenvinoCpu:
         self._n = 0
         self._op: Any = None
         self._x: Any = None
-        self._told: Told | None = None
+        self._told: ConvAttributes | None = None
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Compile a model a weight; the weight is a constant, so it is packed here or at the first call."""
         only(op.dtype, "fp32", "int8")
         self._requests = []
-        self._told = Told.of(op) if is_convolution(op.kind) else None
+        self._told = ConvAttributes.of(op) if is_convolution(op.kind) else None
         self._op, self._n = op, 0 if self._told else op["n"]
         self._requests = [
             self._core.compile_model(self._model(w), "CPU", self._config).create_infer_request() for w in weights
@@ -97,7 +97,7 @@ class OpenvinoCpu:
         scaled = build.multiply(stored, build.constant(np.ones((rows, 1), np.float32)))
         return self._openvino.Model([build.result(build.matmul(quantised, scaled, False, True))], [x])
 
-    def _transposed(self, image: Any, weight: Array, told: Told) -> Any:
+    def _transposed(self, image: Any, weight: Array, told: ConvAttributes) -> Any:
         build = self._openvino.opset13
         window = dict(strides=list(told.stride), pads_begin=list(told.pad), pads_end=list(told.pad),
                       dilations=list(told.dilation), output_padding=list(told.more))  # fmt: skip

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from haotuner.bench.contender import Array, Call, Setting, only
-from haotuner.bench.images import Told
+from haotuner.bench.images import ConvAttributes
 from haotuner.bench.peers.on_host import HostTorch
 from haotuner.bench.peers.torch_expressions import expression
 from haotuner.ops.convolution import is_convolution
@@ -21,13 +21,13 @@ class TorchEager(HostTorch):
         super().__init__(setting)
         self._weights: list[Any] = []
         self._x: Any = None
-        self._told: Told | None = None
+        self._told: ConvAttributes | None = None
         self._kind = "float32"
         self._function: Callable[..., Any] = lambda: None
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Keep the weights as ``torch.nn.Linear`` and ``Conv2d`` do."""
-        self._told = Told.of(op) if is_convolution(op.kind) else None
+        self._told = ConvAttributes.of(op) if is_convolution(op.kind) else None
         self._kind, self._function = only(op.dtype, "fp32", "fp16", "bf16"), expression(self._torch, op)
         self._weights = [self._torch.from_numpy(weight).to(getattr(self._torch, self._kind)) for weight in weights]
         if self._told is not None and self._told.last and not self._told.flat:

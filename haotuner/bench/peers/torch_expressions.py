@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from haotuner.bench.images import Told
+from haotuner.bench.images import ConvAttributes
 from haotuner.ops.convolution import is_convolution, windows
 from haotuner.words.op import Op
 
@@ -79,7 +79,7 @@ def _step(torch: Any, name: str, channel: int) -> Callable[[Any, Mapping[str, An
 
 
 def _convolution(torch: Any, op: Op) -> Callable[..., Any]:
-    f, told = torch.nn.functional, Told.of(op)
+    f, told = torch.nn.functional, ConvAttributes.of(op)
     sides = list(windows(op.kind, dict(op.static), op.all_options()).values())
     uneven = any(side.before != side.after for side in sides)
     if uneven and told.transposed:

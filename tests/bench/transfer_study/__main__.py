@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.cli.output_path import check_place, plots_beside
-from haotuner.cli.status_messages import keeping, telling
+from haotuner.cli.output_path import check_output_path, plots_beside
+from haotuner.cli.status_messages import keep_partial_results, status_messages
 from haotuner.cli.transfer_input import counts_of, device_tables, known_device, known_families, shared_families
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.transfer.reading import DeviceTables
@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(words)
     try:
         if asked.study == "report":
-            check_place(asked.out)
+            check_output_path(asked.out)
             pyplot_or_say()  # before minutes are spent
         found = asked.of(device_tables(asked.db, asked.data, quiet=False, verbose=False), asked)
     except HaotunerError as error:
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 def _report(read: DeviceTables, asked: argparse.Namespace) -> dict[str, Any]:
     folder, counts = plots_beside(asked.out), counts_of("--samples", asked.samples)
     known_families(read, asked.family)
-    with telling(quiet=False, verbose=False) as tell, keeping(asked.numbers) as (kept, keep):
+    with status_messages(quiet=False, verbose=False) as tell, keep_partial_results(asked.numbers) as (kept, keep):
         document = survey(
             read,
             families=asked.family,
